@@ -1,0 +1,103 @@
+# Everything runs from .venv, which the targets make, update and repair by themselves.
+# Needed: make, and Python 3.11 to 3.13 with pip and venv (make PYTHON=python3.12 ...).
+
+PYTHON ?= python3
+RUNS ?= runs
+LOCK_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# pip leaves out the bytecode (it would take longer than the rest of the set-up), and
+# Python writes that of the modules in use when they are first imported.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
+export PYTHONDONTWRITEBYTECODE :=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test lint format generate tensorboard lock clean FORCE
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
+		while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
+
+setup: $(VENV)/.runtime ## install what running needs into .venv
+	@echo 'Ready: $(BIN)/python. For the tests as well: make test'
+
+demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores)
+	$(BIN)/python train.py configs/demo.yaml
+	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
+	@echo 'The figure: runs/demo/evals/demo/curve.png. The training curves: make tensorboard'
+
+test: $(VENV)/.dev ## run the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev ## check style, types and generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python scripts/generate.py --check
+
+format: $(VENV)/.dev ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+generate: $(VENV)/.dev ## write the generated files anew
+	$(BIN)/python scripts/generate.py
+
+tensorboard: $(VENV)/.runtime ## show the training curves (RUNS=folder, default runs)
+	$(BIN)/tensorboard --logdir $(or $(RUNS),runs)
+
+COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universal \
+	--python-version 3.11 --fork-strategy requires-python --generate-hashes \
+	--no-emit-index-url --custom-compile-command 'make lock'
+
+# The development lock first, and the other from its versions: so both agree.
+lock: $(VENV)/.created ## pin the dependencies (LOCK_FLAGS=--upgrade for the newest)
+	@echo 'Resolving the dependencies'
+	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
+	@$(COMPILE) --extra dev $(LOCK_FLAGS) --output-file requirements-dev.lock > /dev/null
+	@cp requirements-dev.lock $(VENV)/requirements.lock
+	@$(COMPILE) --output-file $(VENV)/requirements.lock > /dev/null
+	@mv $(VENV)/requirements.lock requirements.lock
+
+clean: ## remove .venv and the caches (runs/ stays)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# .partial is there while packages are being installed. Left over, it tells of an
+# installation that was interrupted: begin again.
+ifneq ($(wildcard $(VENV)/.partial),)
+$(VENV)/.created: FORCE
+endif
+
+define CHECK_PYTHON
+import sys
+found = tuple(sys.version_info[:2])
+if not (3, 11) <= found < (3, 14):
+    sys.exit("rope-jax needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: name another one, as in make PYTHON=python3.12 ..." % found)
+endef
+export CHECK_PYTHON
+
+$(VENV)/.created:
+	@$(PYTHON) -c "$$CHECK_PYTHON"
+	@echo 'Creating $(VENV)'
+	@$(PYTHON) -m venv --clear $(VENV)
+	@sed -n '/^pip==/,/[^\\]$$/p' requirements.lock > $(VENV)/pip.lock
+	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml
+	@echo 'Installing the runtime packages (about a minute, longer on a slow line)'
+	@touch $(VENV)/.partial
+	@$(PIP_INSTALL) --require-hashes -r requirements.lock
+	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@rm $(VENV)/.partial
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements-dev.lock
+	@echo 'Installing the development packages'
+	@touch $(VENV)/.partial
+	@$(PIP_INSTALL) --require-hashes -r requirements-dev.lock
+	@rm $(VENV)/.partial
+	@touch $@

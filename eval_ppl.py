@@ -1,0 +1,41 @@
+"""Sweep a trained run's perplexity over context length, for many scalings at once.
+
+    python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
+"""
+
+from pathlib import Path
+
+from rope_jax import cli
+from rope_jax.config import dump, load
+from rope_jax.sweep_schema import SweepConfig
+
+
+def main(argv: list[str]) -> None:
+    parser = cli.parser(
+        "eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...] [--print-config]",
+        "Measure perplexity past the training window, for many scalings at once. "
+        "Results go to RUN/evals/<name>/. Keys of the sweep:",
+        SweepConfig,
+    )
+    parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
+    parser.add_argument("--sweep", metavar="SWEEP.yaml", help="the sweep; default: every key's own")
+    arguments = cli.parse(parser, argv)
+    path = Path(arguments.sweep) if arguments.sweep else None
+    config = load(SweepConfig, path, arguments.overrides)
+    if arguments.print_config:
+        print(dump(config), end="")
+        return
+    from rope_jax.run_directory import RunDirectory
+
+    run = RunDirectory(Path(arguments.run))
+    training = run.load_config()
+    # jax takes a second to import: help and config errors answer before it
+    from rich.console import Console
+
+    from rope_jax.sweep_run import sweep_run
+
+    sweep_run(run, training, config, Console())
+
+
+if __name__ == "__main__":
+    cli.run(main)

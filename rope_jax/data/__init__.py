@@ -1,0 +1,1 @@
+"""From a source of text to batches: corpora → token memory maps → windows."""

@@ -1,0 +1,5 @@
+"""The one exception that means "the user can mend this": shown as one line, exit status 2."""
+
+
+class UserError(Exception):
+    """Bad input. The message is one line: the key or file, what is wrong, and what would be right."""

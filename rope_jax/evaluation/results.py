@@ -1,0 +1,178 @@
+"""What a sweep leaves on disk: one tidy row a figure, and a summary by curve.
+
+Every file is written whole or not at all.
+"""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rope_jax.evaluation.perplexity import Measurement, SweepResult
+from rope_jax.evaluation.statistics import (
+    RELIABLE_DOCUMENTS,
+    Estimate,
+    mean_nll,
+    paired_difference,
+    usable_length,
+)
+from rope_jax.run_directory import write_text
+
+
+class Row(NamedTuple):
+    """One figure. nll and its 95% interval [ci_low, ci_high] in nats a token."""
+
+    name: str
+    scaling: str
+    factor: float | None
+    auto: bool
+    protocol: str
+    length: int
+    first_position: int
+    last_position: int
+    step: int
+    run: str
+    seed: int
+    split: str
+    nll: float
+    ppl: float
+    bpb: float | None
+    ci_low: float
+    ci_high: float
+    reliable: bool
+    tokens: int
+    documents: int
+    targets: str
+    stride: int | None
+    bos: str
+    seconds: float
+
+
+class Origin(NamedTuple):
+    """Where a checkpoint came from."""
+
+    run: str
+    step: int
+    seed: int
+    bytes_per_token: float | None
+
+
+def rows(result: SweepResult, origin: Origin) -> list[Row]:
+    """One row a measurement, in the order they were made."""
+    return [_row(result, origin, measurement) for measurement in result.measurements]
+
+
+def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
+    """Usable length, blow-up and gain over truncation by curve, on the same scored tokens.
+
+    Everything is measured against `trained` at the window: that is also what a reader gets who
+    drops all but the last window of the text.
+    """
+    curves = {}
+    for entry in result.config.scalings if "same_tokens" in result.baseline else ():
+        baseline = result.baseline["same_tokens"]
+        mine = [m for m in result.measurements if m.entry == entry.label]
+        same = {m.length: m for m in mine if m.protocol == "same_tokens"}
+        differences = {n: _difference(result, m, baseline) for n, m in same.items()}
+        usable, is_last = usable_length(
+            {n: d.high for n, d in differences.items()}, result.window, result.config.tolerance
+        )
+        curves[entry.label] = {
+            "usable_length": usable,
+            "usable_length_is_last_tested": is_last,
+            "blow_up": {n: _interval(*map(_exp, d)) for n, d in differences.items()},
+            "gain_over_truncation_nats": {
+                n: _interval(-d.value, -d.high, -d.low) for n, d in differences.items()
+            },
+            "difference_from_trained_nats": {
+                n: _interval(*_difference(result, m, trained))
+                for n, m in same.items()
+                if (trained := _find(result, "trained", n)) is not None
+            },
+        }
+    return {
+        "run": origin.run,
+        "step": origin.step,
+        "window": result.window,
+        "tolerance_nats": result.config.tolerance,
+        "documents": result.documents,
+        "reliable": result.documents >= RELIABLE_DOCUMENTS,
+        "compilations": result.compilations,
+        "curves": curves,
+    }
+
+
+def write(folder: Path, table: list[Row], about: dict[str, Any]) -> None:
+    """results.csv, results.jsonl and summary.json."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(Row._fields)
+    writer.writerows(table)
+    write_text(folder / "results.csv", text.getvalue())
+    lines = [json.dumps(_plain(row._asdict())) + "\n" for row in table]
+    write_text(folder / "results.jsonl", "".join(lines))
+    write_text(folder / "summary.json", json.dumps(_plain(about), indent=2) + "\n")
+
+
+def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
+    config = result.config
+    nll = mean_nll(m.sums, resamples=config.resamples, seed=config.seed)
+    per_byte = origin.bytes_per_token
+    entry = next(e for e in config.scalings if e.label == m.entry)
+    return Row(
+        name=m.entry,
+        scaling=m.scaling.type,
+        factor=getattr(m.scaling, "factor", None),
+        auto=entry.factor_label == "auto",
+        protocol=m.protocol,
+        length=m.length,
+        first_position=m.bucket.first,
+        last_position=m.bucket.last,
+        step=origin.step,
+        run=origin.run,
+        seed=origin.seed,
+        split=config.split,
+        nll=nll.value,
+        ppl=_exp(nll.value),
+        bpb=nll.value / math.log(2) / per_byte if per_byte else None,
+        ci_low=nll.low,
+        ci_high=nll.high,
+        reliable=result.documents >= RELIABLE_DOCUMENTS,
+        tokens=int(m.sums.tokens.sum()),
+        documents=int((m.sums.tokens > 0).sum()),
+        targets=m.targets,
+        stride=m.length if m.protocol == "whole_window" else None,
+        bos=config.bos,
+        seconds=round(m.seconds, 4),
+    )
+
+
+def _difference(result: SweepResult, one: Measurement, other: Measurement) -> Estimate:
+    config = result.config
+    return paired_difference(one.sums, other.sums, resamples=config.resamples, seed=config.seed)
+
+
+def _find(result: SweepResult, entry: str, length: int) -> Measurement | None:
+    for m in result.measurements:
+        if (m.entry, m.length, m.protocol) == (entry, length, "same_tokens"):
+            return m
+    return None
+
+
+def _interval(value: float, low: float, high: float) -> dict[str, float]:
+    return {"value": value, "low": low, "high": high}
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def _plain(value: Any) -> Any:
+    """Infinities and nan as null: JSON has neither. The NLL beside them is finite or null too."""
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,211 @@
+"""A Llama-style decoder: Flax NNX modules, used functionally.
+
+Parameters are a pure dict whose names are Hugging Face Llama's, the layers' stacked on a leading
+axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is the
+transpose of model.layers.i.self_attn.q_proj.weight. Biases: none.
+
+Shapes: B batch, T length, D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary,
+L layers, d rotary dimension.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from rope_jax.attention import BACKENDS
+from rope_jax.rope import Rotary, cos_sin, rotate
+from rope_jax.rope.geometry import Layout
+from rope_jax.schema import ModelConfig
+
+Params = dict[str, Any]
+
+
+def _linear(config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
+    init = nnx.initializers.normal(config.initializer_range)
+    return nnx.Linear(
+        inputs, outputs, use_bias=False, dtype=config.dtype, kernel_init=init, rngs=rngs
+    )
+
+
+class RMSNorm(nnx.RMSNorm):
+    """x / √(mean x² + ε) · scale over the last axis, in float32, returned in x's dtype."""
+
+    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
+        super().__init__(width, epsilon=config.rms_norm_eps, dtype=jnp.float32, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        return super().__call__(x).astype(x.dtype)
+
+
+class SelfAttention(nnx.Module):
+    """Grouped-query attention; queries and keys are rotated, after QK-norm where there is one."""
+
+    def __init__(self, config: ModelConfig, layout: Layout, rngs: nnx.Rngs) -> None:
+        self.config, self.layout = config, layout
+        width, heads, kv_heads = config.heads_width, config.num_attention_heads, config.kv_heads
+        self.q_proj = _linear(config, config.hidden_size, heads * width, rngs)
+        self.k_proj = _linear(config, config.hidden_size, kv_heads * width, rngs)
+        self.v_proj = _linear(config, config.hidden_size, kv_heads * width, rngs)
+        self.o_proj = _linear(config, heads * width, config.hidden_size, rngs)
+        if config.qk_norm:
+            self.q_norm = RMSNorm(config, width, rngs)
+            self.k_norm = RMSNorm(config, width, rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B*T D"],
+        cos: Float[Array, "B|1 T d/2"],
+        sin: Float[Array, "B|1 T d/2"],
+        query_scale: Float[Array, "B|1 T|1"],
+        segment_ids: Int[Array, "B T"] | None,
+    ) -> Float[Array, "B*T D"]:
+        length, width = cos.shape[1], self.config.heads_width
+        projections = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        q, k, v = (y.reshape(-1, length, y.shape[1] // width, width) for y in projections)
+        if self.config.qk_norm:
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
+        q = q * query_scale[..., None, None].astype(q.dtype)
+        out = BACKENDS[self.config.attention](q, k, v, segment_ids)
+        return self.o_proj(out.reshape(x.shape[0], -1))
+
+
+class MLP(nnx.Module):
+    """SwiGLU: down(silu(gate(x)) · up(x))."""
+
+    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+        # Gate and up apart: fused into one matmul they are slower on CPU.
+        self.gate_proj = _linear(config, config.hidden_size, config.intermediate_size, rngs)
+        self.up_proj = _linear(config, config.hidden_size, config.intermediate_size, rngs)
+        self.down_proj = _linear(config, config.intermediate_size, config.hidden_size, rngs)
+
+    def __call__(self, x: Float[Array, "B*T D"]) -> Float[Array, "B*T D"]:
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nnx.Module):
+    """Pre-norm attention and feed-forward, each added to the residual stream."""
+
+    def __init__(self, config: ModelConfig, layout: Layout, rngs: nnx.Rngs) -> None:
+        self.input_layernorm = RMSNorm(config, config.hidden_size, rngs)
+        self.self_attn = SelfAttention(config, layout, rngs)
+        self.post_attention_layernorm = RMSNorm(config, config.hidden_size, rngs)
+        self.mlp = MLP(config, rngs)
+
+    def __call__(self, x: Float[Array, "B*T D"], *rotation: Any) -> Float[Array, "B*T D"]:
+        x = x + self.self_attn(self.input_layernorm(x), *rotation)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Ends(nnx.Module):
+    """What stands before the first layer and after the last."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs) -> None:
+        init = nnx.initializers.normal(config.initializer_range)
+        self.config = config
+        self.embed_tokens = nnx.Embed(
+            vocab_size, config.hidden_size, dtype=config.dtype, embedding_init=init, rngs=rngs
+        )
+        self.norm = RMSNorm(config, config.hidden_size, rngs)
+        if not config.tie_word_embeddings:
+            self.lm_head = _linear(config, config.hidden_size, vocab_size, rngs)
+
+    def logits(self, x: Float[Array, "B*T D"]) -> Float[Array, "B*T V"]:
+        """Of the normed hidden states; float32."""
+        if self.config.tie_word_embeddings:
+            kernel = self.embed_tokens.embedding[...].astype(x.dtype).T
+        else:
+            kernel = self.lm_head.kernel[...].astype(x.dtype)
+        return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+
+
+class LanguageModel:
+    """The decoder as pure functions of its parameters."""
+
+    def __init__(self, config: ModelConfig, vocab_size: int, layout: Layout = "half") -> None:
+        self.config, self.vocab_size = config, vocab_size
+        self._ends = lambda rngs: Ends(config, vocab_size, rngs)
+        self._layer = lambda rngs: DecoderLayer(config, layout, rngs)
+        self._ends_graph = nnx.graphdef(nnx.eval_shape(lambda: self._ends(nnx.Rngs(0))))
+        self._layer_graph = nnx.graphdef(nnx.eval_shape(lambda: self._layer(nnx.Rngs(0))))
+
+    def init(self, seed: int) -> Params:
+        """Fresh parameters, float32: normal matrices, norms of 1."""
+
+        def pure(make: Any, key: Array) -> Params:
+            return nnx.to_pure_dict(nnx.state(make(nnx.Rngs(key)), nnx.Param))
+
+        @jax.jit
+        def draw(key: Array) -> Params:
+            ends_key, layers_key = jax.random.split(key)
+            keys = jax.random.split(layers_key, self.config.num_hidden_layers)
+            layers = jax.vmap(lambda k: pure(self._layer, k))(keys)
+            return pure(self._ends, ends_key) | {"layers": layers}
+
+        return draw(jax.random.key(seed))
+
+    def hidden_states(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "B|1 T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+    ) -> Float[Array, "B*T D"]:
+        """The last layer's output, normed. segment_ids None: each row is one document."""
+        ends = nnx.merge(self._ends_graph, {k: v for k, v in params.items() if k != "layers"})
+        x = ends.embed_tokens(tokens.reshape(-1))
+        # float32, before any layer: a bfloat16 position is wrong from 257 on
+        cos, sin = cos_sin(rotary.frequencies, positions)
+        x = self._apply_layers(params["layers"], x, (cos, sin, rotary.query_scale), segment_ids)
+        return ends.norm(x)
+
+    def nll(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        targets: Int[Array, "B T"],
+        positions: Int[Array, "B|1 T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+    ) -> Float[Array, "B T"]:
+        """−ln p(target | the tokens up to its place), nats, float32."""
+        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary)
+        ends = nnx.merge(self._ends_graph, {k: v for k, v in params.items() if k != "layers"})
+        logits = ends.logits(hidden)
+        of_target = jnp.take_along_axis(logits, targets.reshape(-1, 1), axis=-1)[:, 0]
+        return (jax.nn.logsumexp(logits, axis=-1) - of_target).reshape(tokens.shape)
+
+    def _apply_layers(
+        self,
+        layers: Params,
+        x: Float[Array, "B*T D"],
+        rotation: tuple[Array, ...],
+        segment_ids: Int[Array, "B T"] | None,
+    ) -> Float[Array, "B*T D"]:
+        count = self.config.num_hidden_layers
+
+        def layer(x: Array, params: Params, rotation: tuple[Array, ...]) -> Array:
+            return nnx.merge(self._layer_graph, params)(x, *rotation, segment_ids)
+
+        if self.config.remat:
+            layer = jax.checkpoint(layer)
+        # [L, ...]: a layer's own; [1, ...]: shared by all
+        own = [r if r.shape[0] == count > 1 else None for r in rotation]
+        shared = [r[0] if o is None else None for r, o in zip(rotation, own, strict=True)]
+
+        def merged(mine: list[Array | None]) -> tuple[Array, ...]:
+            return tuple(s if m is None else m for m, s in zip(mine, shared, strict=True))
+
+        if self.config.layers == "scanned":
+            step = lambda x, xs: (layer(x, xs[0], merged(xs[1])), None)  # noqa: E731
+            return jax.lax.scan(step, x, (layers, own))[0]
+        # split, not indexing: its gradient is one concatenation instead of L padded sums
+        slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * count), layers)
+        for i in range(count):
+            params = jax.tree.map(lambda _, parts, i=i: parts[i][0], layers, slices)
+            x = layer(x, params, merged([None if o is None else o[i] for o in own]))
+        return x

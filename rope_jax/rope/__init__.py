@@ -1,0 +1,45 @@
+"""Rotary position embeddings with pluggable context-extension strategies.
+
+Usable on its own: nothing here imports the rest of `rope_jax`.
+
+    geometry = RotaryGeometry(rotary_dim=64, base=10000.0, train_length=4096)
+    scaling = parse_scaling({"type": "yarn", "factor": 8.0})
+    cos, sin = cos_sin(scaling.frequencies(geometry), positions)   # f32 [..., T, 32]
+    q, k = rotate(q, cos, sin), rotate(k, cos, sin)                # [..., T, heads, head_dim]
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from rope_jax.rope.frequencies import Frequencies, Rotary
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.strategies import STRATEGIES, AnyScaling, Scaling, parse_scaling
+
+if TYPE_CHECKING:
+    from rope_jax.rope.angles import cos_sin
+    from rope_jax.rope.rotation import rotate
+
+__all__ = [
+    "STRATEGIES",
+    "AnyScaling",
+    "Frequencies",
+    "Rotary",
+    "RotaryGeometry",
+    "Scaling",
+    "cos_sin",
+    "parse_scaling",
+    "rotate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Strategies are configuration and must load in milliseconds (`--help`, config errors);
+    # the two functions below bring in jax, which takes a second. So they load on first use.
+    if name == "cos_sin":
+        from rope_jax.rope.angles import cos_sin
+
+        return cos_sin
+    if name == "rotate":
+        from rope_jax.rope.rotation import rotate
+
+        return rotate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

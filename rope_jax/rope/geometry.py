@@ -1,0 +1,42 @@
+"""What a rotary embedding is before any scaling: its dimension, base and training length."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+# Which dimensions of a head make a pair; see `rotate`.
+Layout = Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True)
+class RotaryGeometry:
+    """The unscaled rotary embedding that a strategy starts from.
+
+    rotary_dim:   how many of a head's dimensions are rotated, d in the formulas; even.
+    base:         b in θ_i = b^(−2i/d); Hugging Face's `rope_theta`.
+    train_length: L in a strategy's formula, in tokens; Hugging Face's
+                  `original_max_position_embeddings`. It is not the length a checkpoint was
+                  last trained at (that is its *window*): the two differ in an extended model.
+    """
+
+    rotary_dim: int
+    base: float = 10000.0
+    train_length: int = 4096
+
+    def __post_init__(self) -> None:
+        if self.rotary_dim < 2 or self.rotary_dim % 2:
+            raise ValueError(f"rotary_dim: {self.rotary_dim} is not an even number of at least 2")
+        if not (math.isfinite(self.base) and self.base >= 1):
+            raise ValueError(f"base: {self.base} is not a finite number of at least 1")
+        if self.train_length < 1:
+            raise ValueError(f"train_length: {self.train_length} is not at least 1")
+
+    def inv_freq(self, base: float | None = None) -> np.ndarray:
+        """θ_i = b^(−2i/d), i = 0 … d/2−1, in radians a token; float64 [rotary_dim/2].
+
+        RoFormer, arXiv 2104.09864, eq. 15. `base` replaces the geometry's own.
+        """
+        exponent = np.arange(0, self.rotary_dim, 2, dtype=np.float64) / self.rotary_dim
+        return float(self.base if base is None else base) ** -exponent

@@ -1,0 +1,36 @@
+"""Rotating queries and keys by given cos and sin, in both layouts of the pairs."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rope_jax.rope.geometry import Layout
+
+
+def rotate(
+    x: Float[Array, "*batch T heads head_dim"],
+    cos: Float[Array, "*#batch T d/2"],
+    sin: Float[Array, "*#batch T d/2"],
+    layout: Layout = "half",
+) -> Float[Array, "*batch T heads head_dim"]:
+    """Rotate pair i of the first d dimensions of every head by its angle; the rest pass through.
+
+        (x_a, x_b) -> (x_a cos − x_b sin, x_b cos + x_a sin)
+
+    RoFormer, arXiv 2104.09864, eq. 34. layout "half" pairs (i, i + d/2), as GPT-NeoX and Hugging
+    Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. The two are the same
+    model up to a permutation of the projections' columns, and never mix within one.
+    Computed in float32, returned in x's dtype. `cos` and `sin` already carry m (see `cos_sin`).
+    """
+    rank = x.ndim - 1
+    cos, sin = (c.reshape((1,) * (rank - c.ndim) + c.shape)[..., None, :] for c in (cos, sin))
+    half = cos.shape[-1]
+    rotated, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
+    if layout == "half":
+        a, b = rotated[..., :half], rotated[..., half:]
+        out = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    elif layout == "interleaved":
+        a, b = rotated[..., 0::2], rotated[..., 1::2]
+        out = jnp.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(rotated.shape)
+    else:
+        raise ValueError(f'layout: {layout!r} is neither "half" nor "interleaved"')
+    return jnp.concatenate([out.astype(x.dtype), rest], axis=-1)

@@ -1,0 +1,39 @@
+"""The scaling strategies. To add one: a file here with its class, and its name in the list."""
+
+from typing import Annotated, Any, Union
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from rope_jax.rope.strategies.base import Scaling
+from rope_jax.rope.strategies.none import NoScaling
+from rope_jax.rope.strategies.ntk import NTKScaling
+from rope_jax.rope.strategies.pi import PIScaling
+from rope_jax.rope.strategies.yarn import YaRNScaling
+
+STRATEGIES: dict[str, type[Scaling]] = {
+    strategy.model_fields["type"].default: strategy
+    for strategy in (NoScaling, PIScaling, NTKScaling, YaRNScaling)
+}
+
+AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]  # type: ignore[valid-type]
+_ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
+
+__all__ = ["STRATEGIES", "AnyScaling", "Scaling", "parse_scaling"]
+
+
+def parse_scaling(settings: dict[str, Any]) -> Scaling:
+    """A frozen strategy from its settings, e.g. {"type": "yarn", "factor": 8.0}.
+
+    Bad settings: a ValueError of one line that names the field.
+    """
+    if not isinstance(settings, dict) or settings.get("type") not in STRATEGIES:
+        given = settings.get("type") if isinstance(settings, dict) else settings
+        raise ValueError(f"type: {given!r} is not a scaling; there are {', '.join(STRATEGIES)}")
+    try:
+        return _ADAPTER.validate_python(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or settings["type"]
+        fields = ", ".join(STRATEGIES[settings["type"]].model_fields)
+        hint = f"; {settings['type']} has {fields}" if first["type"] == "extra_forbidden" else ""
+        raise ValueError(f"{field}: {first['msg']} (got {first['input']!r}){hint}") from None

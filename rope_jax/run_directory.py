@@ -1,0 +1,109 @@
+"""A run's folder: what stands where in it, and whether it may be used."""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from rope_jax.config import dump, load
+from rope_jax.data.tokens import Corpus
+from rope_jax.errors import UserError
+from rope_jax.schema import Config
+
+# These say where things are kept, not what a run computes.
+_PLACES = ("runs_dir", "data.cache_dir")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
+
+
+class RunDirectory:
+    """runs/<name>/ and the paths in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.yaml"
+        self.environment_file = path / "environment.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.evals = path / "evals"
+
+    def prepare(self, config: Config) -> None:
+        """Make the folder, or accept one that holds this very config; refuse any other."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path}: is a file; choose another name")
+        if self.config_file.exists():
+            different = _differences(config, self.load_config())
+            if different:
+                raise UserError(
+                    f"{self.path}: holds a run with another {', '.join(different)}; "
+                    "give this one another name, or delete that folder"
+                )
+        elif self.path.exists() and any(self.path.iterdir()):
+            raise UserError(f"{self.path}: is not empty and no run; choose another name")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_text(self.config_file, dump(config))
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+    def load_config(self) -> Config:
+        """The config that the run was made with."""
+        if not self.config_file.is_file():
+            raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
+        return load(Config, self.config_file)
+
+    def load_environment(self) -> dict[str, Any]:
+        """What `write_environment` wrote."""
+        try:
+            return json.loads(self.environment_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise UserError(
+                f"{self.environment_file}: missing or damaged; train the run again"
+            ) from None
+
+    def write_environment(self, corpus: Corpus) -> None:
+        """What a figure's reader needs to make the run again."""
+        import jax
+
+        devices = jax.devices()
+        content = {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
+            "commit": _commit(),
+            "devices": [f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"],
+            "corpus": {"fingerprint": corpus.fingerprint, "report": list(corpus.report)},
+        }
+        write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _differences(new: Config, old: Config) -> list[str]:
+    flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
+    keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
+    return [k for k in keys if flat_new.get(k) != flat_old.get(k) and k not in _PLACES]
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, dict):
+        return {prefix.rstrip("."): node}
+    return {k: v for key, inner in node.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
+
+
+def _commit() -> str | None:
+    here = Path(__file__).parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None

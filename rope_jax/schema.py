@@ -1,0 +1,284 @@
+"""What can be configured: frozen pydantic models, one a section. Imports no jax.
+
+A field's description is its line in `--help`, in the JSON schema and in an editor's tooltip.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+
+from rope_jax.rope import AnyScaling, RotaryGeometry, Scaling
+from rope_jax.rope.geometry import Layout
+from rope_jax.rope.strategies import NoScaling
+
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+# A name becomes a folder; it may not climb out of its parent.
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$")]
+
+
+class Frozen(BaseModel):
+    """Immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(Frozen):
+    """The decoder. Names are those of Hugging Face's Llama."""
+
+    hidden_size: PositiveInt = Field(128, description="width of the residual stream")
+    intermediate_size: PositiveInt = Field(352, description="width of the SwiGLU feed-forward")
+    num_hidden_layers: PositiveInt = Field(4, description="number of decoder layers")
+    num_attention_heads: PositiveInt = Field(4, description="query heads")
+    num_key_value_heads: PositiveInt | None = Field(
+        None, description="key and value heads; null: as many as query heads"
+    )
+    head_dim: PositiveInt | None = Field(
+        None, description="width of a head, even; null: hidden_size / num_attention_heads"
+    )
+    tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys, before rotation")
+    rms_norm_eps: PositiveFloat = Field(1e-5, description="epsilon of every RMSNorm")
+    initializer_range: PositiveFloat = Field(0.02, description="standard deviation at the start")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of activations; angles, softmax and loss are float32 always"
+    )
+    layers: Literal["unrolled", "scanned"] = Field(
+        "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
+    )
+    remat: bool = Field(False, description="recompute each layer in the backward pass: less memory")
+    attention: Literal["xla"] = Field("xla", description="attention backend")
+
+    @model_validator(mode="after")
+    def _shapes_fit(self) -> Self:
+        if self.head_dim is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
+                f"{self.num_attention_heads}; set head_dim or change one of them"
+            )
+        if self.heads_width % 2:
+            raise ValueError(f"head_dim {self.heads_width} is odd; rotation works on pairs")
+        if self.num_attention_heads % self.kv_heads:
+            raise ValueError(
+                f"num_attention_heads {self.num_attention_heads} is not a multiple of "
+                f"num_key_value_heads {self.kv_heads}"
+            )
+        return self
+
+    @property
+    def heads_width(self) -> int:
+        """head_dim, resolved."""
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def kv_heads(self) -> int:
+        """num_key_value_heads, resolved."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+
+class RopeConfig(Frozen):
+    """The rotary embedding that training starts with."""
+
+    base: float = Field(10000.0, ge=1, allow_inf_nan=False, description="b; HF's rope_theta")
+    rotary_dim: PositiveInt | None = Field(
+        None, description="rotated dimensions of a head, even; null: all of head_dim"
+    )
+    train_length: PositiveInt | None = Field(
+        None, description="L in the scalings' formulas; null: the first stage's seq_len"
+    )
+    layout: Layout = Field("half", description="which dimensions make a pair; HF Llama: half")
+    scaling: AnyScaling = Field(NoScaling(), description="scaling during training")
+
+
+class _Data(Frozen):
+    validation_fraction: Fraction = Field(
+        0.05, description="share of documents held out to validate on, unless the source has some"
+    )
+    test_fraction: Fraction = Field(
+        0.1, description="share of documents that eval_ppl.py alone reads, unless given"
+    )
+    cache_dir: str | None = Field(
+        None, description="where token files are kept; null: the user's cache directory"
+    )
+
+    @model_validator(mode="after")
+    def _something_to_train_on(self) -> Self:
+        if self.validation_fraction + self.test_fraction >= 1:
+            raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        return self
+
+
+Files = (
+    Annotated[list[str], Field(min_length=1)]
+    | dict[Literal["train", "validation", "test"], list[str]]
+)
+
+
+class _FileData(_Data):
+    files: Files = Field(description="paths or globs; or lists of them for train, validation, test")
+
+
+class StdlibData(_Data):
+    """Source files of Python's standard library: real text on every machine, no network."""
+
+    type: Literal["stdlib"] = "stdlib"
+    test_fraction: Fraction = Field(0.25, description="share of packages that eval_ppl.py reads")
+    validation_fraction: Fraction = Field(0.1, description="share of packages to validate on")
+
+
+class TextData(_FileData):
+    """Your own text files, one document a file."""
+
+    type: Literal["text"] = "text"
+
+
+class JsonLinesData(_FileData):
+    """JSON lines, one document a line."""
+
+    type: Literal["jsonl"] = "jsonl"
+    column: str = Field("text", description="the field that holds the text")
+
+
+class ParquetData(_FileData):
+    """Parquet files, one document a row."""
+
+    type: Literal["parquet"] = "parquet"
+    column: str = Field("text", description="the column that holds the text")
+
+
+class HubData(_Data):
+    """A data set on the Hugging Face hub; code that comes with a data set is never run."""
+
+    type: Literal["hub"] = "hub"
+    id: str = Field(description="the data set's id, for instance emozilla/pg19")
+    subset: str | None = Field(None, description="the data set's configuration, where it has some")
+    revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
+    column: str = Field("text", description="the column that holds the text")
+
+
+
+def _stdlib_unless_named(data: Any) -> Any:
+    return {"type": "stdlib"} | data if isinstance(data, dict) else data
+
+
+DataConfig = Annotated[
+    Annotated[
+        StdlibData | TextData | JsonLinesData | ParquetData | HubData, Field(discriminator="type")
+    ],
+    BeforeValidator(_stdlib_unless_named),
+]
+
+
+class OptimConfig(Frozen):
+    """AdamW and its learning rate."""
+
+    learning_rate: PositiveFloat = Field(3e-3, description="peak learning rate")
+    schedule: Literal["cosine", "linear", "wsd"] = Field(
+        "cosine", description="decay after warm-up; wsd: constant, then a linear decay at the end"
+    )
+    warmup_steps: NonNegativeInt = Field(100, description="steps of linear warm-up from 0")
+    final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak")
+    decay_fraction: Fraction = Field(0.2, description="wsd: share of the steps that decay")
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+        0.1, description="on matrices; not on norms or embeddings"
+    )
+    b1: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="AdamW's first decay")
+    b2: Annotated[float, Field(ge=0, lt=1)] = Field(0.95, description="AdamW's second decay")
+    eps: PositiveFloat = Field(1e-8, description="AdamW's epsilon")
+    clip_norm: PositiveFloat = Field(1.0, description="largest global norm of the gradient")
+
+
+class StageConfig(Frozen):
+    """A stretch of training at one length."""
+
+    steps: PositiveInt = Field(description="optimizer steps")
+    seq_len: PositiveInt = Field(description="tokens a window")
+    batch_size: PositiveInt = Field(description="windows a step")
+    grad_accumulation: PositiveInt = Field(
+        1, description="micro-batches that a step's batch is cut into: less memory, same step"
+    )
+    scaling: AnyScaling | None = Field(
+        None, description="scaling from this stage on; null: as before"
+    )
+    learning_rate: PositiveFloat | None = Field(
+        None, description="start a new schedule here with this peak; null: the schedule goes on"
+    )
+
+    @model_validator(mode="after")
+    def _batch_divides(self) -> Self:
+        if self.batch_size % self.grad_accumulation:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not a multiple of grad_accumulation "
+                f"{self.grad_accumulation}"
+            )
+        return self
+
+
+class ValidationConfig(Frozen):
+    """Loss on the validation split during training."""
+
+    every_steps: PositiveInt = Field(200, description="steps between two validations")
+    batches: PositiveInt = Field(8, description="batches a validation, evenly spaced, always the same")
+
+
+class CheckpointConfig(Frozen):
+    """What is kept of a run."""
+
+    every_steps: PositiveInt = Field(500, description="steps between two checkpoints")
+    keep: PositiveInt = Field(3, description="how many of the newest to keep")
+
+
+class Config(Frozen):
+    """One training run."""
+
+    name: FolderName = Field(description="the run directory's name")
+    runs_dir: str = Field("runs", description="where run directories are made")
+    seed: NonNegativeInt = Field(0, description="of the weights and of the batches")
+    log_every_steps: PositiveInt = Field(20, description="steps between two logged lines")
+    model: ModelConfig = ModelConfig()
+    rope: RopeConfig = RopeConfig()
+    data: DataConfig = StdlibData()
+    optim: OptimConfig = OptimConfig()
+    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)] = Field(
+        description="one after the other, for instance a short window, then a long one"
+    )
+    validation: ValidationConfig = ValidationConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+
+    @model_validator(mode="after")
+    def _rotary_fits(self) -> Self:
+        geometry = self.geometry  # its own checks name rotary_dim, base, train_length
+        if geometry.rotary_dim > self.model.heads_width:
+            raise ValueError(
+                f"rope.rotary_dim {geometry.rotary_dim} is above head_dim {self.model.heads_width}"
+            )
+        for stage in range(len(self.stages)):
+            self.stage_scaling(stage).frequencies(geometry)
+        for first, last in self.schedule_spans():
+            steps = sum(stage.steps for stage in self.stages[first:last])
+            if self.optim.warmup_steps >= steps:
+                raise ValueError(
+                    f"optim.warmup_steps {self.optim.warmup_steps} is not below the {steps} steps "
+                    f"of the schedule that starts at stages[{first}]"
+                )
+        return self
+
+    @property
+    def geometry(self) -> RotaryGeometry:
+        """The unscaled rotary embedding."""
+        return RotaryGeometry(
+            rotary_dim=self.rope.rotary_dim or self.model.heads_width,
+            base=self.rope.base,
+            train_length=self.rope.train_length or self.stages[0].seq_len,
+        )
+
+    def stage_scaling(self, stage: int) -> Scaling:
+        """The scaling in force at a stage: its own, or the last one given before it."""
+        given = [s.scaling for s in self.stages[: stage + 1] if s.scaling is not None]
+        return given[-1] if given else self.rope.scaling
+
+    def schedule_spans(self) -> list[tuple[int, int]]:
+        """[first, last) stages of each learning-rate schedule."""
+        starts = [i for i, s in enumerate(self.stages) if i == 0 or s.learning_rate is not None]
+        return list(zip(starts, [*starts[1:], len(self.stages)], strict=True))

@@ -1,0 +1,147 @@
+"""A sweep of one run: load its newest checkpoint, measure, write, show."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rope_jax.checkpoint import newest_params
+from rope_jax.config import dump
+from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.errors import UserError
+from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation.perplexity import sweep_lengths
+from rope_jax.evaluation.results import Origin, Row, rows, summary, write
+from rope_jax.evaluation.statistics import mean_nll
+from rope_jax.model import LanguageModel
+from rope_jax.plots import curve
+from rope_jax.report import device_line, facts, scaling_line
+from rope_jax.rope import Rotary
+from rope_jax.run_directory import RunDirectory, write_text
+from rope_jax.schema import Config
+from rope_jax.sweep_report import tables
+from rope_jax.sweep_schema import SweepConfig
+from rope_jax.writer import TensorBoardWriter
+
+
+def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
+    """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
+    tokenizer = ByteTokenizer()
+    corpus = open_corpus(training.data, tokenizer)
+    _check_corpus(run, corpus)
+    model = LanguageModel(training.model, tokenizer.vocab_size, training.rope.layout)
+    step, params = newest_params(run.checkpoints, jax.eval_shape(lambda: model.init(0)))
+    last = len(training.stages) - 1
+    window, trained = training.stages[last].seq_len, training.stage_scaling(last)
+    _announce(console, run, training, config, step, window, trained)
+
+    def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
+        positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
+        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+
+    split = getattr(corpus, config.split)
+    columns = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, TextColumn("{task.fields[now]}"), console=console) as bar:
+        task = bar.add_task("", total=None, now="")
+        result = sweep(
+            nll,
+            config.scalings,
+            config.lengths,
+            [split.document(i)[1:] for i in range(len(split))],
+            params=params,
+            geometry=training.geometry,
+            trained=trained,
+            window=window,
+            bos_id=tokenizer.bos_id,
+            progress=lambda now, done, total: bar.update(task, completed=done, total=total, now=now),
+            **config.model_dump(exclude={"scalings", "lengths"}),
+        )
+    origin = Origin(training.name, step, training.seed, corpus.bytes_per_token)
+    folder = run.evals / config.name
+    table, about = rows(result, origin), summary(result, origin)
+    _write(folder, config, result, table, about, training)
+    tables(console, table, about)
+    console.print(
+        f"{result.compilations} compilations; figure: {folder / 'curve.png'}", highlight=False
+    )
+
+
+def _write(
+    folder: Path,
+    config: SweepConfig,
+    result: SweepResult,
+    table: list[Row],
+    about: dict[str, Any],
+    training: Config,
+) -> None:
+    """The sweep's files; those of an earlier sweep of this name make way."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_text(folder / "sweep.yaml", dump(config))
+    write(folder, table, about)
+    baseline = result.baseline.get("same_tokens")
+    curve(
+        folder / "curve.png",
+        table,
+        window=result.window,
+        truncation=baseline and mean_nll(baseline.sums, resamples=1, seed=0).value,
+        title=f"{training.name}, step {about['step']}: trained at {result.window} tokens, "
+        f"{config.split} split, {result.documents} documents",
+    )
+    figure = np.asarray(Image.open(folder / "curve.png").convert("RGB"))
+    for name in dict.fromkeys(row.name for row in table):
+        writer = TensorBoardWriter(folder / name)
+        for row in table:
+            if row.name == name:
+                # the step is the context length; perplexity may be infinite, NLL is not
+                values = {f"nll/{row.protocol}": row.nll, f"perplexity/{row.protocol}": row.ppl}
+                writer.scalars(row.last_position, values)
+        writer.close()
+    writer = TensorBoardWriter(folder)
+    writer.image("curve", figure)
+    writer.text("sweep", f"```yaml\n{dump(config)}```")
+    writer.close()
+
+
+def _check_corpus(run: RunDirectory, corpus: Corpus) -> None:
+    """The test split is only a test split of the corpus that the run was trained on."""
+    environment = run.load_environment()
+    if environment["corpus"]["fingerprint"] != corpus.fingerprint:
+        raise UserError(
+            f"{run.path}: the corpus has changed since training (another fingerprint: other "
+            "files, or another Python); its test split may hold what the model was trained on"
+        )
+
+
+def _announce(
+    console: Console,
+    run: RunDirectory,
+    training: Config,
+    config: SweepConfig,
+    step: int,
+    window: int,
+    trained: Any,
+) -> None:
+    geometry, lengths = training.geometry, sweep_lengths(config, window)
+    longest = lengths[-1]
+    lines = []
+    for entry in config.scalings:
+        frequencies = entry.at(longest, window, trained).frequencies(geometry, longest)
+        lines.append(f"{entry.label}: {scaling_line(frequencies, geometry)}")
+    facts(
+        console,
+        f"sweep {config.name} of {training.name}",
+        {
+            "checkpoint": f"{run.path}, step {step}",
+            "window": f"{window} tokens",
+            "lengths": ", ".join(map(str, lengths)),
+            "protocols": ", ".join(config.protocols),
+            "devices": device_line(training.model.dtype),
+            f"scalings at {longest}": lines,
+        },
+    )

@@ -1,0 +1,142 @@
+"""What a sweep can be asked for. Imports no jax."""
+
+from typing import Annotated, Any, Literal, Self, Union
+
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, create_model, model_validator
+
+from rope_jax.rope import STRATEGIES, Scaling
+from rope_jax.schema import FolderName, Frozen, NonNegativeInt, PositiveFloat
+
+Protocol = Literal["same_tokens", "whole_window", "per_position"]
+Bos = Literal["document", "every_window", "none"]
+
+
+class _Entry(Frozen):
+    name: FolderName | None = Field(
+        None, description="the curve's name; null: made of type and factor"
+    )
+
+    @property
+    def factor_label(self) -> str:
+        """The factor as given: a number, "auto", or "" where there is none."""
+        factor = getattr(self, "factor", None)
+        return factor if isinstance(factor, str) else "" if factor is None else f"{factor:g}"
+
+    @property
+    def label(self) -> str:
+        """The curve's name, unique in the sweep."""
+        return self.name or "-".join(part for part in (self.type, self.factor_label) if part)
+
+    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
+        """The scaling to use at a length; `trained` is the checkpoint's own.
+
+        factor "auto" is length / window, at least 1: an oracle that knows the length.
+        """
+        if self.type == "trained":
+            return trained
+        settings = self.model_dump(exclude={"name"})
+        if settings.get("factor") == "auto":
+            settings["factor"] = max(1.0, length / window)
+        return STRATEGIES[self.type](**settings)
+
+
+class TrainedEntry(_Entry):
+    """The checkpoint's own scaling: the baseline that others are compared with."""
+
+    type: Literal["trained"] = "trained"
+
+
+def _entry_model(strategy: type[Scaling]) -> type[BaseModel]:
+    """The strategy's own settings, plus a name; its factor may be "auto"."""
+    auto: dict[str, Any] = {}
+    if "factor" in strategy.model_fields:
+        number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+        description = "s; auto: length / window, at least 1"
+        auto["factor"] = (Literal["auto"] | number, Field(description=description))
+    return create_model(
+        strategy.__name__ + "Entry", __base__=(_Entry, strategy), __doc__=strategy.__doc__, **auto
+    )
+
+
+ENTRIES = {"trained": TrainedEntry} | {name: _entry_model(s) for name, s in STRATEGIES.items()}
+
+
+def _bare_name(entry: Any) -> Any:
+    return {"type": entry} if isinstance(entry, str) else entry
+
+
+SweepEntry = Annotated[
+    Annotated[Union[*ENTRIES.values()], Field(discriminator="type")],
+    BeforeValidator(_bare_name, json_schema_input_type=Any),
+]
+
+
+class SweepConfig(Frozen):
+    """Perplexity over context length, for many scalings, on one set of documents."""
+
+    name: FolderName = Field("sweep", description="the folder in the run's evals/")
+    lengths: tuple[Annotated[int, Field(ge=2)], ...] | None = Field(
+        None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
+    )
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
+        ("same_tokens",), description="how windows are cut and which of their tokens count"
+    )
+    scalings: Annotated[tuple[SweepEntry, ...], Field(min_length=1)] = Field(
+        description="one curve each: trained, or a strategy with a factor or auto",
+        default_factory=lambda: tuple(
+            [TrainedEntry()]
+            + [ENTRIES[name](type=name, factor="auto") for name in ("pi", "ntk", "yarn")]
+        ),
+        validate_default=True,
+    )
+    max_documents: PositiveInt = Field(64, description="documents, the same for all lengths")
+    max_blocks: PositiveInt = Field(
+        2, description="same_tokens: scored blocks a document; else its text in longest windows"
+    )
+    targets: PositiveInt | None = Field(
+        None, description="same_tokens: scored tokens a block; null: half the shortest length"
+    )
+    bos: Bos = Field(
+        "document", description="where the document-start token stands; training has it as document"
+    )
+    split: Literal["test", "validation"] = Field(
+        "test", description="what is read; test is what figures come from"
+    )
+    seed: NonNegativeInt = Field(0, description="of the choice of documents, blocks and resamples")
+    batch_tokens: PositiveInt = Field(
+        16384, description="tokens evaluated at once; sets the batch size at each length"
+    )
+    tolerance: PositiveFloat = Field(
+        0.02, description="usable length: nats above the value at the window that still pass"
+    )
+    resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        labels = [entry.label for entry in self.scalings]
+        twice = {label for label in labels if labels.count(label) > 1}
+        if twice:
+            raise ValueError(f"scalings: {', '.join(sorted(twice))} stands twice; give a name")
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_rise(self) -> Self:
+        lengths = self.lengths
+        if lengths is not None:
+            if not lengths:
+                raise ValueError("lengths: give at least one")
+            if list(lengths) != sorted(set(lengths)):
+                raise ValueError(f"lengths: {list(lengths)} must rise without repeats")
+            if self.targets is not None:
+                check_targets(self.targets, lengths)
+        return self
+
+
+def check_targets(targets: int, lengths: tuple[int, ...]) -> None:
+    """At most half of the shortest length may be scored, so that every target has a context."""
+    if targets > lengths[0] // 2:
+        raise ValueError(
+            f"lengths: {lengths[0]} is too short for {targets} scored targets; "
+            f"the shortest length must be at least {2 * targets}, or targets at most "
+            f"{lengths[0] // 2}"
+        )

@@ -1,0 +1,275 @@
+"""Training: from a config to a run directory with checkpoints and metrics."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rope_jax.checkpoint import Checkpoints
+from rope_jax.config import dump
+from rope_jax.data.batches import training_batch, validation_batches
+from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.model import LanguageModel
+from rope_jax.optim import learning_rate, optimizer
+from rope_jax.report import device_line, facts, scaling_line
+from rope_jax.rope import Rotary
+from rope_jax.run_directory import RunDirectory
+from rope_jax.schema import Config, StageConfig
+from rope_jax.throughput import flops_per_token, peak_flops
+from rope_jax.train_state import LossSums, TrainState, bucket_edges, loss_sums, make_train_step
+from rope_jax.writer import JsonLinesWriter, TensorBoardWriter, Writer
+
+
+class Span(NamedTuple):
+    """A stage, and the global steps begin < step ≤ end that it takes."""
+
+    index: int
+    stage: StageConfig
+    begin: int
+    end: int
+
+
+def stage_spans(config: Config) -> list[Span]:
+    """The stages, one after the other."""
+    ends = np.cumsum([stage.steps for stage in config.stages]).tolist()
+    return [
+        Span(index, stage, end - stage.steps, end)
+        for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True))
+    ]
+
+
+def train(config: Config, console: Console) -> RunDirectory:
+    """Train, or go on from the newest checkpoint of the same run; returns its directory."""
+    run = RunDirectory(Path(config.runs_dir) / config.name)
+    run.prepare(config)
+    with console.status("opening the corpus (read and tokenised the first time)"):
+        corpus = open_corpus(config.data, ByteTokenizer())
+    _check_texts(config, corpus)
+    checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+    done = checkpoints.latest_step() or 0
+    tensorboard = TensorBoardWriter(run.path, resume_step=done)
+    tensorboard.text("config", f"```yaml\n{dump(config)}```")
+    writers: list[Writer] = [JsonLinesWriter(run.metrics_file, resume_step=done), tensorboard]
+    run.write_environment(corpus)
+    Trainer(config, corpus, checkpoints, writers, console).run(done, run.path)
+    for closing in (checkpoints, *writers):
+        closing.close()
+    return run
+
+
+class Trainer:
+    """One run's parts, put together once."""
+
+    def __init__(
+        self,
+        config: Config,
+        corpus: Corpus,
+        checkpoints: Checkpoints,
+        writers: list[Writer],
+        console: Console,
+    ) -> None:
+        self.config, self.corpus, self.checkpoints = config, corpus, checkpoints
+        self.writers, self.console = writers, console
+        self.model = LanguageModel(config.model, ByteTokenizer.vocab_size, config.rope.layout)
+        self.optimizer = optimizer(config)
+        self.learning_rate = learning_rate(config)
+        self.peak_flops, self.peak_source = peak_flops()
+        self.spans = stage_spans(config)
+        self.validation_loss: float | None = None
+
+    def run(self, done: int, path: Path) -> TrainState:
+        """Train from step `done` (0: from scratch) to the last stage's end."""
+        params = self.model.init(self.config.seed)
+        state = TrainState(params, jax.jit(self.optimizer.init)(params))
+        if done:
+            state = self.checkpoints.restore(done, like=state)
+        self._announce(state, done, path)
+        total, start = self.spans[-1].end, time.perf_counter()
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console) as bar:
+            task = bar.add_task("", total=total, completed=done, now="compiling")
+
+            def show(step: int, now: str) -> None:
+                bar.update(task, completed=step, now=now)
+                if not self.console.is_terminal:  # no bar to watch: a line now and then
+                    self.console.print(f"step {step}/{total}  {now}", highlight=False)
+
+            for span in self.spans:
+                if span.end > done:
+                    state = self._stage(span, max(done, span.begin), state, show)
+        minutes = (time.perf_counter() - start) / 60
+        self.console.print(f"trained to step {total} in {minutes:.1f} minutes", highlight=False)
+        if self.validation_loss is not None:
+            self.console.print(
+                f"validation loss {self.validation_loss:.4f} nats a token, "
+                f"perplexity {np.exp(self.validation_loss):.3f}",
+                highlight=False,
+            )
+        return state
+
+    def _stage(self, span: Span, start: int, state: TrainState, show: Any) -> TrainState:
+        stage = span.stage
+        scaling = self.config.stage_scaling(span.index)
+        frequencies = scaling.frequencies(self.config.geometry, seq_len=stage.seq_len)
+        rotary = Rotary.shared(frequencies)
+        train_step = make_train_step(self.model, self.optimizer, stage.grad_accumulation)
+        sums = jax.jit(lambda *args: loss_sums(self.model, *args))
+        clock = _Clock(stage.batch_size * stage.seq_len)
+        unread: tuple[int, dict[str, Any]] | None = None
+        for step in range(start + 1, span.end + 1):
+            batch = training_batch(
+                self.corpus.train,
+                seed=self.config.seed,
+                stage=span.index,
+                step=step - 1 - span.begin,
+                seq_len=stage.seq_len,
+                batch_size=stage.batch_size,
+            )
+            state, metrics = train_step(state, batch, rotary)
+            # Read the step before, now that this one is under way: the device never waits.
+            if unread is not None:
+                self._read(span, *unread, clock, show)
+            unread = (step, metrics)
+            last = step == span.end
+            if last:
+                self._read(span, *unread, clock, show)
+            with clock.stopped():
+                if last or step % self.config.validation.every_steps == 0:
+                    self._validate(stage, step, lambda b, p=state.params: sums(p, b, rotary))
+                if last or step % self.config.checkpoint.every_steps == 0:
+                    self.checkpoints.save(step, state)
+        return state
+
+    def _read(
+        self, span: Span, step: int, metrics: dict[str, Any], clock: "_Clock", show: Any
+    ) -> None:
+        """Wait for a step; log it if it is one to log."""
+        metrics = jax.device_get(metrics)
+        clock.tick()
+        if step % self.config.log_every_steps and step != span.end:
+            return
+        sums: LossSums = metrics["sums"]
+        earlier = sum(s.stage.steps * s.stage.batch_size * s.stage.seq_len for s in self.spans[: span.index])
+        values = {
+            "train/loss": float(sums.mean()),
+            "train/grad_norm": float(metrics["grad_norm"]),
+            "train/learning_rate": float(self.learning_rate(step - 1)),
+            "train/tokens": earlier + (step - span.begin) * clock.tokens_per_step,
+            **_by_position("train_loss_at", sums.nll / np.maximum(sums.tokens, 1), span.stage.seq_len),
+            **_by_position("tokens_at", sums.tokens / sums.tokens.sum(), span.stage.seq_len),
+        }
+        now = f"loss {values['train/loss']:.3f}"
+        if speed := clock.tokens_per_second():
+            flops = flops_per_token(self.config.model, self.model.vocab_size, span.stage.seq_len)
+            values["throughput/tokens_per_second"] = speed
+            values["throughput/mfu"] = speed * flops / self.peak_flops
+            now += f", {speed / 1e3:.1f}k tokens/s"
+        self._write(step, values)
+        if self.validation_loss is not None:
+            now += f", validation {self.validation_loss:.3f}"
+        show(step, now)
+
+    def _validate(self, stage: StageConfig, step: int, sums_of: Any) -> None:
+        batches = validation_batches(
+            self.corpus.validation,
+            seq_len=stage.seq_len,
+            batch_size=stage.batch_size,
+            batches=self.config.validation.batches,
+        )
+        parts = [sums_of(batch) for batch in batches]
+        total: LossSums = jax.tree.map(lambda *leaves: np.sum(leaves, axis=0, dtype=np.float64), *parts)
+        self.validation_loss = float(total.mean())
+        by_position = total.nll / np.maximum(total.tokens, 1)
+        self._write(
+            step,
+            {
+                "validation/loss": self.validation_loss,
+                **_by_position("validation_loss_at", by_position, stage.seq_len),
+            },
+        )
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        for writer in self.writers:
+            writer.scalars(step, values)
+
+    def _announce(self, state: TrainState, done: int, path: Path) -> None:
+        """Say what will happen before it does."""
+        config, model = self.config, self.config.model
+        parameters = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        tokens = sum(s.steps * s.batch_size * s.seq_len for s in config.stages)
+        rows: dict[str, str | list[str]] = {
+            "run directory": str(path),
+            "model": f"{parameters:,} parameters: {model.num_hidden_layers} layers, width "
+            f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
+            "devices": device_line(model.dtype),
+            "peak": f"{self.peak_flops / 1e9:,.0f} GFLOP/s ({self.peak_source})",
+            "corpus": list(self.corpus.report),
+            "training": f"{tokens:,} tokens",
+        }
+        geometry = config.geometry
+        rows["rotary"] = f"{geometry.rotary_dim} dimensions, base {geometry.base:g}, L {geometry.train_length}"
+        for span in self.spans:
+            stage, scaling = span.stage, config.stage_scaling(span.index)
+            rows[f"stage {span.index}"] = [
+                f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
+                f"{scaling.type}: {scaling_line(scaling.frequencies(geometry, stage.seq_len), geometry)}",
+            ]
+        if done:
+            rows["resumes"] = f"after step {done} of {self.spans[-1].end}"
+        facts(self.console, f"training {config.name}", rows)
+
+
+class _Clock:
+    """Tokens a second between two readings, less what is not training."""
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self.tokens_per_step = tokens_per_step
+        self._steps = 0
+        self._since: float | None = None
+
+    def tick(self) -> None:
+        """A step has ended. The first starts the clock: it was spent compiling."""
+        if self._since is None:
+            self._since = time.perf_counter()
+        else:
+            self._steps += 1
+
+    def tokens_per_second(self) -> float | None:
+        """Since the last call; None before two steps have ended."""
+        if self._since is None or self._steps == 0:
+            return None
+        now = time.perf_counter()
+        speed = self._steps * self.tokens_per_step / (now - self._since)
+        self._since, self._steps = now, 0
+        return speed
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Leave out the time spent inside."""
+        start = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._since += time.perf_counter() - start
+
+
+def _by_position(name: str, values: np.ndarray, seq_len: int) -> dict[str, float]:
+    edges = [*bucket_edges(seq_len), seq_len]
+    return {
+        f"{name}/{first}-{end - 1}": float(value)
+        for first, end, value in zip(edges[:-1], edges[1:], values, strict=True)
+    }
+
+
+def _check_texts(config: Config, corpus: Corpus) -> None:
+    """Fail before the first step, not at the stage whose windows are too long."""
+    for index, stage in enumerate(config.stages):
+        training_batch(
+            corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1
+        )
+        validation_batches(corpus.validation, seq_len=stage.seq_len, batch_size=1, batches=1)

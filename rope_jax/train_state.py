@@ -1,0 +1,101 @@
+"""What a training step changes, and the step itself: one jitted pure function.
+
+Shapes: B batch, T length, P position buckets.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float
+
+from rope_jax.data.batches import Batch
+from rope_jax.model import LanguageModel, Params
+from rope_jax.rope import Rotary
+
+FIRST_BUCKET = 16
+
+
+class TrainState(NamedTuple):
+    """Parameters and optimizer state; the step is the optimizer's own count."""
+
+    params: Params
+    opt_state: optax.OptState
+
+
+class LossSums(NamedTuple):
+    """Sums over scored tokens, by bucket of position: nats, tokens."""
+
+    nll: Float[Array, " P"]
+    tokens: Float[Array, " P"]
+
+    def mean(self) -> Float[Array, ""]:
+        """Nats a token."""
+        return self.nll.sum() / self.tokens.sum()
+
+
+def bucket_edges(seq_len: int) -> list[int]:
+    """First positions of the buckets: 0, 16, 32, 64, … below seq_len."""
+    edges = [0]
+    while (edge := max(FIRST_BUCKET, 2 * edges[-1])) < seq_len:
+        edges.append(edge)
+    return edges
+
+
+def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
+    """Weighted negative log-likelihood of a batch, by bucket of position within the document."""
+    nll = model.nll(
+        params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
+    )
+    edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
+    bucket = (batch.positions[..., None] >= edges[None, None]).sum(-1) - 1
+    one_hot = jax.nn.one_hot(bucket, edges.size, dtype=jnp.float32)
+    return LossSums(
+        jnp.einsum("bt,btp->p", nll * batch.weights, one_hot),
+        jnp.einsum("bt,btp->p", batch.weights, one_hot),
+    )
+
+
+def make_train_step(
+    model: LanguageModel, optimizer: optax.GradientTransformation, grad_accumulation: int = 1
+) -> Callable[[TrainState, Batch, Rotary], tuple[TrainState, dict[str, Any]]]:
+    """The jitted step. Donates the state: what went in must not be used again.
+
+    The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of *summed*
+    loss are added and divided once by all the tokens: the same step however it is cut.
+    """
+
+    def summed(params: Params, batch: Batch, rotary: Rotary) -> tuple[Array, LossSums]:
+        sums = loss_sums(model, params, batch, rotary)
+        return sums.nll.sum(), sums
+
+    gradient = jax.grad(summed, has_aux=True)
+
+    def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, dict[str, Any]]:
+        if grad_accumulation == 1:
+            grads, sums = gradient(state.params, batch, rotary)
+        else:
+            cut = jax.tree.map(lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch)
+            one = jax.tree.map(lambda x: x[0], cut)
+            zeros = jax.tree.map(
+                lambda x: jnp.zeros(x.shape, x.dtype),
+                jax.eval_shape(gradient, state.params, one, rotary),
+            )
+
+            def accumulate(total: Any, micro_batch: Batch) -> tuple[Any, None]:
+                new = gradient(state.params, micro_batch, rotary)
+                return jax.tree.map(jnp.add, total, new), None
+
+            (grads, sums), _ = jax.lax.scan(accumulate, zeros, cut)
+        tokens = sums.tokens.sum()
+        grads = jax.tree.map(lambda g: g / tokens, grads)
+        # optax mixes its integer count with floats
+        with jax.numpy_dtype_promotion("standard"):
+            updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        metrics = {"sums": sums, "grad_norm": optax.global_norm(grads)}
+        return TrainState(params, opt_state), metrics
+
+    return jax.jit(step, donate_argnums=0)

@@ -1,0 +1,27 @@
+"""No network, no user's cache, and the standard library read once a session."""
+
+import os
+
+import pytest
+
+# Read when Hugging Face's libraries are imported, so set before any test does.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+
+from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.schema import StdlibData
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def stdlib_data(tmp_path_factory) -> StdlibData:
+    return StdlibData(cache_dir=str(tmp_path_factory.mktemp("stdlib")))
+
+
+@pytest.fixture(scope="session")
+def stdlib_corpus(stdlib_data) -> Corpus:
+    return open_corpus(stdlib_data, ByteTokenizer())

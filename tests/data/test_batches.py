@@ -1,0 +1,140 @@
+"""Windows: which offsets, and what a window says of the documents in it."""
+
+import numpy as np
+import pytest
+
+from rope_jax.data.batches import Batch, training_batch, validation_batches
+from rope_jax.data.tokens import TokenSplit
+from rope_jax.errors import UserError
+
+BOS = 256
+
+
+def split_of(*documents):
+    """A split of these documents, each a list of tokens without its start."""
+    stream = [token for document in documents for token in (BOS, *document)]
+    lengths = [len(document) + 1 for document in documents]
+    return TokenSplit(
+        tokens=np.array(stream, np.uint16),
+        starts=np.cumsum([0, *lengths]),
+        ids=[str(i) for i in range(len(documents))],
+    )
+
+
+def numbered(count):
+    """A split whose tokens are their own offsets, so that a window shows where it began."""
+    return TokenSplit(np.arange(count, dtype=np.uint16), np.array([0, count]), ["numbers"])
+
+
+def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None)):
+    return training_batch(
+        split,
+        seed=seed,
+        stage=stage,
+        step=step,
+        seq_len=seq_len,
+        batch_size=batch_size,
+        rows=rows,
+    )
+
+
+def test_offsets_are_golden():
+    # A run is resumed by its step alone: other numbers here break every checkpoint in use.
+    batch = draw(numbered(50_000), seed=3, stage=1, step=7, seq_len=128)
+    assert batch.tokens[:, 0].tolist() == [45832, 22873, 22176, 41765, 24976, 10552, 49657, 15542]
+    batch = draw(numbered(50_000), seed=0, stage=0, step=0, seq_len=128, batch_size=4)
+    assert batch.tokens[:, 0].tolist() == [701, 12855, 23517, 4559]
+
+
+def test_batch_depends_on_nothing_but_its_arguments():
+    split = numbered(50_000)
+    wanted = draw(split, step=5)
+    draw(split, step=4)
+    assert all(np.array_equal(a, b) for a, b in zip(wanted, draw(split, step=5), strict=True))
+    others = [draw(split, step=6), draw(split, step=5, seed=1), draw(split, step=5, stage=1)]
+    for other in others:
+        assert not np.intersect1d(wanted.tokens[:, 0], other.tokens[:, 0]).size
+
+
+def test_hosts_rows_make_up_the_batch():
+    split = split_of(*([i] * (i % 7) for i in range(200)))
+    whole = draw(split, batch_size=7)
+    parts = [draw(split, batch_size=7, rows=slice(a, b)) for a, b in ((0, 2), (2, 3), (3, 7))]
+    for name, together in zip(
+        Batch._fields, map(np.concatenate, zip(*parts, strict=True)), strict=True
+    ):
+        assert np.array_equal(together, getattr(whole, name)), name
+
+
+def test_windows_are_drawn_by_token():
+    # 1,000 tokens, 900 of them in the first document.
+    split = split_of([1] * 899, [2] * 99)
+    first = np.concatenate([draw(split, step=i, seq_len=1).tokens[:, 0] for i in range(500)])
+    assert np.mean(first == 1) == pytest.approx(0.9, abs=0.02)
+
+
+def test_every_offset_that_fits_is_drawn_and_no_other():
+    split = numbered(8 + 1 + 2)
+    seen = np.concatenate([draw(split, step=i).tokens[:, 0] for i in range(20)])
+    assert set(seen.tolist()) == {0, 1, 2}
+
+
+def test_document_boundaries():
+    split = split_of([1, 2], [3], [], [4, 5])
+    (batch,) = validation_batches(split, seq_len=8, batch_size=1, batches=1)
+    assert batch.tokens.tolist() == [[BOS, 1, 2, BOS, 3, BOS, BOS, 4]]
+    assert batch.targets.tolist() == [[1, 2, BOS, 3, BOS, BOS, 4, 5]]
+    assert batch.segment_ids.tolist() == [[0, 0, 0, 1, 1, 2, 3, 3]]
+    assert batch.positions.tolist() == [[0, 1, 2, 0, 1, 0, 0, 1]]
+    assert batch.weights.tolist() == [[1, 1, 0, 1, 0, 0, 1, 1]]
+    assert [a.dtype for a in batch] == [np.int32] * 4 + [np.float32]
+
+
+def test_window_that_begins_inside_a_document():
+    split = split_of([1, 2, 3], [4])
+    first, last = validation_batches(split, seq_len=4, batch_size=1, batches=2)
+    assert first.tokens.tolist() == [[BOS, 1, 2, 3]]
+    assert first.weights.tolist() == [[1, 1, 1, 0]]  # the target after it starts a document
+    assert last.tokens.tolist() == [[1, 2, 3, BOS]]
+    assert last.segment_ids.tolist() == [[0, 0, 0, 1]]
+    assert last.positions.tolist() == [[0, 1, 2, 0]]
+    assert last.weights.tolist() == [[1, 1, 0, 1]]
+
+
+@pytest.mark.parametrize("seq_len", [1, 2, 33])
+def test_windows_agree_with_a_walk_along_the_stream(seq_len):
+    rng = np.random.default_rng(0)
+    split = split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
+    batch = draw(split, seq_len=seq_len, batch_size=32)
+    for row in range(32):
+        segment, position = 0, 0
+        for t, token in enumerate(batch.tokens[row]):
+            if t and token == BOS:
+                segment, position = segment + 1, 0
+            assert (batch.segment_ids[row, t], batch.positions[row, t]) == (segment, position)
+            position += 1
+        assert np.array_equal(batch.targets[row, :-1], batch.tokens[row, 1:])
+        assert np.array_equal(batch.weights[row], batch.targets[row] != BOS)
+
+
+def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
+    split = numbered(1000)
+    batches = list(validation_batches(split, seq_len=99, batch_size=2, batches=5))
+    offsets = np.concatenate([b.tokens[:, 0] for b in batches])
+    assert offsets.tolist() == [0, 100, 200, 300, 400, 500, 600, 700, 800, 900]
+    assert batches[-1].targets[-1, -1] == 999
+    again = validation_batches(split, seq_len=99, batch_size=2, batches=5)
+    assert np.array_equal(offsets, np.concatenate([b.tokens[:, 0] for b in again]))
+
+
+def test_a_window_that_just_fits():
+    assert draw(numbered(9)).tokens[:, 0].tolist() == [0] * 8
+    (batch,) = validation_batches(numbered(9), seq_len=8, batch_size=1, batches=1)
+    assert batch.targets[0, -1] == 8
+
+
+def test_too_little_text_names_the_key():
+    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens need 9, .* has 8; "):
+        draw(numbered(8), stage=2)
+    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* need 9, .* has 8; "):
+        validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)

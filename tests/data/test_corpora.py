@@ -1,0 +1,284 @@
+"""Every source: exact text, the splits asked for, and one line for each kind of bad input."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from rope_jax.data.corpora import batches, load_documents
+from rope_jax.errors import UserError
+from rope_jax.schema import HubData, JsonLinesData, ParquetData, StdlibData, TextData
+
+AWKWARD = [
+    "",
+    "no newline at the end",
+    "dos\r\nmac\runix\n\n",
+    "\ttabs and  spaces \n",
+    "naïve 日本語 🙂 \u2028 \x00 \x85 \ufeff",
+    "\ufeffa byte order mark",
+    "2024-01-01T00:00:00",
+    "17",
+    "null",
+    '{"text": "quoted \\" \\\\"}\n',
+    "long " * 50_000,
+]
+
+
+def text_files(folder, texts, prefix="d"):
+    for number, text in enumerate(texts):
+        (folder / f"{prefix}{number:02}.txt").write_bytes(text.encode())
+    return str(folder / f"{prefix}*.txt")
+
+
+def json_lines(path, texts, column="text"):
+    rows = (json.dumps({"at": "2024-01-01", column: text}, ensure_ascii=False) for text in texts)
+    path.write_text("\n".join(rows), "utf-8", newline="")
+    return str(path)
+
+
+def parquet_file(path, texts, column="text"):
+    parquet.write_table(pyarrow.table({"n": list(range(len(texts))), column: texts}), path)
+    return str(path)
+
+
+def rows_of(dataset):
+    return [(d, t) for b in batches(dataset) for d, t in zip(b["document"], b["text"], strict=True)]
+
+
+def whole(**fields):
+    return {"validation_fraction": 0.0, "test_fraction": 0.0, **fields}
+
+
+def test_text_is_exact(tmp_path):
+    data = TextData(**whole(files=[text_files(tmp_path, AWKWARD)]))
+    splits = load_documents(data, tmp_path / "scratch").splits
+    paths = [str(tmp_path / f"d{i:02}.txt") for i in range(len(AWKWARD))]
+    assert rows_of(splits["train"]) == list(zip(paths, AWKWARD, strict=True))
+    assert rows_of(splits["validation"]) == rows_of(splits["test"]) == []
+
+
+def test_json_lines_are_exact(tmp_path):
+    path = json_lines(tmp_path / "a.jsonl", AWKWARD, column="body")
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"body": "x"}\r\n\r\n  {"body": "\\u00e9"}\n')
+    data = JsonLinesData(**whole(files=[path, str(tmp_path / "b.jsonl")], column="body"))
+    rows = rows_of(load_documents(data, tmp_path / "scratch").splits["train"])
+    assert [text for _, text in rows] == [*AWKWARD, "x", "é"]
+    assert [d for d, _ in rows][-2:] == [f"{tmp_path}/b.jsonl:1", f"{tmp_path}/b.jsonl:3"]
+
+
+def test_parquet_is_exact(tmp_path):
+    texts = AWKWARD + [str(i) for i in range(300)]  # more than are read at once
+    data = ParquetData(**whole(files=[parquet_file(tmp_path / "a.parquet", texts)]))
+    rows = rows_of(load_documents(data, tmp_path / "scratch").splits["train"])
+    assert rows == [(f"{tmp_path}/a.parquet:{i}", text) for i, text in enumerate(texts)]
+
+
+def test_stdlib_has_three_splits(tmp_path, monkeypatch):
+    for number in range(30):
+        (tmp_path / f"m{number}.py").write_bytes(b"# \r\n" + f"name{number} ".encode() * 20)
+    monkeypatch.setattr("rope_jax.data.corpora.stdlib_root", lambda: tmp_path)
+    documents = load_documents(StdlibData(), tmp_path)
+    texts = {d: t for split in documents.splits.values() for d, t in rows_of(split)}
+    assert list(documents.splits) == ["train", "validation", "test"]
+    assert texts == {p.name: p.read_bytes().decode() for p in tmp_path.glob("*.py")}
+    assert len(documents.notes) == 3
+
+
+def test_given_splits_are_kept_and_missing_ones_come_from_train(tmp_path):
+    files = {
+        "train": [text_files(tmp_path, [f"train {i}" for i in range(40)], "t")],
+        "validation": [text_files(tmp_path, ["one", "two"], "v")],
+    }
+    data = TextData(files=files, validation_fraction=0.5, test_fraction=0.2)
+    splits = load_documents(data, tmp_path / "scratch").splits
+    assert list(splits) == ["train", "validation", "test"]
+    assert [text for _, text in rows_of(splits["validation"])] == ["one", "two"]
+    train, test = ([text for _, text in rows_of(splits[name])] for name in ("train", "test"))
+    assert sorted(train + test) == sorted(f"train {i}" for i in range(40))
+    assert 2 <= len(test) <= 16
+
+
+def test_a_document_keeps_its_split_wherever_it_is(tmp_path):
+    texts = [f"text {i}" for i in range(100)]
+    first = ParquetData(files=[parquet_file(tmp_path / "a.parquet", texts)])
+    second = JsonLinesData(files=[json_lines(tmp_path / "b.jsonl", ["new", *reversed(texts)])])
+    a, b = (load_documents(d, tmp_path / d.type).splits for d in (first, second))
+    for name in ("validation", "test"):
+        assert a[name].num_rows
+        assert {t for _, t in rows_of(a[name])} == {t for _, t in rows_of(b[name])} - {"new"}
+
+
+def test_a_name_may_look_like_a_pattern(tmp_path):
+    (tmp_path / "[a].txt").write_text("brackets")
+    data = TextData(**whole(files=[str(tmp_path / "[a].txt"), str(tmp_path / "*.txt")]))
+    splits = load_documents(data, tmp_path / "scratch").splits
+    assert [text for _, text in rows_of(splits["train"])] == ["brackets"]
+
+
+def fake_hub(monkeypatch, found):
+    import datasets
+
+    def load_dataset(path, name=None, *, revision=None):
+        assert (path, name, revision) == ("someone/books", "small", "v1")
+        if isinstance(found, Exception):
+            raise found
+        return datasets.DatasetDict(
+            {split: datasets.Dataset.from_dict(rows) for split, rows in found.items()}
+        )
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return HubData(id="someone/books", subset="small", revision="v1", column="book")
+
+
+def test_hub_splits(tmp_path, monkeypatch):
+    found = {
+        "test": {"book": ["t\r\n"], "year": [1]},
+        "train": {"book": [f"b{i}" for i in range(30)], "year": list(range(30))},
+        "unlabelled": {"book": ["u"], "year": [1]},
+    }
+    splits = load_documents(fake_hub(monkeypatch, found), tmp_path).splits
+    assert list(splits) == ["train", "validation", "test"]
+    assert rows_of(splits["test"]) == [("test:0", "t\r\n")]
+    rest = rows_of(splits["train"]) + rows_of(splits["validation"])
+    assert sorted(rest) == sorted((f"train:{i}", f"b{i}") for i in range(30))
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (
+            ValueError("Config name\nis missing"),
+            "data.id: cannot load someone/books: Config name is",
+        ),
+        ({"all": {"book": ["b"]}}, "data.id: someone/books has no train split; it has all"),
+        ({"train": {"text": ["b"]}}, "data.column: someone/books has no 'book'; its columns: text"),
+        ({"train": {"book": [1]}}, "data.column: 'book' of someone/books holds int64, not text"),
+        ({"train": {"book": [["a"]]}}, "data.column: 'book' of someone/books holds "),
+        (
+            {"train": {"book": ["a", None]}},
+            "data.column: 'book' of someone/books holds null in 1 rows of train",
+        ),
+        (
+            {"train": {"book": ["a"]}, "test": {"book": []}},
+            "data.id: the test split of someone/books has no documents",
+        ),
+    ],
+)
+def test_hub_messages(tmp_path, monkeypatch, found, message):
+    assert_message(fake_hub(monkeypatch, found), tmp_path, message)
+
+
+def test_unreachable_hub(tmp_path):
+    data = HubData(id="someone/books")
+    assert_message(data, tmp_path, "data.id: cannot load someone/books: Couldn't reach")
+
+
+@pytest.mark.parametrize("name", ["json", "pandas", "./here", "a/b/c", "hf://datasets/a/b"])
+def test_hub_id_is_owner_and_name(tmp_path, name):
+    assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id of a data set")
+
+
+def test_hub_id_is_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id of a data set")
+
+
+def assert_message(data, folder, start):
+    with pytest.raises(UserError) as caught:
+        load_documents(data, folder / "scratch")
+    assert str(caught.value).startswith(start)
+    assert "\n" not in str(caught.value)
+
+
+LINE = '{"text": "fine"}\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "message"),
+    [
+        (TextData, b"ab\xe9", "data.files: {} is not UTF-8 (byte 2); save it as UTF-8"),
+        (JsonLinesData, LINE + "{oops", "data.files: {}:2 is not JSON ("),
+        (JsonLinesData, LINE + "[" * 100_000, "data.files: {}:2 is not JSON ("),
+        (JsonLinesData, LINE.encode() + b'{"text": "\xe9"}', "data.files: {}:2 is not UTF-8"),
+        (JsonLinesData, '["text"]', "data.files: {}:1 is not a JSON object"),
+        (JsonLinesData, '{"a": 1, "b": 2}', "data.column: {}:1 has no 'text'; its columns: a, b"),
+        (JsonLinesData, "{}", "data.column: {}:1 has no 'text'; its columns: none"),
+        (
+            JsonLinesData,
+            LINE + '{"text": null}',
+            "data.column: 'text' of {}:2 holds null, not text",
+        ),
+        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 holds int, not text"),
+        (
+            JsonLinesData,
+            '{"text": "\\ud800"}',
+            "data.column: 'text' of {}:1 holds a lone surrogate",
+        ),
+        (JsonLinesData, "\n\n", "data.files: no documents in {}"),
+        (ParquetData, b"PAR1 no", "data.files: {} is not readable as Parquet: "),
+        (ParquetData, b"", "data.files: {} is not readable as Parquet: "),
+    ],
+)
+def test_bad_files(tmp_path, kind, content, message):
+    path = tmp_path / "file"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert_message(kind(files=[str(path)]), tmp_path, message.format(path))
+
+
+def test_bad_parquet_columns(tmp_path):
+    path = parquet_file(tmp_path / "a.parquet", ["a", None], column="b")
+    data = ParquetData(files=[path])
+    assert_message(data, tmp_path, f"data.column: {path} has no 'text'; its columns: n, b")
+    data = ParquetData(files=[path], column="b")
+    assert_message(data, tmp_path, f"data.column: 'b' of {path}:1 holds null, not text")
+    data = ParquetData(files=[path], column="n")
+    assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 holds int, not text")
+
+
+def test_bad_patterns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pattern = text_files(tmp_path, ["a", "b"])
+    assert_message(
+        TextData(files=["no/*.txt"]),
+        tmp_path,
+        f"data.files: no file matches no/*.txt in {tmp_path}",
+    )
+    assert_message(
+        TextData(files=["."]), tmp_path, "data.files: . is a folder; give a pattern such"
+    )
+    assert_message(TextData(files={"test": [pattern]}), tmp_path, "data.files: train is missing")
+    assert_message(TextData(files={"train": []}), tmp_path, "data.files: train names no files")
+    twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
+    assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")
+    one = TextData(files=[str(tmp_path / "d01.txt")])
+    assert_message(one, tmp_path, "data: 1 distinct documents or groups leave none to train on")
+
+
+QUIET = """
+import sys
+from pathlib import Path
+from rope_jax.data.corpora import load_documents
+from rope_jax.schema import TextData
+from datasets import are_progress_bars_disabled
+load_documents(TextData(files=[sys.argv[1]]), Path(sys.argv[2]))
+assert not are_progress_bars_disabled()
+"""
+
+
+def test_reading_is_quiet_and_stays_in_its_scratch_folder(tmp_path):
+    pattern = text_files(tmp_path, [f"text {i}" for i in range(9)])
+    home = tmp_path / "home"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", QUIET, pattern, str(tmp_path / "scratch")],
+        env=os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not home.exists()

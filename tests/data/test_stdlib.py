@@ -1,0 +1,93 @@
+"""The default corpus: what is in it, how it is split, what it says of itself."""
+
+import random
+import re
+
+import numpy as np
+import pytest
+
+from rope_jax.data.stdlib import source_files, stdlib_root, stdlib_splits
+from rope_jax.errors import UserError
+from rope_jax.schema import StdlibData
+
+
+def prose(seed, count=300):
+    rng = random.Random(seed)
+    return " ".join(f"name{rng.randrange(10**6)}" for _ in range(count))
+
+
+def tree(root, files):
+    for name, content in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def group(document):
+    return document.split("/")[0].removesuffix(".py")
+
+
+def test_what_is_left_out(tmp_path):
+    keep = ["b/z.py", "b.py", "a/tested.py", "a/c/d.py", "Z.py"]
+    folders = "test a/tests a/test idlelib lib2to3 pydoc_data encodings site-packages __pycache__"
+    leave = [f"{folder}/x.py" for folder in folders.split()]
+    leave += ["_sysconfigdata__linux.py", "config-3.11-x86_64/python-config.py", "a/x.txt"]
+    tree(tmp_path, dict.fromkeys(keep + leave, "x"))
+    (tmp_path / "dangling.py").symlink_to(tmp_path / "nowhere")
+    found = [path.relative_to(tmp_path).as_posix() for path in source_files(tmp_path)]
+    assert found == sorted(keep)
+
+
+def test_splits_keep_packages_whole_and_drop_copies(tmp_path):
+    files = {f"p{i}/m{j}.py": prose(f"{i} {j}") for i in range(20) for j in range(3)}
+    copy = prose("0 0") + " and one more line"
+    tree(tmp_path, files | {"copied.py": copy, "latin.py": b"\xe9", "crlf.py": "a\r\n\té\rb"})
+    data = StdlibData(validation_fraction=0.2, test_fraction=0.2)
+    splits, notes = stdlib_splits(data, tmp_path)
+    documents = {d.document: d.text for sources in splits.values() for d in sources}
+    assert documents["crlf.py"] == "a\r\n\té\rb"
+    assert set(documents) == {*files, "copied.py", "crlf.py"} - {"p0/m0.py"}
+    groups = [{group(d.document) for d in sources} for sources in splits.values()]
+    assert all(groups)
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    assert notes[0] == "near-copies dropped: 1 of 62 files"
+    assert notes[1].startswith("overlap: 0.0% ")
+    assert re.match(r"long documents: test has 0 of at least 4096 bytes, fewer than 64: ", notes[2])
+
+
+def test_overlap_is_the_share_of_test_seen_in_train(tmp_path):
+    # Each file: 300 words that all share, and 700 of its own.
+    common = prose("common")
+    tree(tmp_path, {f"m{i}.py": f"{common} {prose(i, 700)}" for i in range(40)})
+    splits, notes = stdlib_splits(StdlibData(test_fraction=0.05), tmp_path)
+    test = len(splits["test"])
+    assert test
+    assert notes[0].startswith("near-copies dropped: 0 ")
+    share = 100 * 296 / (296 + test * 700)
+    assert float(re.search(r"([\d.]+)%", notes[1])[1]) == pytest.approx(share, abs=0.1)
+
+
+def test_no_sources_is_an_error(tmp_path):
+    with pytest.raises(
+        UserError, match=rf"^data\.type: stdlib finds no source files in {tmp_path};"
+    ):
+        stdlib_splits(StdlibData(), tmp_path)
+
+
+def test_this_interpreters_library(stdlib_corpus):
+    corpus, root = stdlib_corpus, stdlib_root()
+    splits = [corpus.train, corpus.validation, corpus.test]
+    groups = [{group(i) for i in split.ids} for split in splits]
+    assert all(groups)
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    assert np.count_nonzero(corpus.test.lengths() > 4096) >= 64
+    for split in splits:
+        for index in random.Random(0).sample(range(len(split)), 3):
+            tokens = split.document(index)
+            assert tokens[0] == 256
+            assert tokens[1:].astype(np.uint8).tobytes() == (root / split.ids[index]).read_bytes()
+    total = sum(map(len, splits))
+    dropped, files = map(int, re.findall(r"\d+", corpus.report[3]))
+    assert 0 < dropped < 40
+    assert total + dropped == files
+    assert float(re.search(r"([\d.]+)%", corpus.report[4])[1]) < 6

@@ -1,0 +1,34 @@
+"""Train a small decoder language model from a config file.
+
+    python train.py CONFIG.yaml [key=value ...]
+"""
+
+from pathlib import Path
+
+from rope_jax import cli
+from rope_jax.config import dump, load
+from rope_jax.schema import Config
+
+
+def main(argv: list[str]) -> None:
+    parser = cli.parser(
+        "train.py CONFIG.yaml [key=value ...] [--print-config]",
+        "Train a small RoPE decoder; the same command again resumes. Keys of the config:",
+        Config,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
+    arguments = cli.parse(parser, argv)
+    config = load(Config, Path(arguments.config), arguments.overrides)
+    if arguments.print_config:
+        print(dump(config), end="")
+        return
+    # jax takes a second to import: help and config errors answer before it
+    from rich.console import Console
+
+    from rope_jax.train_loop import train
+
+    train(config, Console())
+
+
+if __name__ == "__main__":
+    cli.run(main)
