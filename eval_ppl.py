@@ -1,6 +1,6 @@
 """Sweep a trained run's perplexity over context length, for many scalings at once.
 
-    python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
+python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Train a small decoder language model from a config file.
 
-    python train.py CONFIG.yaml [key=value ...]
+python train.py CONFIG.yaml [key=value ...]
 """
 
 from pathlib import Path

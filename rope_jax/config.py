@@ -168,13 +168,12 @@ def _keys_only(raw: Any, loc: Sequence[str | int]) -> list[str | int]:
     """pydantic's path without the names of the union members it passed through."""
     path: list[str | int] = []
     node = raw
-    for i, part in enumerate(loc):
-        if isinstance(node, dict) and part in node:
-            node = node[part]
-        elif isinstance(node, list | tuple) and isinstance(part, int) and part < len(node):
+    for place, part in enumerate(loc):
+        keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
+        if part in keys:
             node = node[part]
         elif (
-            i + 1 < len(loc)
+            place + 1 < len(loc)
             or not isinstance(node, dict)
             or part == node.get("type")
             or "[" in str(part)
@@ -182,6 +181,10 @@ def _keys_only(raw: Any, loc: Sequence[str | int]) -> list[str | int]:
             continue
         path.append(part)
     return path
+
+
+def _is_seq(node: Any) -> bool:
+    return isinstance(node, list | tuple)
 
 
 def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> str:
@@ -244,5 +247,7 @@ def _type_name(annotation: Any) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         value = ", ".join(map(str, value))
-    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+    text = (
+        "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+    )
     return text if len(text) <= 60 else text[:57] + "..."

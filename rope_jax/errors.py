@@ -2,4 +2,4 @@
 
 
 class UserError(Exception):
-    """Bad input. The message is one line: the key or file, what is wrong, and what would be right."""
+    """Bad input. One line: the key or file, what is wrong, and what would be right."""

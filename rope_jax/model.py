@@ -36,8 +36,10 @@ class RMSNorm(nnx.RMSNorm):
     def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
         super().__init__(width, epsilon=config.rms_norm_eps, dtype=jnp.float32, rngs=rngs)
 
-    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
-        return super().__call__(x).astype(x.dtype)
+    def __call__(
+        self, x: Float[Array, "*batch width"], mask: Array | None = None
+    ) -> Float[Array, "*batch width"]:
+        return super().__call__(x, mask).astype(x.dtype)
 
 
 class SelfAttention(nnx.Module):
@@ -193,19 +195,20 @@ class LanguageModel:
 
         if self.config.remat:
             layer = jax.checkpoint(layer)
-        # [L, ...]: a layer's own; [1, ...]: shared by all
-        own = [r if r.shape[0] == count > 1 else None for r in rotation]
-        shared = [r[0] if o is None else None for r, o in zip(rotation, own, strict=True)]
 
-        def merged(mine: list[Array | None]) -> tuple[Array, ...]:
-            return tuple(s if m is None else m for m, s in zip(mine, shared, strict=True))
+        def rotation_of(index: Any) -> tuple[Array, ...]:
+            return tuple(r[0] if r.shape[0] == 1 else r[index] for r in rotation)
 
         if self.config.layers == "scanned":
-            step = lambda x, xs: (layer(x, xs[0], merged(xs[1])), None)  # noqa: E731
-            return jax.lax.scan(step, x, (layers, own))[0]
+
+            def step(x: Array, xs: Any) -> tuple[Array, None]:
+                params, index = xs
+                return layer(x, params, rotation_of(index)), None
+
+            return jax.lax.scan(step, x, (layers, jnp.arange(count)))[0]
         # split, not indexing: its gradient is one concatenation instead of L padded sums
         slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * count), layers)
-        for i in range(count):
-            params = jax.tree.map(lambda _, parts, i=i: parts[i][0], layers, slices)
-            x = layer(x, params, merged([None if o is None else o[i] for o in own]))
+        for index in range(count):
+            params = jax.tree.map(lambda _, parts, i=index: parts[i][0], layers, slices)
+            x = layer(x, params, rotation_of(index))
         return x

@@ -157,7 +157,6 @@ class HubData(_Data):
     column: str = Field("text", description="the column that holds the text")
 
 
-
 def _stdlib_unless_named(data: Any) -> Any:
     return {"type": "stdlib"} | data if isinstance(data, dict) else data
 
@@ -219,7 +218,9 @@ class ValidationConfig(Frozen):
     """Loss on the validation split during training."""
 
     every_steps: PositiveInt = Field(200, description="steps between two validations")
-    batches: PositiveInt = Field(8, description="batches a validation, evenly spaced, always the same")
+    batches: PositiveInt = Field(
+        8, description="batches a validation, evenly spaced, always the same"
+    )
 
 
 class CheckpointConfig(Frozen):

@@ -18,7 +18,8 @@ def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None
         if protocol == "per_position":
             caption = f"position in windows of {mine[0].length} tokens"
         table = Table(
-            title=f"perplexity, {protocol}: {mine[0].tokens:,} tokens of {mine[0].documents} documents",
+            title=f"perplexity, {protocol}: {mine[0].tokens:,} tokens, "
+            f"{mine[0].documents} documents",
             title_justify="left",
             title_style="bold",
             caption=caption,
@@ -26,7 +27,7 @@ def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None
         )
         table.add_column("scaling", no_wrap=True)
         for first, last in columns:
-            heading = f"{first}–{last}" if protocol == "per_position" else f"{last}"
+            heading = f"{first}-{last}" if protocol == "per_position" else f"{last}"
             table.add_column(heading, justify="right", no_wrap=True)
         extra = protocol == "same_tokens" and about["curves"]
         if extra:
@@ -40,7 +41,8 @@ def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None
     if about["curves"]:
         console.print(
             f"usable: the longest length up to which the same tokens stay within "
-            f"{about['tolerance_nats']:g} nats of `trained` at the window ({about['window']} tokens)",
+            f"{about['tolerance_nats']:g} nats of `trained` at the window of "
+            f"{about['window']} tokens",
             style="dim",
             highlight=False,
         )

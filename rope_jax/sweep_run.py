@@ -58,7 +58,9 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
             trained=trained,
             window=window,
             bos_id=tokenizer.bos_id,
-            progress=lambda now, done, total: bar.update(task, completed=done, total=total, now=now),
+            progress=lambda now, done, total: bar.update(
+                task, completed=done, total=total, now=now
+            ),
             **config.model_dump(exclude={"scalings", "lengths"}),
         )
     origin = Origin(training.name, step, training.seed, corpus.bytes_per_token)
@@ -89,7 +91,7 @@ def _write(
         folder / "curve.png",
         table,
         window=result.window,
-        truncation=baseline and mean_nll(baseline.sums, resamples=1, seed=0).value,
+        truncation=mean_nll(baseline.sums, resamples=1, seed=0).value if baseline else None,
         title=f"{training.name}, step {about['step']}: trained at {result.window} tokens, "
         f"{config.split} split, {result.documents} documents",
     )

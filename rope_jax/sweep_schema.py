@@ -1,8 +1,16 @@
 """What a sweep can be asked for. Imports no jax."""
 
-from typing import Annotated, Any, Literal, Self, Union
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt, create_model, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    create_model,
+    model_validator,
+)
 
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.schema import FolderName, Frozen, NonNegativeInt, PositiveFloat
@@ -11,7 +19,10 @@ Protocol = Literal["same_tokens", "whole_window", "per_position"]
 Bos = Literal["document", "every_window", "none"]
 
 
-class _Entry(Frozen):
+class SweepEntry(Frozen):
+    """One curve: a strategy's settings and a name; its factor may be "auto"."""
+
+    type: str
     name: FolderName | None = Field(
         None, description="the curve's name; null: made of type and factor"
     )
@@ -40,35 +51,46 @@ class _Entry(Frozen):
         return STRATEGIES[self.type](**settings)
 
 
-class TrainedEntry(_Entry):
+class TrainedEntry(SweepEntry):
     """The checkpoint's own scaling: the baseline that others are compared with."""
 
     type: Literal["trained"] = "trained"
 
 
-def _entry_model(strategy: type[Scaling]) -> type[BaseModel]:
+def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
     """The strategy's own settings, plus a name; its factor may be "auto"."""
     auto: dict[str, Any] = {}
     if "factor" in strategy.model_fields:
         number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
         description = "s; auto: length / window, at least 1"
         auto["factor"] = (Literal["auto"] | number, Field(description=description))
-    return create_model(
-        strategy.__name__ + "Entry", __base__=(_Entry, strategy), __doc__=strategy.__doc__, **auto
-    )
+    bases: Any = (strategy, SweepEntry)
+    name = strategy.__name__ + "Entry"
+    return create_model(name, __base__=bases, __doc__=strategy.__doc__, **auto)
 
 
-ENTRIES = {"trained": TrainedEntry} | {name: _entry_model(s) for name, s in STRATEGIES.items()}
+ENTRIES: Mapping[str, type[SweepEntry]] = {
+    "trained": TrainedEntry,
+    **{name: _entry_model(strategy) for name, strategy in STRATEGIES.items()},
+}
 
 
 def _bare_name(entry: Any) -> Any:
     return {"type": entry} if isinstance(entry, str) else entry
 
 
-SweepEntry = Annotated[
-    Annotated[Union[*ENTRIES.values()], Field(discriminator="type")],
-    BeforeValidator(_bare_name, json_schema_input_type=Any),
-]
+if TYPE_CHECKING:
+    AnyEntry = SweepEntry
+else:
+    AnyEntry = Annotated[
+        Annotated[Union[*ENTRIES.values()], Field(discriminator="type")],
+        BeforeValidator(_bare_name, json_schema_input_type=Any),
+    ]
+
+
+def _default_scalings() -> tuple[SweepEntry, ...]:
+    raw = ["trained", *({"type": name, "factor": "auto"} for name in ("pi", "ntk", "yarn"))]
+    return TypeAdapter(tuple[AnyEntry, ...]).validate_python(raw)
 
 
 class SweepConfig(Frozen):
@@ -81,13 +103,9 @@ class SweepConfig(Frozen):
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
         ("same_tokens",), description="how windows are cut and which of their tokens count"
     )
-    scalings: Annotated[tuple[SweepEntry, ...], Field(min_length=1)] = Field(
+    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1)] = Field(
         description="one curve each: trained, or a strategy with a factor or auto",
-        default_factory=lambda: tuple(
-            [TrainedEntry()]
-            + [ENTRIES[name](type=name, factor="auto") for name in ("pi", "ntk", "yarn")]
-        ),
-        validate_default=True,
+        default_factory=_default_scalings,
     )
     max_documents: PositiveInt = Field(64, description="documents, the same for all lengths")
     max_blocks: PositiveInt = Field(
@@ -104,7 +122,7 @@ class SweepConfig(Frozen):
     )
     seed: NonNegativeInt = Field(0, description="of the choice of documents, blocks and resamples")
     batch_tokens: PositiveInt = Field(
-        16384, description="tokens evaluated at once; sets the batch size at each length"
+        4096, description="tokens evaluated at once; sets the batch size at each length"
     )
     tolerance: PositiveFloat = Field(
         0.02, description="usable length: nats above the value at the window that still pass"

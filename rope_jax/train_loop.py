@@ -29,7 +29,7 @@ from rope_jax.writer import JsonLinesWriter, TensorBoardWriter, Writer
 class Span(NamedTuple):
     """A stage, and the global steps begin < step ≤ end that it takes."""
 
-    index: int
+    number: int
     stage: StageConfig
     begin: int
     end: int
@@ -58,8 +58,9 @@ def train(config: Config, console: Console) -> RunDirectory:
     writers: list[Writer] = [JsonLinesWriter(run.metrics_file, resume_step=done), tensorboard]
     run.write_environment(corpus)
     Trainer(config, corpus, checkpoints, writers, console).run(done, run.path)
-    for closing in (checkpoints, *writers):
-        closing.close()
+    checkpoints.close()
+    for writer in writers:
+        writer.close()
     return run
 
 
@@ -115,7 +116,7 @@ class Trainer:
 
     def _stage(self, span: Span, start: int, state: TrainState, show: Any) -> TrainState:
         stage = span.stage
-        scaling = self.config.stage_scaling(span.index)
+        scaling = self.config.stage_scaling(span.number)
         frequencies = scaling.frequencies(self.config.geometry, seq_len=stage.seq_len)
         rotary = Rotary.shared(frequencies)
         train_step = make_train_step(self.model, self.optimizer, stage.grad_accumulation)
@@ -126,7 +127,7 @@ class Trainer:
             batch = training_batch(
                 self.corpus.train,
                 seed=self.config.seed,
-                stage=span.index,
+                stage=span.number,
                 step=step - 1 - span.begin,
                 seq_len=stage.seq_len,
                 batch_size=stage.batch_size,
@@ -155,13 +156,17 @@ class Trainer:
         if step % self.config.log_every_steps and step != span.end:
             return
         sums: LossSums = metrics["sums"]
-        earlier = sum(s.stage.steps * s.stage.batch_size * s.stage.seq_len for s in self.spans[: span.index])
+        earlier = sum(
+            s.stage.steps * s.stage.batch_size * s.stage.seq_len for s in self.spans[: span.number]
+        )
         values = {
             "train/loss": float(sums.mean()),
             "train/grad_norm": float(metrics["grad_norm"]),
             "train/learning_rate": float(self.learning_rate(step - 1)),
             "train/tokens": earlier + (step - span.begin) * clock.tokens_per_step,
-            **_by_position("train_loss_at", sums.nll / np.maximum(sums.tokens, 1), span.stage.seq_len),
+            **_by_position(
+                "train_loss_at", sums.nll / np.maximum(sums.tokens, 1), span.stage.seq_len
+            ),
             **_by_position("tokens_at", sums.tokens / sums.tokens.sum(), span.stage.seq_len),
         }
         now = f"loss {values['train/loss']:.3f}"
@@ -183,7 +188,9 @@ class Trainer:
             batches=self.config.validation.batches,
         )
         parts = [sums_of(batch) for batch in batches]
-        total: LossSums = jax.tree.map(lambda *leaves: np.sum(leaves, axis=0, dtype=np.float64), *parts)
+        total: LossSums = jax.tree.map(
+            lambda *leaves: np.sum(leaves, axis=0, dtype=np.float64), *parts
+        )
         self.validation_loss = float(total.mean())
         by_position = total.nll / np.maximum(total.tokens, 1)
         self._write(
@@ -213,12 +220,15 @@ class Trainer:
             "training": f"{tokens:,} tokens",
         }
         geometry = config.geometry
-        rows["rotary"] = f"{geometry.rotary_dim} dimensions, base {geometry.base:g}, L {geometry.train_length}"
+        rows["rotary"] = (
+            f"{geometry.rotary_dim} dimensions, base {geometry.base:g}, L {geometry.train_length}"
+        )
         for span in self.spans:
-            stage, scaling = span.stage, config.stage_scaling(span.index)
-            rows[f"stage {span.index}"] = [
+            stage, scaling = span.stage, config.stage_scaling(span.number)
+            effective = scaling_line(scaling.frequencies(geometry, stage.seq_len), geometry)
+            rows[f"stage {span.number}"] = [
                 f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
-                f"{scaling.type}: {scaling_line(scaling.frequencies(geometry, stage.seq_len), geometry)}",
+                f"{scaling.type}: {effective}",
             ]
         if done:
             rows["resumes"] = f"after step {done} of {self.spans[-1].end}"
@@ -258,7 +268,7 @@ class _Clock:
             self._since += time.perf_counter() - start
 
 
-def _by_position(name: str, values: np.ndarray, seq_len: int) -> dict[str, float]:
+def _by_position(name: str, values: Any, seq_len: int) -> dict[str, float]:
     edges = [*bucket_edges(seq_len), seq_len]
     return {
         f"{name}/{first}-{end - 1}": float(value)

@@ -46,9 +46,7 @@ def bucket_edges(seq_len: int) -> list[int]:
 
 def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
     """Weighted negative log-likelihood of a batch, by bucket of position within the document."""
-    nll = model.nll(
-        params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
-    )
+    nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
     bucket = (batch.positions[..., None] >= edges[None, None]).sum(-1) - 1
     one_hot = jax.nn.one_hot(bucket, edges.size, dtype=jnp.float32)

@@ -4,7 +4,7 @@ Shapes: B rows (windows), T tokens a window, N tokens in the split.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,20 +12,23 @@ from numpy.typing import NDArray
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 
+# numpy on the host, jax inside jit: both are leaves of the same tree.
+Array = Any
+
 
 class Batch(NamedTuple):
     """B windows. A window may hold the end of one document, whole ones, and the start of one."""
 
-    tokens: NDArray[np.int32]
-    """[B, T]"""
-    targets: NDArray[np.int32]
-    """[B, T], the token after each."""
-    segment_ids: NDArray[np.int32]
-    """[B, T], which document of the window a token belongs to: 0, 1, 2…"""
-    positions: NDArray[np.int32]
-    """[B, T], from 0 at the window's start and at each document's start."""
-    weights: NDArray[np.float32]
-    """[B, T], 0 where the target starts another document, which nothing foretells; else 1."""
+    tokens: Array
+    """int32 [B, T]"""
+    targets: Array
+    """int32 [B, T], the token after each."""
+    segment_ids: Array
+    """int32 [B, T], which document of the window a token belongs to: 0, 1, 2…"""
+    positions: Array
+    """int32 [B, T], from 0 at the window's start and at each document's start."""
+    weights: Array
+    """float32 [B, T], 0 where the target starts another document, else 1."""
 
 
 def training_batch(

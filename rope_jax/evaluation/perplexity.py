@@ -202,19 +202,15 @@ class _Sweep:
             count = len(self.streams)
             sums = Sums(
                 np.bincount(windows.document, scored.sum(1), count),
-                np.bincount(windows.document, minlength=count) * float(scored.shape[1]),
+                np.bincount(windows.document, minlength=count) * np.float64(scored.shape[1]),
             )
             targets = protocols.fingerprint(self.streams, windows, bucket, self.config.bos)
             made.append(
-                Measurement(
-                    entry.label, scaling, protocol, length, bucket, sums, targets, seconds
-                )
+                Measurement(entry.label, scaling, protocol, length, bucket, sums, targets, seconds)
             )
         return made
 
-    def _nll(
-        self, layout: str, length: int, scaling: Scaling
-    ) -> tuple[NDArray[np.float32], float]:
+    def _nll(self, layout: str, length: int, scaling: Scaling) -> tuple[NDArray[np.float32], float]:
         """NLL of every target of a layout's windows, [W, length], and its seconds, compiling apart.
 
         Entries whose frequencies agree (every `auto` one up to the window) are run once.
@@ -225,9 +221,7 @@ class _Sweep:
             self.known[key] = self._run(layout, length, rotary)
         return self.known[key]
 
-    def _run(
-        self, layout: str, length: int, rotary: Rotary
-    ) -> tuple[NDArray[np.float32], float]:
+    def _run(self, layout: str, length: int, rotary: Rotary) -> tuple[NDArray[np.float32], float]:
         tokens = protocols.cut(
             self.streams,
             self.windows[layout, length],
@@ -255,12 +249,13 @@ class _Sweep:
     def _check_it_does_something(self, entry: SweepEntry) -> None:
         """A scaling that silently does nothing is this field's commonest bug."""
         scaling = entry.at(self.lengths[-1], self.window, self.trained)
-        if getattr(scaling, "factor", 1.0) <= 1:
+        factor = getattr(scaling, "factor", 1.0)
+        if factor <= 1:
             return
         frequencies = scaling.frequencies(self.geometry, seq_len=self.lengths[-1])
         plain = NoScaling().frequencies(self.geometry)
         if all(np.array_equal(a, b) for a, b in zip(frequencies, plain, strict=True)):
             raise UserError(
-                f"scalings: {entry.label} has factor {scaling.factor:g} and changes no frequency "
+                f"scalings: {entry.label} has factor {factor:g} and changes no frequency "
                 f"at length {self.lengths[-1]}; check its other settings"
             )

@@ -7,6 +7,7 @@ The target at place j of a window (0-based) has j + 1 tokens of context, and tha
 """
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -104,7 +105,7 @@ def buckets(protocol: Protocol, length: int, targets: int, lengths: Sequence[int
     if protocol == "whole_window":
         return [Bucket(1, length)]
     edges = [0, *lengths]
-    return [Bucket(a + 1, b) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+    return [Bucket(a + 1, b) for a, b in itertools.pairwise(edges)]
 
 
 def lengths_read(protocol: Protocol, lengths: Sequence[int]) -> Sequence[int]:

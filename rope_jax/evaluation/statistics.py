@@ -3,7 +3,7 @@
 Tokens of one document are not independent, so documents are what is resampled. D documents.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,9 +15,9 @@ RELIABLE_DOCUMENTS = 20
 class Sums(NamedTuple):
     """Of one (scaling, protocol, length): nats and scored tokens of each document."""
 
-    nll: NDArray[np.float64]
-    """[D]"""
-    tokens: NDArray[np.float64]
+    nll: NDArray[Any]
+    """float64 [D]"""
+    tokens: NDArray[Any]
     """[D]"""
 
 
@@ -61,7 +61,7 @@ def usable_length(
 
 
 def _ratio(
-    numerator: NDArray[np.float64], denominator: NDArray[np.float64], resamples: int, seed: int
+    numerator: NDArray[Any], denominator: NDArray[Any], resamples: int, seed: int
 ) -> Estimate:
     """Σ numerator / Σ denominator, with a percentile bootstrap over documents."""
     value = float(numerator.sum() / denominator.sum())

@@ -74,7 +74,7 @@ def _angles(inv_freq: Array, remainder: Array, positions: Array) -> Array:
 
 @_angles.defjvp
 def _angles_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
-    inv_freq, remainder, positions = primals
+    positions = primals[2]
     d_inv_freq, d_remainder, _ = tangents
     # Fixed point has no derivative of its own: d angle = position · d frequency.
     return _angles(*primals), positions.astype(jnp.float32) * (d_inv_freq + d_remainder)
@@ -104,7 +104,8 @@ def cos_sin(
     token (above it one aliases another). m is `attention_factor`.
 
     Worst error of cos or sin before m, against float64 at host-made frequencies (d 64, base
-    10^4): 3.1e-7 at every position to 10^7, 3.6e-6 to 2^31. Differentiable in inv_freq and attention_factor.
+    10^4): 3.1e-7 at every position to 10^7, 3.6e-6 to 2^31. Differentiable in
+    inv_freq and attention_factor.
     """
     inv_freq, remainder = (jnp.asarray(x)[..., None, :] for x in frequencies[:2])
     m = jnp.asarray(frequencies.attention_factor)[..., None, None]

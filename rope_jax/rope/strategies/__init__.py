@@ -1,6 +1,6 @@
 """The scaling strategies. To add one: a file here with its class, and its name in the list."""
 
-from typing import Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -15,7 +15,11 @@ STRATEGIES: dict[str, type[Scaling]] = {
     for strategy in (NoScaling, PIScaling, NTKScaling, YaRNScaling)
 }
 
-AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]  # type: ignore[valid-type]
+# One of the strategies, told apart by `type`: what a config field holds.
+if TYPE_CHECKING:
+    AnyScaling = Scaling
+else:
+    AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
 
 __all__ = ["STRATEGIES", "AnyScaling", "Scaling", "parse_scaling"]

@@ -11,7 +11,7 @@ from rope_jax.rope.strategies.base import Factor, Scaling
 class NTKScaling(Scaling):
     """NTK-aware: the base grows to b·s^(d/(d−2)), so the slowest pair is PI's, the fastest as is.
 
-    The exponent d/(d−2) makes the last of the d/2 pairs land exactly on θ/s; a base of b·s does not.
+    The exponent d/(d−2) makes the last of the d/2 pairs land on θ/s exactly; a base b·s does not.
     """
 
     source: ClassVar[str] = "bloc97, NTK-aware scaled RoPE, 2023; YaRN, arXiv 2309.00071, §3.1"
