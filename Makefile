@@ -46,7 +46,8 @@ generate: $(VENV)/.dev ## write the generated files anew
 	$(BIN)/python scripts/generate.py
 
 tensorboard: $(VENV)/.runtime ## show the training curves (RUNS=folder, default runs)
-	$(BIN)/tensorboard --logdir $(or $(RUNS),runs)
+	@echo 'Open http://localhost:6006/?smoothing=0 (smoothing bends the curves of a sweep)'
+	$(BIN)/tensorboard --logdir $(RUNS)
 
 COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universal \
 	--python-version 3.11 --fork-strategy requires-python --generate-hashes \

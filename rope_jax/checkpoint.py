@@ -15,9 +15,9 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int | None = None) -> None:
         """keep None: for reading; nothing is ever deleted."""
-        policy = ocp.checkpoint_managers.LatestN(n=keep)
         options = ocp.CheckpointManagerOptions(
-            preservation_policy=policy, read_only=keep is None, create=keep is not None
+            preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
+            create=keep is not None,
         )
         # Orbax takes absolute paths alone.
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)

@@ -157,6 +157,8 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         close = difflib.get_close_matches(str(given), tags, n=1)
         near = f"; did you mean {close[0]}?" if close else ""
         return f"{key}.type: {given!r} is not one of {', '.join(tags)}{near}"
+    if error["type"] == "model_type":
+        return f"{key}: should hold keys of its own, not {_shown(error['input'])}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     if error["type"] == "value_error":  # a check of ours, which names the values itself

@@ -60,10 +60,10 @@ def curve(
                 (0.99, np.exp(truncation)),
                 xycoords=("axes fraction", "data"),
                 ha="right",
-                va="top",
+                va="bottom",
                 fontsize=8,
                 color="0.35",
-                xytext=(0, -3),
+                xytext=(0, 2),
                 textcoords="offset points",
             )
     axes[0][0].set_ylabel("perplexity")
@@ -93,9 +93,10 @@ def _frame(axis: Axes, rows: Sequence[Row], window: int) -> None:
     lengths = sorted({row.last_position for row in rows})
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
     axis.minorticks_off()
-    finite = [row.ppl for row in rows if np.isfinite(row.ppl)]
-    if finite:
-        low, high = min(finite) / 1.15, max(finite) * 1.3
+    ends = np.exp([(row.nll, row.ci_low, row.ci_high) for row in rows])
+    finite = ends[np.isfinite(ends)]
+    if finite.size:
+        low, high = finite.min() / 1.08, finite.max() * 1.15
         axis.set_ylim(low, high)
         steps = np.array([1, 1.5, 2, 3, 4, 5, 7])
         ticks = np.concatenate([steps * 10.0**e for e in range(-1, 9)])

@@ -1,8 +1,10 @@
 """A sweep in the terminal: one table a protocol, a row a curve, a column a length."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -10,34 +12,10 @@ from rope_jax.evaluation.results import Row
 
 
 def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None:
-    """Print perplexities with the half-width of their 95% interval, and the summary."""
+    """Print perplexities by protocol with 95% intervals; about: what `summary` returned."""
     for protocol in dict.fromkeys(row.protocol for row in rows):
-        mine = [row for row in rows if row.protocol == protocol]
-        columns = list(dict.fromkeys((row.first_position, row.last_position) for row in mine))
-        caption = "tokens of context before the scored ones, at most"
-        if protocol == "per_position":
-            caption = f"position in windows of {mine[0].length} tokens"
-        table = Table(
-            title=f"perplexity, {protocol}: {mine[0].tokens:,} tokens, "
-            f"{mine[0].documents} documents",
-            title_justify="left",
-            title_style="bold",
-            caption=caption,
-            caption_justify="left",
-        )
-        table.add_column("scaling", no_wrap=True)
-        for first, last in columns:
-            heading = f"{first}-{last}" if protocol == "per_position" else f"{last}"
-            table.add_column(heading, justify="right", no_wrap=True)
-        extra = protocol == "same_tokens" and about["curves"]
-        if extra:
-            table.add_column("usable", justify="right", no_wrap=True)
-        for name in dict.fromkeys(row.name for row in mine):
-            cells = [_cell(row) for row in mine if row.name == name]
-            if extra:
-                cells.append(_usable(about["curves"][name]))
-            table.add_row(name, *cells)
-        console.print(table)
+        console.print(_table([row for row in rows if row.protocol == protocol], about))
+    console.print("±: half of the 95% interval, by resampling documents", style="dim")
     if about["curves"]:
         console.print(
             f"usable: the longest length up to which the same tokens stay within "
@@ -53,10 +31,53 @@ def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None
         )
 
 
+def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
+    """Rows of one protocol."""
+    names = list(dict.fromkeys(row.name for row in rows))
+    columns = [row for row in rows if row.name == names[0]]
+    by_position = rows[0].protocol == "per_position"
+    tokens = sum(row.tokens for row in columns) if by_position else columns[0].tokens
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=f"perplexity, {rows[0].protocol}: {tokens:,} tokens of {rows[0].documents} documents",
+        caption=f"position in windows of {rows[0].length} tokens"
+        if by_position
+        else "context length",
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+    )
+    table.add_column("scaling", no_wrap=True)
+    for row in columns:
+        heading = f"{row.first_position}-{row.last_position}" if by_position else f"{row.length}"
+        table.add_column(heading, justify="right", no_wrap=True)
+    has_summary = rows[0].protocol == "same_tokens" and about["curves"]
+    if has_summary:
+        table.add_column("usable", justify="right", no_wrap=True)
+    for name in names:
+        cells = [_cell(row) for row in rows if row.name == name]
+        table.add_row(name, *cells, *([_usable(about["curves"][name])] if has_summary else []))
+    if has_summary:
+        # dropping all but the last window of the text gives this, whatever its length
+        kept = f"{about['perplexity_at_window']:.2f}"
+        cells = [kept if row.length >= about["window"] else "" for row in columns]
+        table.add_row("truncation", *cells, "", style="dim")
+    return table
+
+
 def _cell(row: Row) -> str:
-    if row.ppl > 1e6:
-        return f"e^{row.nll:.1f}"
-    return f"{row.ppl:.3g}" if row.ppl >= 100 else f"{row.ppl:.2f}"
+    if not math.isfinite(row.ci_low):
+        return _perplexity(row.nll)
+    half = (math.exp(min(row.ci_high, 700)) - math.exp(row.ci_low)) / 2
+    return f"{_perplexity(row.nll)}\n[dim]±{half:.2g}[/]"
+
+
+def _perplexity(nll: float) -> str:
+    """As a power of e where it is too large to read."""
+    if nll > math.log(1e5):
+        return f"e^{nll:.1f}"
+    return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
 def _usable(curve: dict[str, Any]) -> str:

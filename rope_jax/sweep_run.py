@@ -17,7 +17,6 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
 from rope_jax.evaluation.results import Origin, Row, rows, summary, write
-from rope_jax.evaluation.statistics import mean_nll
 from rope_jax.model import LanguageModel
 from rope_jax.plots import curve
 from rope_jax.report import device_line, facts, scaling_line
@@ -91,7 +90,7 @@ def _write(
         folder / "curve.png",
         table,
         window=result.window,
-        truncation=mean_nll(baseline.sums, resamples=1, seed=0).value if baseline else None,
+        truncation=baseline.sums.mean() if baseline else None,
         title=f"{training.name}, step {about['step']}: trained at {result.window} tokens, "
         f"{config.split} split, {result.documents} documents",
     )

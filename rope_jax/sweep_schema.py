@@ -82,9 +82,10 @@ def _bare_name(entry: Any) -> Any:
 if TYPE_CHECKING:
     AnyEntry = SweepEntry
 else:
+    _ByType = Annotated[Union[*ENTRIES.values()], Field(discriminator="type")]
     AnyEntry = Annotated[
-        Annotated[Union[*ENTRIES.values()], Field(discriminator="type")],
-        BeforeValidator(_bare_name, json_schema_input_type=Any),
+        _ByType,
+        BeforeValidator(_bare_name, json_schema_input_type=Literal["trained", "none"] | _ByType),
     ]
 
 

@@ -51,16 +51,17 @@ def train(config: Config, console: Console) -> RunDirectory:
     with console.status("opening the corpus (read and tokenised the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
     _check_texts(config, corpus)
-    checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-    done = checkpoints.latest_step() or 0
-    tensorboard = TensorBoardWriter(run.path, resume_step=done)
-    tensorboard.text("config", f"```yaml\n{dump(config)}```")
-    writers: list[Writer] = [JsonLinesWriter(run.metrics_file, resume_step=done), tensorboard]
-    run.write_environment(corpus)
-    Trainer(config, corpus, checkpoints, writers, console).run(done, run.path)
-    checkpoints.close()
-    for writer in writers:
-        writer.close()
+    with contextlib.ExitStack() as stack:
+        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        done = checkpoints.latest_step() or 0
+        metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
+        stack.callback(metrics.close)
+        tensorboard = TensorBoardWriter(run.path, resume_step=done)
+        stack.callback(tensorboard.close)
+        tensorboard.text("config", f"```yaml\n{dump(config)}```")
+        run.write_environment(corpus)
+        Trainer(config, corpus, checkpoints, [metrics, tensorboard], console).run(done, run.path)
     return run
 
 
@@ -138,12 +139,14 @@ class Trainer:
                 self._read(span, *unread, clock, show)
             unread = (step, metrics)
             last = step == span.end
-            if last:
+            saves = last or step % self.config.checkpoint.every_steps == 0
+            if saves:  # what a checkpoint covers must be logged before it: resuming starts after
                 self._read(span, *unread, clock, show)
+                unread = None
             with clock.stopped():
                 if last or step % self.config.validation.every_steps == 0:
                     self._validate(stage, step, lambda b, p=state.params: sums(p, b, rotary))
-                if last or step % self.config.checkpoint.every_steps == 0:
+                if saves:
                     self.checkpoints.save(step, state)
         return state
 

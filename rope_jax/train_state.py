@@ -93,7 +93,7 @@ def make_train_step(
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = {"sums": sums, "grad_norm": optax.global_norm(grads)}
+        metrics = {"sums": sums, "grad_norm": optax.tree.norm(grads)}
         return TrainState(params, opt_state), metrics
 
     return jax.jit(step, donate_argnums=0)

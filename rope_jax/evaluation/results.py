@@ -70,37 +70,43 @@ def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
     Everything is measured against `trained` at the window: that is also what a reader gets who
     drops all but the last window of the text.
     """
+    baseline = result.baseline.get("same_tokens")
     curves = {}
-    for entry in result.config.scalings if "same_tokens" in result.baseline else ():
-        baseline = result.baseline["same_tokens"]
-        mine = [m for m in result.measurements if m.entry == entry.label]
-        same = {m.length: m for m in mine if m.protocol == "same_tokens"}
-        differences = {n: _difference(result, m, baseline) for n, m in same.items()}
-        usable, is_last = usable_length(
-            {n: d.high for n, d in differences.items()}, result.window, result.config.tolerance
-        )
-        curves[entry.label] = {
-            "usable_length": usable,
-            "usable_length_is_last_tested": is_last,
-            "blow_up": {n: _interval(*map(_exp, d)) for n, d in differences.items()},
-            "gain_over_truncation_nats": {
-                n: _interval(-d.value, -d.high, -d.low) for n, d in differences.items()
-            },
-            "difference_from_trained_nats": {
-                n: _interval(*_difference(result, m, trained))
-                for n, m in same.items()
-                if (trained := _find(result, "trained", n)) is not None
-            },
-        }
+    if baseline is not None:
+        curves = {e.label: _curve(result, e.label, baseline) for e in result.config.scalings}
     return {
         "run": origin.run,
         "step": origin.step,
         "window": result.window,
+        "perplexity_at_window": _exp(baseline.sums.mean()) if baseline else None,
         "tolerance_nats": result.config.tolerance,
         "documents": result.documents,
         "reliable": result.documents >= RELIABLE_DOCUMENTS,
         "compilations": result.compilations,
         "curves": curves,
+    }
+
+
+def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, Any]:
+    same = {
+        m.length: m for m in result.measurements if m.entry == label and m.protocol == "same_tokens"
+    }
+    differences = {n: _difference(result, m, baseline) for n, m in same.items()}
+    usable, is_last = usable_length(
+        {n: d.high for n, d in differences.items()}, result.window, result.config.tolerance
+    )
+    return {
+        "usable_length": usable,
+        "usable_length_is_last_tested": is_last,
+        "blow_up": {n: _interval(*map(_exp, d)) for n, d in differences.items()},
+        "gain_over_truncation_nats": {
+            n: _interval(-d.value, -d.high, -d.low) for n, d in differences.items()
+        },
+        "difference_from_trained_nats": {
+            n: _interval(*_difference(result, m, trained))
+            for n, m in same.items()
+            if (trained := _find(result, "trained", n)) is not None
+        },
     }
 
 

@@ -20,6 +20,10 @@ class Sums(NamedTuple):
     tokens: NDArray[Any]
     """[D]"""
 
+    def mean(self) -> float:
+        """Nats a token, weighted by tokens: Σ nll / Σ tokens."""
+        return float(self.nll.sum() / self.tokens.sum())
+
 
 class Estimate(NamedTuple):
     """A figure and its 95% interval."""
@@ -30,7 +34,7 @@ class Estimate(NamedTuple):
 
 
 def mean_nll(sums: Sums, *, resamples: int, seed: int) -> Estimate:
-    """Nats a token, weighted by tokens: Σ nll / Σ tokens."""
+    """`sums.mean()` and its interval."""
     return _ratio(sums.nll, sums.tokens, resamples, seed)
 
 

@@ -1,0 +1,96 @@
+"""Write what is derived: the JSON schemas, the README's list of scalings and its demo table.
+
+python scripts/generate.py           # or: make generate
+python scripts/generate.py --check   # exit status 1 where a file is stale; changes nothing
+"""
+
+import argparse
+import csv
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from rope_jax.rope import STRATEGIES
+from rope_jax.schema import Config
+from rope_jax.sweep_schema import SweepConfig
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+DEMO = ROOT / "docs/figures/demo.csv"  # results.csv of the run whose figure the README shows
+
+
+def json_schema(model: type[BaseModel]) -> str:
+    """With this an editor completes and checks the YAML."""
+    return json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def scalings_table() -> str:
+    """Each strategy's type, the first line of its docstring, its settings and its source."""
+    lines = ["| `type` | what it does | settings | source |", "|---|---|---|---|"]
+    for name, strategy in STRATEGIES.items():
+        about = (strategy.__doc__ or "").splitlines()[0]
+        settings = ", ".join(f"`{field}`" for field in strategy.model_fields if field != "type")
+        lines.append(f"| `{name}` | {about} | {settings} | {strategy.source} |")
+    return "\n".join(lines) + "\n"
+
+
+def demo_table() -> str:
+    """Perplexity of the same tokens by scaling and length, from the demo's own results."""
+    with DEMO.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
+    lengths = sorted({int(row["length"]) for row in rows})
+    lines = [
+        "| | " + " | ".join(f"{n:,}" for n in lengths) + " |",
+        "|---" * (len(lengths) + 1) + "|",
+    ]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        cells = []
+        for row in sorted((r for r in rows if r["name"] == name), key=lambda r: int(r["length"])):
+            half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
+            cells.append(f"{float(row['ppl']):.2f} ± {half:.2f}")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def between(text: str, name: str, content: str) -> str:
+    """`text` with what stands between the markers of a part replaced."""
+    pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
+    if not pattern.search(text):
+        sys.exit(f"{README.name}: has no part marked {name}")
+    return pattern.sub(lambda found: found[1] + content + found[2], text)
+
+
+def generated() -> dict[Path, str]:
+    """Every derived file and what it should hold."""
+    readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
+    readme = between(readme, "demo", demo_table())
+    return {
+        ROOT / "configs/schema/train.json": json_schema(Config),
+        ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
+        README: readme,
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--check", action="store_true", help="only say which files are stale")
+    check = parser.parse_args().check
+    stale = [
+        (path, text)
+        for path, text in generated().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        name = path.relative_to(ROOT)
+        print(f"{name}: stale; run `make generate`" if check else f"{name}: written")
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

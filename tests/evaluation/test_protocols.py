@@ -1,0 +1,329 @@
+"""Which windows are read and which of their tokens count."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from rope_jax.errors import UserError
+from rope_jax.evaluation.protocols import (
+    LAYOUT,
+    Bucket,
+    buckets,
+    cut,
+    fingerprint,
+    lengths_read,
+    make_streams,
+    plan,
+)
+
+BOS = 9
+LENGTHS = (8, 12, 40, 64)
+
+
+def documents(seed, count=12, shortest=65, longest=400):
+    """Random texts; no token is BOS, and every token says which text and place it is from."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(shortest, longest, count)
+    return [1000 * (d + 1) + np.arange(size) for d, size in enumerate(sizes)]
+
+
+def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100):
+    return make_streams(docs, longest=longest, max_documents=most, bos=bos, bos_id=BOS, seed=seed)
+
+
+def windows_of(streams, protocol, length, lengths=LENGTHS, targets=None, blocks=3, seed=0):
+    return plan(
+        LAYOUT[protocol],
+        streams,
+        length,
+        longest=lengths[-1],
+        targets=targets or lengths[0] // 2,
+        blocks=blocks,
+        seed=seed,
+    )
+
+
+def scored(streams, windows, length, bucket, bos="document"):
+    """The targets that count, one row a window, as the model would be asked for them."""
+    tokens = cut(streams, windows, length, bos=bos, bos_id=BOS)
+    assert tokens.shape == (len(windows.document), length + 1)
+    assert tokens.dtype == np.int32
+    return tokens[:, 1:][:, bucket.first - 1 : bucket.last]
+
+
+def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", seed=0):
+    """{length: the scored targets [W, targets]}."""
+    _, streams = streams_of(docs, bos, lengths[-1], seed)
+    targets = targets or lengths[0] // 2
+    found = {}
+    for length in lengths:
+        windows = windows_of(streams, "same_tokens", length, lengths, targets, blocks, seed)
+        (bucket,) = buckets("same_tokens", length, targets, lengths)
+        found[length] = scored(streams, windows, length, bucket, bos)
+    return found
+
+
+# same_tokens
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_the_same_tokens_are_scored_at_every_length(seed, bos):
+    first, *others = same_tokens(documents(seed), bos=bos, seed=seed).values()
+    assert first.shape[1] == LENGTHS[0] // 2
+    for other in others:
+        np.testing.assert_array_equal(first, other)
+
+
+def test_a_target_has_as_much_context_as_its_length_allows():
+    # Scored are the window's last tokens, so that a longer window only adds what comes before.
+    for length in LENGTHS:
+        assert buckets("same_tokens", length, 4, LENGTHS) == [Bucket(length - 3, length)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("targets", [1, 3, 4])
+@pytest.mark.parametrize("blocks", [1, 2, 7])
+def test_blocks_do_not_overlap_and_end_within_reach(seed, targets, blocks):
+    # also for texts that hold just one window, or a token or two more
+    docs = documents(seed) + [np.arange(64 + extra) + 10**6 * (1 + extra) for extra in range(5)]
+    _, streams = streams_of(docs)
+    windows = windows_of(streams, "same_tokens", 64, targets=targets, blocks=blocks, seed=seed)
+    for index, stream in enumerate(streams):
+        ends = windows.start[windows.document == index] + 64 + 1
+        assert ends.min() >= 64 + 1
+        assert ends.max() <= len(stream)
+        assert (np.diff(ends) >= targets).all()
+        # as many as asked for, or as fit: the first block's last token has 64 before it
+        assert len(ends) == min(blocks, len(range(65, len(stream) + 1, targets)))
+
+
+def test_every_end_within_reach_is_drawn():
+    document = np.arange(70)
+    ends = {}
+    for seed in range(300):
+        _, streams = streams_of([document], bos="none")
+        windows = windows_of(streams, "same_tokens", 64, blocks=1, seed=seed)
+        end = int(windows.start[0]) + 65
+        ends[end] = ends.get(end, 0) + 1
+    assert sorted(ends) == [65, 66, 67, 68, 69, 70]
+    # evenly: 50 each, standard deviation 6.5
+    assert min(ends.values()) > 50 - 4 * 6.5
+    assert max(ends.values()) < 50 + 4 * 6.5
+
+
+def test_blocks_depend_on_the_seed_and_not_on_what_else_is_read():
+    docs = documents(0)
+    before = same_tokens(docs, seed=3)[64]
+    np.testing.assert_array_equal(before, same_tokens(docs, seed=3)[64])
+    assert not np.array_equal(before, same_tokens(docs, seed=4)[64])
+    # other texts in place of all but the fifth
+    others = documents(1)
+    others[5] = docs[5]
+    after = same_tokens(others, seed=3)[64]
+    np.testing.assert_array_equal(before[before // 1000 == 6], after[after // 1000 == 6])
+    # other lengths below the longest
+    np.testing.assert_array_equal(before, same_tokens(docs, (10, 64), targets=4, seed=3)[64])
+
+
+def test_the_blocks_of_a_run_are_golden():
+    # Other numbers here mean that figures cannot be compared with earlier ones.
+    found = same_tokens(documents(0, count=3), seed=0)[64]
+    assert found[:, -1].tolist() == [1208, 1314, 1347, 2202, 2236, 2246, 3111, 3158, 3216]
+
+
+# whole_window and per_position: windows side by side
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 5])
+@pytest.mark.parametrize("bos", ["document", "none"])
+def test_tiles_cover_the_first_blocks_once(blocks, bos):
+    docs = documents(2)
+    _, streams = streams_of(docs, bos)
+    for length in LENGTHS:
+        windows = windows_of(streams, "whole_window", length, blocks=blocks)
+        (bucket,) = buckets("whole_window", length, 4, LENGTHS)
+        assert bucket == Bucket(1, length)
+        found = scored(streams, windows, length, bucket, bos)
+        for index, stream in enumerate(streams):
+            reach = min(blocks, (len(stream) - 1) // 64) * 64 // length * length
+            mine = found[windows.document == index]
+            assert mine.shape == (reach // length, length)
+            np.testing.assert_array_equal(mine.ravel(), stream[1 : reach + 1])
+
+
+def test_lengths_that_divide_the_longest_score_the_same_text():
+    _, streams = streams_of(documents(3))
+    texts = []
+    for length in (8, 16, 32, 64):
+        windows = windows_of(streams, "whole_window", length)
+        texts.append(scored(streams, windows, length, Bucket(1, length)).ravel())
+    for text in texts[1:]:
+        np.testing.assert_array_equal(texts[0], text)
+
+
+@pytest.mark.parametrize("lengths", [(2,), (5, 6), LENGTHS])
+def test_position_buckets_part_the_longest_window(lengths):
+    assert lengths_read("per_position", lengths) == lengths[-1:]
+    found = buckets("per_position", lengths[-1], 1, lengths)
+    assert [bucket.last for bucket in found] == list(lengths)
+    covered = [p for bucket in found for p in range(bucket.first, bucket.last + 1)]
+    assert covered == list(range(1, lengths[-1] + 1))
+
+
+def test_the_other_protocols_read_every_length():
+    for protocol in ("same_tokens", "whole_window"):
+        assert lengths_read(protocol, LENGTHS) == LENGTHS
+
+
+def test_position_buckets_score_what_whole_windows_do():
+    _, streams = streams_of(documents(4))
+    windows = windows_of(streams, "per_position", 64)
+    parts = [
+        scored(streams, windows, 64, bucket) for bucket in buckets("per_position", 64, 4, LENGTHS)
+    ]
+    whole = windows_of(streams, "whole_window", 64)
+    np.testing.assert_array_equal(
+        np.concatenate(parts, axis=1), scored(streams, whole, 64, Bucket(1, 64))
+    )
+
+
+# What stands first
+
+
+@pytest.mark.parametrize("protocol", ["same_tokens", "whole_window", "per_position"])
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_where_the_document_start_token_stands(protocol, bos):
+    docs = documents(5)
+    chosen, streams = streams_of(docs, bos)
+    for length in lengths_read(protocol, LENGTHS):
+        windows = windows_of(streams, protocol, length)
+        tokens = cut(streams, windows, length, bos=bos, bos_id=BOS)
+        assert (tokens[:, 1:] != BOS).all()  # never a target
+        if bos == "every_window":
+            assert (tokens[:, 0] == BOS).all()
+        else:
+            at_the_start = windows.start == 0
+            assert ((tokens[:, 0] == BOS) == (at_the_start & (bos == "document"))).all()
+        # the rest is the document's own text, in order
+        for row, index, start in zip(tokens, *windows, strict=True):
+            text = docs[chosen[index]]
+            first = start + (bos == "none")  # of row[1:] in the text
+            np.testing.assert_array_equal(row[1:], text[first : first + length])
+
+
+def test_cutting_leaves_the_streams_alone():
+    _, streams = streams_of(documents(5), "every_window")
+    before = [stream.copy() for stream in streams]
+    windows = windows_of(streams, "whole_window", 8)
+    cut(streams, windows, 8, bos="every_window", bos_id=BOS)
+    for old, new in zip(before, streams, strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+# The fingerprint
+
+
+def prints(docs, protocol, bos="document", seed=0, blocks=3, targets=4):
+    """{(length, bucket): fingerprint}."""
+    _, streams = streams_of(docs, bos, seed=seed)
+    return {
+        (length, bucket): fingerprint(
+            streams,
+            windows_of(streams, protocol, length, targets=targets, blocks=blocks, seed=seed),
+            bucket,
+            bos,
+        )
+        for length in lengths_read(protocol, LENGTHS)
+        for bucket in buckets(protocol, length, targets, LENGTHS)
+    }
+
+
+def test_same_tokens_have_one_fingerprint_at_all_lengths():
+    assert len(set(prints(documents(6), "same_tokens").values())) == 1
+
+
+def test_other_protocols_have_one_a_length_or_bucket():
+    for protocol in ("whole_window", "per_position"):
+        found = prints(documents(6), protocol)
+        assert len(set(found.values())) == len(found) == len(LENGTHS)
+
+
+def test_the_fingerprint_tells_apart_what_was_scored():
+    docs = documents(6)
+    changed = [document.copy() for document in docs]
+    changed[7][31] += 1
+    all_prints = [
+        prints(docs, "same_tokens"),
+        prints(changed, "same_tokens"),
+        prints(docs, "same_tokens", seed=1),
+        prints(docs, "same_tokens", blocks=2),
+        prints(docs, "same_tokens", targets=3),
+        prints(docs[:-1], "same_tokens"),
+        prints(docs, "whole_window"),
+    ]
+    for one, other in itertools.combinations(all_prints, 2):
+        assert not set(one.values()) & set(other.values())
+
+
+def test_the_fingerprint_is_of_what_is_scored_not_of_what_stands_before():
+    # A document-start token in every window changes the context, not the targets.
+    docs = documents(6)
+    for protocol in ("same_tokens", "whole_window", "per_position"):
+        assert prints(docs, protocol) == prints(docs, protocol, bos="every_window")
+
+
+# Which documents
+
+
+@pytest.mark.parametrize(("bos", "most"), [("document", 65), ("every_window", 65), ("none", 64)])
+def test_documents_too_short_for_the_longest_window_are_left_out(bos, most):
+    sizes = [10, 63, 64, 65, 66, 200]
+    docs = [np.full(size, size) for size in sizes]
+    chosen, streams = streams_of(docs, bos)
+    # a window is a token longer than its length, and bos is one of its tokens
+    needed = 65 if bos == "none" else 64
+    assert [sizes[i] for i in chosen] == [size for size in sizes if size >= needed]
+    for index, stream in zip(chosen, streams, strict=True):
+        text = stream if bos == "none" else stream[1:]
+        np.testing.assert_array_equal(text, docs[index])
+        assert bos == "none" or stream[0] == BOS
+
+
+def test_documents_are_drawn_by_the_seed_and_kept_in_order():
+    docs = documents(8, count=40)
+    draws = [streams_of(docs, seed=seed, most=10)[0] for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    for chosen in draws:
+        assert len(chosen) == 10
+        assert chosen == sorted(set(chosen))
+    counts = np.zeros(40)
+    for seed in range(400):
+        counts[streams_of(docs, seed=seed, most=10)[0]] += 1
+    # each is drawn 100 times of 400 on average, with a standard deviation of 8.7
+    assert abs(counts - 100).max() < 4 * 8.7
+
+
+@pytest.mark.parametrize("bos", ["document", "none"])
+def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
+    docs = documents(9, count=7, shortest=20, longest=60)
+    with pytest.raises(UserError) as caught:
+        streams_of(docs, bos)
+    message = str(caught.value)
+    assert message.startswith(
+        "lengths: none of the 7 documents has the 65 tokens that length 64 needs; "
+    )
+    would_do = int(re.fullmatch(r".*the longest length that would do is (\d+)", message).group(1))
+    chosen, streams = streams_of(docs, bos, longest=would_do)
+    assert chosen == [int(np.argmax([len(document) for document in docs]))]
+    windows = windows_of(streams, "same_tokens", would_do, (8, would_do))
+    assert cut(streams, windows, would_do, bos=bos, bos_id=BOS).shape == (1, would_do + 1)
+    with pytest.raises(UserError):
+        streams_of(docs, bos, longest=would_do + 1)
+
+
+def test_no_documents_at_all():
+    with pytest.raises(UserError, match="none of the 0 documents"):
+        streams_of([])

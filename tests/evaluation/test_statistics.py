@@ -1,0 +1,152 @@
+"""Means, their intervals, and the usable length."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rope_jax.evaluation.statistics import (
+    Sums,
+    mean_nll,
+    paired_difference,
+    usable_length,
+)
+
+# Σ nll / Σ tokens over endlessly many documents that `skewed` draws
+TRUTH = 1.5
+
+
+def skewed(random, *shape):
+    """Documents of very different sizes, some much harder than others: nll and tokens."""
+    tokens = np.round(random.lognormal(5, 0.5, shape)) + 1
+    return tokens * (1 + 0.5 * random.standard_exponential(shape)), tokens
+
+
+def test_the_mean_is_weighted_by_tokens():
+    nll, tokens = skewed(np.random.default_rng(0), 64)
+    found = mean_nll(Sums(nll, tokens), resamples=100, seed=0)
+    assert found.value == pytest.approx(np.average(nll / tokens, weights=tokens), rel=1e-12)
+    assert found.value != pytest.approx(np.mean(nll / tokens), rel=1e-3)
+
+
+def bootstrap(numerator, denominator, resamples, seed):
+    """Percentiles 2.5 and 97.5 of the ratio of sums over documents drawn with replacement."""
+    count = len(numerator)
+    drawn = np.random.default_rng(seed).integers(0, count, (resamples, count))
+    ratios = numerator[drawn].sum(1) / denominator[drawn].sum(1)
+    return np.percentile(ratios, [2.5, 97.5])
+
+
+def test_intervals_are_those_of_a_bootstrap_over_documents():
+    random = np.random.default_rng(1)
+    nll, tokens = skewed(random, 64)
+    other = nll + tokens * random.normal(0.1, 0.2, tokens.shape)
+    for found, numerator in [
+        (mean_nll(Sums(nll, tokens), resamples=20_000, seed=5), nll),
+        (
+            paired_difference(Sums(other, tokens), Sums(nll, tokens), resamples=20_000, seed=5),
+            other - nll,
+        ),
+    ]:
+        low, high = bootstrap(numerator, tokens, 20_000, seed=6)
+        # two bootstraps of 20,000: a percentile's own error is about 1% of the width
+        assert found.low == pytest.approx(low, abs=0.04 * (high - low))
+        assert found.high == pytest.approx(high, abs=0.04 * (high - low))
+        assert found.low < found.value < found.high
+
+
+def test_a_paired_difference_is_the_difference_of_the_means():
+    random = np.random.default_rng(2)
+    nll, tokens = skewed(random, 64)
+    one, other = Sums(nll + 0.25 * tokens, tokens), Sums(nll, tokens)
+    means = [mean_nll(sums, resamples=200, seed=0) for sums in (one, other)]
+    found = paired_difference(one, other, resamples=200, seed=0)
+    assert found.value == pytest.approx(means[0].value - means[1].value, rel=1e-9)
+    # What the two have in common cancels document by document: here, all but a constant.
+    assert found == pytest.approx((0.25, 0.25, 0.25), rel=1e-9)
+    assert means[0].high - means[0].low > 0.05
+    back = paired_difference(other, one, resamples=200, seed=0)
+    assert back == pytest.approx((-0.25, -0.25, -0.25), rel=1e-9)
+
+
+def test_a_paired_difference_needs_the_same_tokens():
+    one, other = Sums(np.ones(2), np.array([3, 4])), Sums(np.ones(2), np.array([4, 3]))
+    with pytest.raises(ValueError, match="same scored tokens"):
+        paired_difference(one, other, resamples=10, seed=0)
+
+
+def test_intervals_depend_on_the_seed_alone():
+    sums = Sums(*skewed(np.random.default_rng(3), 64))
+    first, again, other = (mean_nll(sums, resamples=100, seed=seed) for seed in (7, 7, 8))
+    assert first == again
+    assert first.value == other.value
+    assert (first.low, first.high) != (other.low, other.high)
+
+
+def test_95_percent_intervals_cover_the_truth_about_95_percent_of_the_time():
+    covered = []
+    for nll, tokens in zip(*skewed(np.random.default_rng(4), 400, 64), strict=True):
+        found = mean_nll(Sums(nll, tokens), resamples=1000, seed=0)
+        covered.append(found.low <= TRUTH <= found.high)
+    assert 0.90 <= np.mean(covered) <= 0.98
+
+
+def test_too_few_documents_for_an_interval():
+    found = mean_nll(Sums(np.array([6.0]), np.array([4])), resamples=10, seed=0)
+    assert found.value == 1.5
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    # two are enough for one, if a poor one: it spans both
+    found = mean_nll(Sums(np.array([6.0, 2.0]), np.array([4, 4])), resamples=100, seed=0)
+    assert found == (1.0, 0.5, 1.5)
+
+
+def test_an_infinity_stays_visible():
+    infinite = Sums(np.array([1.0, np.inf, 2.0]), np.array([4, 4, 4]))
+    finite = Sums(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 4]))
+    for found, value in [
+        (mean_nll(infinite, resamples=10, seed=0), math.inf),
+        (paired_difference(infinite, finite, resamples=10, seed=0), math.inf),
+        (paired_difference(finite, infinite, resamples=10, seed=0), -math.inf),
+    ]:
+        assert found.value == value
+        assert math.isnan(found.low)
+        assert math.isnan(found.high)
+
+
+def test_infinity_less_infinity_is_unknown():
+    infinite = Sums(np.array([1.0, np.inf]), np.array([4, 4]))
+    assert all(map(math.isnan, paired_difference(infinite, infinite, resamples=10, seed=0)))
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("upper_bounds", "usable"),
+    [
+        # stays within the tolerance of 0.02 to the last length tested
+        ({16: 0.0, 32: 0.01, 64: -0.3}, (64, True)),
+        # at most: the tolerance itself passes
+        ({16: 0.0, 32: 0.02, 64: 0.0201}, (32, False)),
+        # leaves it at 64
+        ({16: 0.0, 32: 0.01, 64: 0.03, 128: 1.0}, (32, False)),
+        # a recovery past a failure does not count
+        ({16: 0.0, 32: 0.03, 64: 0.0, 128: -1.0}, (16, False)),
+        # the window itself fails, as for a scaling that harms it
+        ({16: 0.03, 32: 0.0}, (None, False)),
+        # unknown is not within
+        ({16: 0.0, 32: NAN, 64: 0.0}, (16, False)),
+        ({16: NAN}, (None, False)),
+        ({16: 0.0, 32: math.inf}, (16, False)),
+        # lengths below the window neither help nor harm
+        ({4: 9.0, 8: 9.0, 16: 0.0, 32: 0.0}, (32, True)),
+        ({4: 0.0, 8: 0.0}, (None, False)),
+        ({16: 0.0}, (16, True)),
+        ({}, (None, False)),
+        # in whatever order they were tested
+        ({64: 0.5, 16: 0.0, 32: 0.0}, (32, False)),
+    ],
+)
+def test_usable_length(upper_bounds, usable):
+    assert usable_length(upper_bounds, window=16, tolerance=0.02) == usable

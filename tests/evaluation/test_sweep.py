@@ -1,0 +1,418 @@
+"""The sweep, with models whose every figure numpy can work out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.errors import UserError
+from rope_jax.evaluation import sweep
+from rope_jax.evaluation.perplexity import sweep_lengths
+from rope_jax.evaluation.protocols import LAYOUT, Bucket, make_streams, plan
+from rope_jax.rope import RotaryGeometry, cos_sin
+from rope_jax.rope.strategies import NoScaling, NTKScaling, PIScaling, YaRNScaling
+from rope_jax.sweep_schema import SweepConfig
+
+BOS = 99
+GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=16)
+LENGTHS = [8, 16, 24, 64]
+PARAMS = {
+    "cos": np.float32([0.5, -0.25, 0.125, 1.0]),
+    "sin": np.float32([0.3, 0.2, -0.7, 0.4]),
+    "context": np.float32(0.01),
+}
+DOCUMENTS = [
+    np.random.default_rng(size).integers(0, 90, size) for size in (64, 150, 65, 90, 40, 331)
+]
+# A YaRN whose ramp starts after the last pair and whose temperature is 1: it does nothing.
+IDLE = {"type": "yarn", "factor": 4, "beta_fast": 2.4e-2, "beta_slow": 1e-2, "attention_factor": 1}
+
+
+def nll_fn(params, tokens, rotary):
+    """NLL made of the position's angles, of all the tokens before, and of the target."""
+    frequencies = jax.tree.map(lambda leaf: leaf[0], rotary.frequencies)  # the one layer's
+    cos, sin = cos_sin(frequencies, jnp.arange(tokens.shape[1] - 1)[None])
+    by_position = (cos @ params["cos"] + sin @ params["sin"]) * rotary.query_scale[0]
+    context = jnp.cumsum(tokens[:, :-1], axis=1) % 101
+    by_text = context.astype(jnp.float32) * params["context"] + tokens[:, 1:].astype(jnp.float32)
+    return by_text + by_position
+
+
+def reference(window, inv_freq, m=1.0):
+    """The same for one window of n + 1 tokens, in float64."""
+    angles = np.arange(len(window) - 1)[:, None] * inv_freq
+    by_position = m * (np.cos(angles) @ PARAMS["cos"] + np.sin(angles) @ PARAMS["sin"])
+    return 0.01 * (np.cumsum(window[:-1]) % 101) + window[1:] + by_position
+
+
+def cheap_nll(params, tokens, rotary):
+    """Compiles in no time; depends on tokens, position and frequencies all the same."""
+    weight = rotary.frequencies.inv_freq.sum() * rotary.frequencies.attention_factor.sum()
+    position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
+    return weight * position + tokens[:, 1:].astype(jnp.float32)
+
+
+def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
+    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS} | settings
+    return sweep(nll, list(scalings), lengths, documents, **settings)
+
+
+def plain_frequencies(base=100.0):
+    return base ** (-np.arange(0, 8, 2) / 8)
+
+
+def expected_sums(protocol, length, bucket, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
+    """Σ NLL and scored tokens by document, one window at a time."""
+    longest = lengths[-1]
+    _, streams = make_streams(
+        DOCUMENTS, longest=longest, max_documents=64, bos=bos, bos_id=BOS, seed=0
+    )
+    windows = plan(
+        LAYOUT[protocol],
+        streams,
+        length,
+        longest=longest,
+        targets=lengths[0] // 2,
+        blocks=2,
+        seed=0,
+    )
+    nll, tokens = np.zeros(len(streams)), np.zeros(len(streams))
+    for index, start in zip(*windows, strict=True):
+        window = streams[index][start : start + length + 1].astype(np.int64)
+        if bos == "every_window":
+            window[0] = BOS
+        scored = reference(window, inv_freq, m)[bucket.first - 1 : bucket.last]
+        nll[index] += scored.sum()
+        tokens[index] += len(scored)
+    return nll, tokens
+
+
+def figures(result):
+    """{(entry, protocol, length, bucket): measurement}."""
+    return {(m.entry, m.protocol, m.length, m.bucket): m for m in result.measurements}
+
+
+# What is measured
+
+
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_every_figure_is_what_numpy_finds(bos):
+    trained = YaRNScaling(factor=2)
+    protocols = ["same_tokens", "whole_window", "per_position"]
+    result = run(
+        ["trained", "none", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 4}],
+        trained=trained,
+        protocols=protocols,
+        bos=bos,
+        batch_tokens=100,
+    )
+    own, m = trained.scaled(GEOMETRY)
+    at = {
+        "trained": lambda n: (own, m),
+        "none": lambda n: (plain_frequencies(), 1.0),
+        "pi-auto": lambda n: (plain_frequencies() / max(1, n / 16), 1.0),
+        "ntk-4": lambda n: (plain_frequencies(100.0 * 4 ** (8 / 6)), 1.0),
+    }
+    wanted = {("same_tokens", n, Bucket(n - 3, n)) for n in LENGTHS}
+    wanted |= {("whole_window", n, Bucket(1, n)) for n in LENGTHS}
+    wanted |= {("per_position", 64, Bucket(*b)) for b in [(1, 8), (9, 16), (17, 24), (25, 64)]}
+    found = figures(result)
+    assert found.keys() == {(entry, *rest) for entry in at for rest in wanted}
+    assert len(found) == len(result.measurements)
+    for (entry, protocol, length, bucket), measured in found.items():
+        inv_freq, factor = at[entry](length)
+        nll, tokens = expected_sums(protocol, length, bucket, inv_freq, bos=bos, m=factor)
+        np.testing.assert_array_equal(measured.sums.tokens, tokens)
+        np.testing.assert_allclose(measured.sums.nll, nll, rtol=2e-6, atol=1e-4)
+    assert result.documents == len(tokens) == (4 if bos == "none" else 5)
+
+
+def test_the_scaling_of_each_figure_is_recorded():
+    result = run(
+        [{"type": "pi", "factor": "auto"}, {"type": "yarn", "factor": 8}, "trained"],
+        trained=NTKScaling(factor=3),
+        nll=cheap_nll,
+    )
+    found = {(m.entry, m.length): m.scaling for m in result.measurements}
+    assert [found["pi-auto", n] for n in LENGTHS] == [PIScaling(factor=f) for f in (1, 1, 1.5, 4)]
+    assert {found["yarn-8", n] for n in LENGTHS} == {YaRNScaling(factor=8)}
+    assert {found["trained", n] for n in LENGTHS} == {NTKScaling(factor=3)}
+
+
+def test_same_tokens_is_one_set_of_targets_and_other_protocols_are_not():
+    result = run(["none", "trained"], nll=cheap_nll, protocols=["same_tokens", "whole_window"])
+    prints = {}
+    for m in result.measurements:
+        prints.setdefault(m.protocol, set()).add(m.targets)
+    assert len(prints["same_tokens"]) == 1
+    assert len(prints["whole_window"]) == len(LENGTHS)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 130, 10**6])
+def test_the_batch_size_changes_no_figure(batch_tokens):
+    settings = {"nll": cheap_nll, "protocols": ["same_tokens", "whole_window"], "lengths": [8, 64]}
+    wanted = run(batch_tokens=64, **settings)
+    found = run(batch_tokens=batch_tokens, **settings)
+    for a, b in zip(wanted.measurements, found.measurements, strict=True):
+        np.testing.assert_array_equal(a.sums.tokens, b.sums.tokens)
+        np.testing.assert_allclose(a.sums.nll, b.sums.nll, rtol=1e-6)  # XLA rounds by shape
+
+
+def test_batches_hold_as_many_tokens_as_asked_for():
+    shapes = set()
+
+    def nll(params, tokens, rotary):
+        shapes.add(tokens.shape)
+        return cheap_nll(params, tokens, rotary)
+
+    run(nll=nll, batch_tokens=100, protocols=["whole_window"], max_blocks=100)
+    assert shapes == {(12, 9), (6, 17), (4, 25), (1, 65)}
+
+
+def test_an_infinite_token_stays_in_its_own_document():
+    def nll(params, tokens, rotary):
+        plain = cheap_nll(params, tokens, rotary)
+        return jnp.where(tokens[:, 1:] == 95, jnp.float32(jnp.inf), plain)
+
+    documents = [document.copy() for document in DOCUMENTS]
+    documents[3][-20:] = 95
+    result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
+    for m in result.measurements:
+        # of the five documents long enough the fourth; its last tokens are past one 64-token tile
+        assert np.isfinite(m.sums.nll).all()
+    documents[3][5] = 95
+    result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
+    for m in result.measurements:
+        np.testing.assert_array_equal(np.isfinite(m.sums.nll), [True, True, True, False, True])
+
+
+# Compilations: as many as shapes, whatever the number of scalings
+
+
+@pytest.fixture
+def backend_compiles():
+    """The compilations that JAX itself reports."""
+    seen = []
+
+    def listen(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            seen.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield seen
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
+FIVE = [
+    "trained",
+    {"type": "pi", "factor": "auto"},
+    {"type": "ntk", "factor": 2},
+    {"type": "yarn", "factor": "auto"},
+    {"type": "yarn", "factor": 8, "beta_fast": 4},
+]
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize(
+    ("protocols", "shapes"),
+    [
+        (["same_tokens"], 4),
+        (["per_position"], 1),
+        (["same_tokens", "whole_window", "per_position"], 4),
+    ],
+)
+def test_one_compilation_a_length(backend_compiles, count, protocols, shapes):
+    traced = []
+
+    def nll(params, tokens, rotary):
+        traced.append(tokens.shape)
+        return cheap_nll(params, tokens, rotary)
+
+    # the last batch of every length is a short one
+    result = run(FIVE[:count], nll=nll, protocols=protocols, batch_tokens=150)
+    assert len(traced) == len(set(traced)) == shapes
+    assert len(backend_compiles) == shapes
+    assert result.compilations == shapes
+
+
+def test_equal_frequencies_run_once():
+    runs = []
+
+    def nll(params, tokens, rotary):
+        jax.debug.callback(lambda: runs.append(tokens.shape[1] - 1))
+        return cheap_nll(params, tokens, rotary)
+
+    scalings = ["trained", "none"]
+    scalings += [{"type": kind, "factor": "auto"} for kind in ("pi", "ntk", "yarn")]
+    scalings += [{"type": "pi", "factor": 4}]
+    result = run(scalings, nll=nll, batch_tokens=10**6, protocols=["same_tokens", "whole_window"])
+    jax.effects_barrier()
+    # Up to the window of 16 every automatic factor is 1. At 64 "auto" is 4.
+    curves = {8: 2, 16: 2, 24: 5, 64: 4}
+    layouts = 2
+    assert {n: runs.count(n) for n in LENGTHS} == {n: layouts * c for n, c in curves.items()}
+    # and every curve has its figure
+    assert len(result.measurements) == len(scalings) * len(LENGTHS) * layouts
+
+
+# A scaling that does nothing is refused
+
+
+@pytest.mark.parametrize("factor", [4, "auto"])
+def test_a_scaling_that_changes_nothing_is_refused_before_any_work(factor):
+    def nll(params, tokens, rotary):
+        raise AssertionError("traced")
+
+    entry = {**IDLE, "factor": factor, "name": "idle"}
+    with pytest.raises(UserError) as caught:
+        run(["trained", entry], nll=nll)
+    assert str(caught.value) == (
+        "scalings: idle has factor 4 and changes no frequency at length 64; "
+        "check its other settings"
+    )
+
+
+@pytest.mark.parametrize(
+    ("entry", "lengths"),
+    [
+        ({**IDLE, "attention_factor": 1.1}, LENGTHS),  # the temperature is a change
+        ({**IDLE, "beta_fast": 9e-2}, LENGTHS),  # so is the last pair's frequency
+        ({**IDLE, "factor": 1}, LENGTHS),  # nothing was promised
+        ({**IDLE, "factor": "auto"}, [8, 16]),
+        ({"type": "pi", "factor": "auto"}, [8, 16]),
+        ("none", LENGTHS),
+    ],
+)
+def test_a_scaling_that_changes_something_or_need_not_is_accepted(entry, lengths):
+    result = run([entry], lengths, nll=cheap_nll)
+    assert len(result.measurements) == len(lengths)
+
+
+# Lengths, the window and the baseline
+
+
+@pytest.mark.parametrize(
+    ("lengths", "window", "wanted"),
+    [
+        ([8, 64], 16, [8, 16, 64]),
+        ([8, 16, 64], 16, [8, 16, 64]),
+        ([8, 12], 16, [8, 12]),  # all below
+        ([32, 64], 16, [32, 64]),  # all above
+        ([16], 16, [16]),
+        (None, 128, [64, 128, 256, 512, 1024, 2048]),
+        (None, 5, [2, 5, 10, 20, 40, 80]),
+    ],
+)
+def test_the_window_is_among_the_lengths_where_it_lies_between_them(lengths, window, wanted):
+    assert sweep_lengths(SweepConfig(lengths=lengths), window) == wanted
+
+
+def test_lengths_by_default_come_from_the_window():
+    document = np.arange(300) % 90
+    result = run(lengths=None, window=16, documents=[document], nll=cheap_nll)
+    assert [m.length for m in result.measurements] == [8, 16, 32, 64, 128, 256]
+    # and the window from the geometry
+    assert run(lengths=None, documents=[document], nll=cheap_nll).window == 16
+
+
+def test_the_window_is_measured_though_not_asked_for():
+    result = run(["none"], [8, 64], nll=cheap_nll)
+    assert [m.length for m in result.measurements] == [8, 16, 64]
+    again = run(["none"], [8, 16, 64], nll=cheap_nll)
+    for a, b in zip(result.measurements, again.measurements, strict=True):
+        np.testing.assert_array_equal(a.sums.nll, b.sums.nll)
+
+
+def test_the_baseline_is_the_trained_scaling_at_the_window():
+    trained = PIScaling(factor=3)
+    result = run([{"type": "ntk", "factor": 2}], trained=trained, window=24)
+    (baseline,) = result.baseline.values()
+    nll, tokens = expected_sums("same_tokens", 24, Bucket(21, 24), plain_frequencies() / 3)
+    np.testing.assert_allclose(baseline.sums.nll, nll, rtol=2e-6)
+    np.testing.assert_array_equal(baseline.sums.tokens, tokens)
+    assert baseline.scaling == trained
+    assert baseline.targets == result.measurements[0].targets
+    # It is no curve of its own, and costs no compilation.
+    assert {m.entry for m in result.measurements} == {"ntk-2"}
+    assert result.compilations == len(LENGTHS)
+
+
+def test_the_window_may_differ_from_the_training_length_of_the_formulas():
+    result = run([{"type": "pi", "factor": "auto"}], window=32, nll=cheap_nll)
+    factors = {m.length: m.scaling.factor for m in result.measurements}
+    assert factors == {8: 1, 16: 1, 24: 1, 32: 1, 64: 2}
+    assert result.window == 32
+
+
+def test_there_is_no_baseline_without_the_window_or_the_same_tokens():
+    assert run(lengths=[32, 64], nll=cheap_nll).baseline == {}
+    assert run(protocols=["whole_window"], nll=cheap_nll).baseline == {}
+
+
+def test_documents_are_the_same_at_every_length():
+    documents = [np.full(size, size % 90) for size in range(60, 90)]
+    result = run(documents=documents, nll=cheap_nll, max_documents=5, max_blocks=1, seed=1)
+    assert result.documents == 5
+    assert {m.targets for m in result.measurements} == {result.measurements[0].targets}
+    assert {tuple(m.sums.tokens) for m in result.measurements} == {(4,) * 5}
+
+
+def test_progress_counts_up_to_the_end():
+    calls = []
+    run(["trained", "none"], nll=cheap_nll, progress=lambda *call: calls.append(call))
+    assert [call[1:] for call in calls] == [(done, 8) for done in range(9)]
+    assert calls[0][0] == "trained at 8"
+    assert calls[7][0] == "none at 64"
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scalings": ["yran"]}, "sweep: scalings.0.type: 'yran' is not one of"),
+        ({"scalings": []}, "sweep: scalings: "),
+        ({"lengths": [64, 8]}, "sweep: lengths: [64, 8] must rise without repeats"),
+        ({"lengths": []}, "sweep: lengths: give at least one"),
+        ({"bach_tokens": 3}, "sweep: bach_tokens: unknown key; did you mean batch_tokens?"),
+        ({"protocols": ["same"]}, "sweep: protocols.0: "),
+        ({"targets": 5}, "sweep: lengths: 8 is too short for 5 scored targets"),
+        ({"lengths": None, "window": 4, "targets": 2}, "lengths: 2 is too short for 2 scored"),
+        ({"bos_id": None}, "bos: there is no document-start token; give bos_id, or bos: none"),
+        (
+            {"lengths": [8, 400]},
+            "lengths: none of the 6 documents has the 401 tokens that length 400 needs; "
+            "the longest length that would do is 331",
+        ),
+    ],
+)
+def test_bad_input_is_a_user_error(settings, message):
+    with pytest.raises(UserError) as caught:
+        run(**({"nll": cheap_nll} | settings))
+    assert "\n" not in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "geometry", "key"),
+    [
+        ({"type": "ntk", "factor": 2}, RotaryGeometry(2, 100.0, 16), "rotary_dim"),
+        ({"type": "yarn", "factor": "auto"}, RotaryGeometry(8, 1.0, 16), "base"),
+    ],
+)
+def test_a_geometry_that_a_scaling_has_no_formula_for_is_a_user_error(entry, geometry, key):
+    with pytest.raises(UserError, match=key):
+        run([entry], geometry=geometry, nll=cheap_nll)
+
+
+def test_no_document_start_token_is_needed_where_none_is_asked_for():
+    result = run(bos="none", bos_id=None, nll=cheap_nll)
+    assert result.documents == 4
+
+
+def test_a_strategy_may_be_given_as_it_is():
+    assert NoScaling() == run(["none"], nll=cheap_nll).measurements[0].scaling
+    settings = YaRNScaling(factor=4, beta_fast=16)
+    result = run([settings.model_dump()], nll=cheap_nll)
+    assert {m.scaling for m in result.measurements} == {settings}

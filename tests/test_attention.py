@@ -1,0 +1,116 @@
+"""Attention against plain softmax attention in float64; what may be seen, by gradient.
+
+Shapes: B batch, T length, N heads, K key-value heads, H head dim.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.attention import BACKENDS
+
+H = 8
+
+
+def plain_attention(q, k, v, segment_ids=None):
+    """softmax(q·kᵀ/√H)·v, one query at a time."""
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    batch, length, heads, width = q.shape
+    group = heads // k.shape[2]
+    out = np.zeros_like(q)
+    for b in range(batch):
+        for t in range(length):
+            seen = np.arange(t + 1)
+            if segment_ids is not None:
+                seen = seen[segment_ids[b, : t + 1] == segment_ids[b, t]]
+            for n in range(heads):
+                logits = k[b, seen, n // group] @ q[b, t, n] / np.sqrt(width)
+                weights = np.exp(logits - logits.max())
+                out[b, t, n] = weights @ v[b, seen, n // group] / weights.sum()
+    return out
+
+
+def inputs(length, heads, kv_heads, batch=2, scale=1.0):
+    rng = np.random.default_rng(length)
+    shapes = [(batch, length, n, H) for n in (heads, kv_heads, kv_heads)]
+    q, k, v = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    # Segments of some 20 tokens, other ones in every row.
+    segment_ids = np.cumsum(rng.random((batch, length)) < 0.05, axis=1).astype(np.int32)
+    return q * np.float32(scale), k, v, segment_ids
+
+
+@pytest.fixture(params=list(BACKENDS))
+def attention(request):
+    return jax.jit(BACKENDS[request.param])
+
+
+# Lengths below a chunk, one chunk, a chunk and a bit, and more than 8 chunks of the least size.
+@pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
+@pytest.mark.parametrize(
+    ("length", "heads", "kv_heads"), [(1, 4, 2), (5, 4, 4), (64, 4, 2), (130, 6, 2), (600, 2, 1)]
+)
+def test_against_plain_attention(attention, length, heads, kv_heads, segments):
+    q, k, v, segment_ids = inputs(length, heads, kv_heads)
+    segment_ids = segment_ids if segments else None
+    out = attention(q, k, v, segment_ids)
+    assert out.dtype == jnp.float32
+    np.testing.assert_allclose(out, plain_attention(q, k, v, segment_ids), atol=2e-6)
+
+
+def test_large_logits_do_not_overflow(attention):
+    q, k, v, _ = inputs(70, 2, 2, scale=200)
+    assert np.abs(np.einsum("btnh,bsnh->bnts", q, k)).max() / np.sqrt(H) > 1000
+    np.testing.assert_allclose(attention(q, k, v), plain_attention(q, k, v), atol=1e-4)
+
+
+def test_bfloat16_is_rounded_at_the_ends_only(attention):
+    # Logits and softmax in float32: what is left is the rounding of the inputs, q's scale
+    # and the weights, each 2^-9 at most.
+    q, k, v, segment_ids = inputs(130, 4, 2)
+    rounded = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    out = attention(*rounded, segment_ids)
+    assert out.dtype == jnp.bfloat16
+    wanted = plain_attention(*rounded, segment_ids)
+    np.testing.assert_allclose(out.astype(np.float32), wanted, atol=0.02)
+
+
+def influence(attention, q, k, v, segment_ids):
+    """|d out[row, t] / d (q, k, v)[row, s]|, summed over heads: [3, T, T]. One row."""
+
+    @jax.jit
+    def gradients(q, k, v):
+        def at(q, k, v, picked):
+            # A random direction: the plain sum of a head's outputs could cancel.
+            return jnp.sum(attention(q, k, v, segment_ids)[0] * picked)
+
+        def one(t):
+            direction = jnp.asarray(np.random.default_rng(0).standard_normal((1, *q.shape[2:])))
+            picked = jax.nn.one_hot(t, q.shape[1])[:, None, None] * direction.astype(jnp.float32)
+            found = jax.grad(at, argnums=(0, 1, 2))(q, k, v, picked)
+            return jnp.stack([jnp.abs(g[0]).sum((-1, -2)) for g in found])
+
+        return jax.lax.map(one, jnp.arange(q.shape[1]))
+
+    return np.asarray(gradients(q, k, v)).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
+def test_nothing_is_seen_of_later_tokens_or_other_segments(attention, segments):
+    length = 130  # three chunks
+    q, k, v, segment_ids = inputs(length, 4, 2, batch=1)
+    if not segments:
+        segment_ids = None
+    of_q, of_k, of_v = influence(attention, q, k, v, segment_ids)
+    visible = np.tri(length, dtype=bool)
+    if segments:
+        assert segment_ids[0, -1] >= 3
+        visible &= segment_ids[0][:, None] == segment_ids[0][None]
+    # Exactly zero where nothing may be seen, and not zero where something is.
+    for seen in (of_k, of_v):
+        assert not np.any(seen[~visible])
+    assert np.all(of_v[visible])
+    alone = visible.sum(1) == 1  # a softmax of one logit is 1 whatever it is
+    assert np.all(of_k[~alone][visible[~alone]])
+    assert not np.any(of_q[~np.eye(length, dtype=bool)])
+    assert np.all(np.diag(of_q)[~alone])

@@ -1,0 +1,197 @@
+"""The two commands as a user types them: help, the resolved config, and mistakes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rope_jax import cli
+from rope_jax.config import fields, load
+from rope_jax.errors import UserError
+from rope_jax.schema import Config
+from rope_jax.sweep_schema import SweepConfig
+
+ROOT = Path(__file__).parent.parent
+
+# Runs a script as the interpreter would, then says whether jax, which takes a second to import,
+# was among what it imported.
+WATCH = """
+import runpy, sys
+script, note, *sys.argv = sys.argv[1:]
+sys.argv.insert(0, script)
+try:
+    runpy.run_path(script, run_name="__main__")
+finally:
+    open(note, "w").write(" ".join(m for m in ("jax", "flax", "pydantic") if m in sys.modules))
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run a script; (exit status, stdout, stderr), having checked that it did not load jax."""
+
+    def command(script, *arguments):
+        note = tmp_path / "imported"
+        done = subprocess.run(
+            [sys.executable, "-c", WATCH, script, str(note), *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env=os.environ | {"COLUMNS": "80"},
+        )
+        assert note.read_text() == "pydantic"
+        return done.returncode, done.stdout, done.stderr
+
+    return command
+
+
+@pytest.mark.parametrize(("script", "schema"), [("train.py", Config), ("eval_ppl.py", SweepConfig)])
+def test_help_lists_every_key(command, script, schema):
+    status, out, err = command(script, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: {script} ")
+    table = out.partition("\nkey ")[2].splitlines()
+    lines = {line.split()[0]: line for line in table if line[:1].strip()}
+    for key, kind, default, about in fields(schema):
+        for cell in (kind, default, about):  # the first word: a long cell goes on below
+            assert cell[:10].split(" ")[0] in lines[key]
+    assert "\\" not in out
+    assert "[yarn]" in out
+
+
+def test_the_printed_config_gives_the_same_run(command, tmp_path):
+    overrides = ["seed=5", "rope.scaling.type=yarn", "rope.scaling.factor=4", "name=b=c"]
+    status, out, err = command("train.py", "configs/demo.yaml", *overrides, "--print-config")
+    assert (status, err) == (0, "")
+    (tmp_path / "again.yaml").write_text(out)
+    wanted = load(Config, ROOT / "configs/demo.yaml", overrides)
+    assert load(Config, tmp_path / "again.yaml") == wanted
+    assert (wanted.seed, wanted.name) == (5, "b=c")
+
+
+def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
+    overrides = ["lengths=[32,64]", "tolerance=0.5"]
+    # a run that does not exist: nothing but the sweep is looked at
+    arguments = ["--print-config", "runs/none", "--sweep", "configs/sweeps/demo.yaml", *overrides]
+    status, out, err = command("eval_ppl.py", *arguments)
+    assert (status, err) == (0, "")
+    (tmp_path / "again.yaml").write_text(out)
+    wanted = load(SweepConfig, ROOT / "configs/sweeps/demo.yaml", overrides)
+    assert load(SweepConfig, tmp_path / "again.yaml") == wanted
+    assert (wanted.lengths, wanted.tolerance) == ((32, 64), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "train.py configs/demo.yaml model.hiden_size=3",
+            "train.py: configs/demo.yaml: model.hiden_size: unknown key; "
+            "did you mean model.hidden_size?",
+        ),
+        (
+            'train.py configs/demo.yaml name="two\\nlines"',
+            "train.py: configs/demo.yaml: name: string should match pattern "
+            "'^[A-Za-z0-9][A-Za-z0-9._=+-]*$', not two lines",
+        ),
+        (
+            "eval_ppl.py nowhere/run tolerance=1",
+            "eval_ppl.py: nowhere/run: not a run directory (it has no config.yaml)",
+        ),
+        (
+            "eval_ppl.py --sweep nowhere.yaml nowhere/run",
+            "eval_ppl.py: nowhere.yaml: no such file",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_2(command, words, message):
+    status, out, err = command(*words.split(" "))
+    assert (status, out, err) == (2, "", message + "\n")
+
+
+def test_a_reader_of_the_help_may_leave_early():
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "train.py", "--help"], cwd=ROOT, stdout=write_end, stderr=subprocess.PIPE
+    )
+    os.close(write_end)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+# What needs no process of its own
+
+
+@pytest.fixture
+def parse():
+    def parse(*words):
+        parser = cli.parser("prog WORD", "About.", SweepConfig)
+        parser.prog = "prog"
+        parser.add_argument("word")
+        parser.add_argument("--sweep")
+        return cli.parse(parser, list(words))
+
+    return parse
+
+
+def test_overrides_stand_anywhere_and_keep_their_order(parse):
+    got = parse("b=1", "--sweep", "file", "a=2", "word", "c=d=e", "b=3")
+    assert got.overrides == ["b=1", "a=2", "c=d=e", "b=3"]
+    assert (got.word, got.sweep, got.print_config) == ("word", "file", False)
+
+
+def test_an_option_with_an_equals_sign_is_no_override(parse):
+    got = parse("--sweep=file", "word")
+    assert (got.sweep, got.overrides) == ("file", [])
+
+
+def test_a_path_with_an_equals_sign_is_no_override(parse, tmp_path):
+    run = tmp_path / "lr=0.1"
+    run.mkdir()
+    got = parse(str(run), "a=2")
+    assert (got.word, got.overrides) == (str(run), ["a=2"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "the following arguments are required: word; see prog --help"),
+        (["a", "b"], "unrecognized arguments: b; see prog --help"),
+        (["a", "--swee", "b"], "unrecognized arguments: --swee b; see prog --help"),
+        (["a", "--sweep"], "argument --sweep: expected one argument; see prog --help"),
+    ],
+)
+def test_bad_arguments_are_user_errors(parse, words, message):
+    with pytest.raises(UserError) as caught:
+        parse(*words)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "err"),
+    [
+        (None, 0, ""),
+        (UserError("seed: is\n  wrong"), 2, "thing.py: seed: is wrong\n"),
+        (SystemExit(7), 7, ""),
+    ],
+)
+def test_run_turns_the_outcome_into_a_status(monkeypatch, capsys, raised, status, err):
+    monkeypatch.setattr(sys, "argv", ["/some/where/thing.py", "a", "b=c"])
+
+    def main(arguments):
+        assert arguments == ["a", "b=c"]
+        if raised:
+            raise raised
+
+    with pytest.raises(SystemExit) as caught:
+        cli.run(main)
+    assert caught.value.code == status
+    assert capsys.readouterr() == ("", err)
+
+
+def test_run_lets_a_bug_show_itself(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["thing.py"])
+    with pytest.raises(ZeroDivisionError):
+        cli.run(lambda _: 1 / 0)
