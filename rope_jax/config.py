@@ -21,13 +21,15 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
     """Read `path` (None: start from nothing), apply overrides in order, validate.
 
     An override is `dotted.key=value`, its value read as YAML; a list's element goes by number
-    (`stages.0.steps=10`). Setting a `type` drops the other keys of the old type.
+    (`stages.0.steps=10`). Setting a `type` drops the old type's other keys, but for those that
+    were overridden one by one before it.
     """
     merged = OmegaConf.create({}) if path is None else _read(path)
-    parsed = [_parse_override(text) for text in overrides]
-    # A new type clears its siblings, so types come first: `factor=4 type=pi` keeps its factor.
-    for key, value in sorted(parsed, key=lambda item: item[0].rpartition(".")[2] != "type"):
-        _apply(merged, key, value)
+    given: set[str] = set()
+    for text in overrides:
+        key, value = _parse_override(text)
+        _apply(merged, key, value, given)
+        given.add(key)
     try:
         raw = OmegaConf.to_container(merged, resolve=True)
     except OmegaConfBaseException as error:
@@ -41,11 +43,12 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         return schema.model_validate(raw)
     except ValidationError as error:
         errors = error.errors()
-        # An unknown key is often the cause of another's absence: say it first.
-        errors.sort(key=lambda e: e["type"] != "extra_forbidden")
-        first = _keys_only(raw, errors[0]["loc"])
+        # An unknown key is often the cause of another's absence: say it first. And of a union's
+        # complaints, "not at least 1" tells a person more than "not the word auto".
+        errors.sort(key=lambda e: (e["type"] != "extra_forbidden", _beside_the_point(e)))
+        first = _path(schema, raw, errors[0])
         # a union's members each complain at one key, and its parents of what is missing then
-        others = {tuple(_keys_only(raw, e["loc"])) for e in errors[1:]}
+        others = {tuple(_path(schema, raw, e)) for e in errors[1:]}
         others -= {tuple(first[:n]) for n in range(len(first) + 1)}
         more = f" (and {len(others)} more)" if others else ""
         raise UserError(f"{origin}: {_explain(schema, raw, errors[0])}{more}") from None
@@ -53,7 +56,29 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
 
 def dump(config: BaseModel) -> str:
     """The resolved config as YAML; feeding it back gives the same config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    content = _escaped(config.model_dump(mode="json"))
+    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that OmegaConf would take for a number: PyYAML reads 1e3 as text."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style=None if text[:1].isalpha() else "'"
+    ),
+)
+
+
+def _escaped(node: Any) -> Any:
+    """`${` is OmegaConf's interpolation; text that holds one must say that it is text."""
+    if isinstance(node, dict):
+        return {key: _escaped(value) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_escaped(value) for value in node]
+    return node.replace("${", "\\${") if isinstance(node, str) else node
 
 
 def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
@@ -79,19 +104,21 @@ def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
             default = "null"
         about = field.description or "one of these, by its type:"
         yield key + ".type", "|".join(choices), default, about
-        seen: set[str] = set()
-        for model in choices.values():
+        rows: dict[str, dict[str, tuple[str, str, str]]] = {}
+        for choice, model in choices.items():
             for row in fields(model, key + "."):
-                # a field that several types share is listed once
-                if row[0] not in seen and not row[0].endswith(".type"):
-                    owners = [c for c, m in choices.items() if _has(m, row[0], key)]
-                    only = "" if len(owners) == len(choices) else f" [{', '.join(owners)}]"
-                    yield (*row[:3], row[3] + only)
-                    seen.add(row[0])
+                if row[0] != key + ".type":
+                    rows.setdefault(row[0], {})[choice] = row[1:]
+        for name, by_choice in rows.items():
+            yield name, *_one_line(by_choice, len(choices))
 
 
-def _has(model: type[BaseModel], key: str, prefix: str) -> bool:
-    return key.removeprefix(prefix + ".").partition(".")[0] in model.model_fields
+def _one_line(by_choice: dict[str, tuple[str, str, str]], choices: int) -> tuple[str, str, str]:
+    """A field that several types of a section share, listed once: (type, default, description)."""
+    kind, default, about = list(by_choice.values())[-1]
+    other = [f"{choice} {row[1]}" for choice, row in by_choice.items() if row[1] != default]
+    only = "" if len(by_choice) == choices else f" [{', '.join(by_choice)}]"
+    return kind, "; ".join([default, *other]), about + only
 
 
 def _read(path: Path) -> DictConfig:
@@ -102,6 +129,8 @@ def _read(path: Path) -> DictConfig:
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory, not a YAML file") from None
     except OSError as error:
+        if error.errno is None:  # OmegaConf's own, for a file that holds one bare value
+            raise UserError(f"{path}: should hold `key: value` lines") from None
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -125,13 +154,14 @@ def _parse_override(text: str) -> tuple[str, Any]:
         raise UserError(f"{key}: its value {text[len(key) + 1 :]!r} is not valid YAML") from None
 
 
-def _apply(merged: DictConfig, key: str, value: Any) -> None:
+def _apply(merged: DictConfig, key: str, value: Any, given: set[str]) -> None:
     parent, _, leaf = key.rpartition(".")
     try:
         if parent and leaf == "type":
             current = OmegaConf.select(merged, parent)
             if isinstance(current, DictConfig) and current.get("type") != value:
-                OmegaConf.update(merged, parent, {"type": value}, merge=False)
+                kept = {str(k): v for k, v in current.items() if f"{parent}.{k!s}" in given}
+                OmegaConf.update(merged, parent, {**kept, "type": value}, merge=False)
                 return
         OmegaConf.update(merged, key, value, merge=False, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, AttributeError, IndexError) as error:
@@ -143,7 +173,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
-    path = _keys_only(raw, error["loc"])
+    path = _path(schema, raw, error)
     key = ".".join(str(part) for part in path)
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key{_nearest(schema, path, raw)}"
@@ -166,20 +196,16 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     return f"{key}: {message}, not {_shown(error['input'])}"
 
 
-def _keys_only(raw: Any, loc: Sequence[str | int]) -> list[str | int]:
-    """pydantic's path without the names of the union members it passed through."""
+def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> list[str | int]:
+    """pydantic's path to an error, without the names of the union members it passed through."""
     path: list[str | int] = []
-    node = raw
+    node, loc = raw, error["loc"]
+    names_a_key = error["type"] in ("missing", "extra_forbidden")
     for place, part in enumerate(loc):
         keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
         if part in keys:
             node = node[part]
-        elif (
-            place + 1 < len(loc)
-            or not isinstance(node, dict)
-            or part == node.get("type")
-            or "[" in str(part)
-        ):
+        elif place + 1 < len(loc) or not (names_a_key or _is_field(schema, part)):
             continue
         path.append(part)
     return path
@@ -187,6 +213,14 @@ def _keys_only(raw: Any, loc: Sequence[str | int]) -> list[str | int]:
 
 def _is_seq(node: Any) -> bool:
     return isinstance(node, list | tuple)
+
+
+def _is_field(schema: type[BaseModel], part: str | int) -> bool:
+    return any(row[0].rpartition(".")[2] == part for row in fields(schema))
+
+
+def _beside_the_point(error: ErrorDetails) -> bool:
+    return error["type"] == "literal_error" and not isinstance(error["input"], str)
 
 
 def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> str:
@@ -204,12 +238,14 @@ def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> st
         models = [m for m in models if kind is None or _type_of(m) in (None, kind)] or models
     if parents and isinstance(parents[-1], int) and isinstance(node, dict) and "type" in node:
         models = [m for m in models if _type_of(m) == node["type"]] or models
-    choices = list(dict.fromkeys(name for model in models for name in model.model_fields))
+    names = dict.fromkeys(name for model in models for name in model.model_fields)
+    choices = [name for name in names if name != wrong]
     close = difflib.get_close_matches(str(wrong), choices, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {'.'.join([*map(str, parents), close[0]])}?"
+    numbered = ".".join("N" if isinstance(part, int) else part for part in path)
     elsewhere = [row[0] for row in fields(schema) if row[0].rpartition(".")[2] == str(wrong)]
-    if elsewhere:
+    if elsewhere and numbered not in elsewhere:  # else it belongs to another type of this section
         return f"; did you mean {elsewhere[0]}?"
     return f"; there are {', '.join(choices)}"
 

@@ -10,7 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter
 
 from rope_jax.evaluation.results import Row
 
@@ -47,25 +47,17 @@ def curve(
         layout="constrained",
     )
     names = list(dict.fromkeys(row.name for row in rows))
+    limits = _limits(rows, truncation)
     for axis, protocol in zip(axes[0], panels, strict=True):
+        shown = [row for row in rows if row.protocol == protocol]
         for name in names:
-            mine = [row for row in rows if row.name == name and row.protocol == protocol]
-            _line(axis, name, mine)
-        _frame(axis, [row for row in rows if row.protocol == protocol], window)
-        axis.set_title(_TITLES[protocol], fontsize=10)
+            _line(axis, name, [row for row in shown if row.name == name])
+        _scales(axis, sorted({row.last_position for row in shown}), limits)
+        _mark_window(axis, window)
         if truncation is not None and protocol == "same_tokens":
-            axis.axhline(np.exp(truncation), color="0.45", linestyle=":", linewidth=1.2)
-            axis.annotate(
-                "truncation to the window",
-                (0.99, np.exp(truncation)),
-                xycoords=("axes fraction", "data"),
-                ha="right",
-                va="bottom",
-                fontsize=8,
-                color="0.35",
-                xytext=(0, 2),
-                textcoords="offset points",
-            )
+            _mark_truncation(axis, truncation)
+        axis.set_title(_TITLES[protocol], fontsize=10)
+        axis.set_xlabel("position" if protocol == "per_position" else "context length (tokens)")
     axes[0][0].set_ylabel("perplexity")
     figure.suptitle(title, fontsize=11)
     handles, labels = axes[0][0].get_legend_handles_labels()
@@ -82,28 +74,43 @@ def _line(axis: Axes, name: str, rows: Sequence[Row]) -> None:
     x = [row.last_position for row in rows]
     colour = _COLOURS["trained" if name == "trained" else rows[-1].scaling]
     style = "--" if rows[-1].factor is not None and not rows[-1].auto else "-"
-    axis.plot(x, [row.ppl for row in rows], style, color=colour, marker="o", ms=3.5, label=name)
-    low, high = ([getattr(row, end) for row in rows] for end in ("ci_low", "ci_high"))
-    axis.fill_between(x, np.exp(low), np.exp(high), color=colour, alpha=0.15, linewidth=0)
+    middle, low, high = _perplexity(rows)
+    axis.plot(x, middle, style, color=colour, marker="o", ms=3.5, label=name)
+    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _frame(axis: Axes, rows: Sequence[Row], window: int) -> None:
+def _perplexity(rows: Sequence[Row]) -> np.ndarray:
+    """[3, rows]: perplexity and the ends of its interval; inf where it is too large to say."""
+    nll = np.array([(row.nll, row.ci_low, row.ci_high) for row in rows]).T
+    with np.errstate(over="ignore"):
+        return np.exp(nll)
+
+
+def _limits(rows: Sequence[Row], truncation: float | None) -> tuple[float, float]:
+    """The same for all panels; what is infinite leaves the page and takes nothing along."""
+    values = np.append(_perplexity(rows), np.nan if truncation is None else np.exp(truncation))
+    finite = values[np.isfinite(values)]
+    return (finite.min() / 1.08, finite.max() * 1.15) if finite.size else (1.0, 10.0)
+
+
+def _scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    lengths = sorted({row.last_position for row in rows})
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
+    low, high = limits
+    axis.set_ylim(low, high)
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    # a tick a decade where there are many, else enough to read a value off
+    steps = np.array([1, 1.5, 2, 3, 4, 5, 7]) if decades.size < 4 else np.array([1])
+    ticks = np.multiply.outer(decades, steps).ravel()
+    axis.set_yticks(ticks[(ticks >= low) & (ticks <= high)])
     axis.minorticks_off()
-    ends = np.exp([(row.nll, row.ci_low, row.ci_high) for row in rows])
-    finite = ends[np.isfinite(ends)]
-    if finite.size:
-        low, high = finite.min() / 1.08, finite.max() * 1.15
-        axis.set_ylim(low, high)
-        steps = np.array([1, 1.5, 2, 3, 4, 5, 7])
-        ticks = np.concatenate([steps * 10.0**e for e in range(-1, 9)])
-        axis.set_yticks(ticks[(ticks >= low) & (ticks <= high)])
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set_xlabel("position" if rows[0].protocol == "per_position" else "context length (tokens)")
+    axis.grid(True, which="major", color="0.92")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_window(axis: Axes, window: int) -> None:
     axis.axvline(window, color="0.6", linewidth=1)
     axis.annotate(
         "window",
@@ -114,5 +121,18 @@ def _frame(axis: Axes, rows: Sequence[Row], window: int) -> None:
         fontsize=8,
         color="0.35",
     )
-    axis.grid(True, which="major", color="0.92")
-    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _mark_truncation(axis: Axes, nll: float) -> None:
+    axis.axhline(np.exp(nll), color="0.45", linestyle=":", linewidth=1.2)
+    axis.annotate(
+        "truncation to the window",
+        (0.99, np.exp(nll)),
+        xycoords=("axes fraction", "data"),
+        xytext=(0, 2),
+        textcoords="offset points",
+        ha="right",
+        va="bottom",
+        fontsize=8,
+        color="0.35",
+    )

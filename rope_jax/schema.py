@@ -192,7 +192,7 @@ class StageConfig(Frozen):
     """A stretch of training at one length."""
 
     steps: PositiveInt = Field(description="optimizer steps")
-    seq_len: PositiveInt = Field(description="tokens a window")
+    seq_len: int = Field(ge=2, description="tokens a window")
     batch_size: PositiveInt = Field(description="windows a step")
     grad_accumulation: PositiveInt = Field(
         1, description="micro-batches that a step's batch is cut into: less memory, same step"

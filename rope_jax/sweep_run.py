@@ -67,6 +67,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     table, about = rows(result, origin), summary(result, origin)
     _write(folder, config, result, table, about, training)
     tables(console, table, about)
+    if "same_tokens" in config.protocols and not result.baseline:
+        console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
     console.print(
         f"{result.compilations} compilations; figure: {folder / 'curve.png'}", highlight=False
     )
@@ -80,7 +82,8 @@ def _write(
     about: dict[str, Any],
     training: Config,
 ) -> None:
-    """The sweep's files; those of an earlier sweep of this name make way."""
+    """The sweep's files. An earlier sweep of this name makes way when all of them are there."""
+    done, folder = folder, folder.with_name(folder.name + ".new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_text(folder / "sweep.yaml", dump(config))
@@ -107,6 +110,8 @@ def _write(
     writer.image("curve", figure)
     writer.text("sweep", f"```yaml\n{dump(config)}```")
     writer.close()
+    shutil.rmtree(done, ignore_errors=True)
+    folder.rename(done)
 
 
 def _check_corpus(run: RunDirectory, corpus: Corpus) -> None:
@@ -132,7 +137,10 @@ def _announce(
     longest = lengths[-1]
     lines = []
     for entry in config.scalings:
-        frequencies = entry.at(longest, window, trained).frequencies(geometry, longest)
+        try:
+            frequencies = entry.at(longest, window, trained).frequencies(geometry, longest)
+        except ValueError as error:
+            raise UserError(f"scalings: {entry.label}: {error}") from None
         lines.append(f"{entry.label}: {scaling_line(frequencies, geometry)}")
     facts(
         console,

@@ -27,6 +27,12 @@ class SweepEntry(Frozen):
         None, description="the curve's name; null: made of type and factor"
     )
 
+    @model_validator(mode="after")
+    def _trained_is_trained(self) -> Self:
+        if self.name == "trained" and self.type != "trained":
+            raise ValueError("name: trained is the checkpoint's own scaling; choose another")
+        return self
+
     @property
     def factor_label(self) -> str:
         """The factor as given: a number, "auto", or "" where there is none."""
@@ -75,7 +81,10 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 }
 
 
-def _bare_name(entry: Any) -> Any:
+def _as_settings(entry: Any) -> Any:
+    """A bare name, or a strategy made in Python, as an entry's settings."""
+    if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
+        return entry.model_dump()
     return {"type": entry} if isinstance(entry, str) else entry
 
 
@@ -85,7 +94,7 @@ else:
     _ByType = Annotated[Union[*ENTRIES.values()], Field(discriminator="type")]
     AnyEntry = Annotated[
         _ByType,
-        BeforeValidator(_bare_name, json_schema_input_type=Literal["trained", "none"] | _ByType),
+        BeforeValidator(_as_settings, json_schema_input_type=Literal["trained", "none"] | _ByType),
     ]
 
 
@@ -129,6 +138,12 @@ class SweepConfig(Frozen):
         0.02, description="usable length: nats above the value at the window that still pass"
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+
+    @model_validator(mode="after")
+    def _protocols_are_unique(self) -> Self:
+        if len(set(self.protocols)) < len(self.protocols):
+            raise ValueError(f"protocols: {', '.join(self.protocols)} names one twice")
+        return self
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

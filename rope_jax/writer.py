@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,12 @@ class JsonLinesWriter:
         self._file = path.open("a", buffering=1)
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        # JSON has no infinity and no nan: null stands for them
+        finite = {
+            k: None if isinstance(v, float) and not math.isfinite(v) else v
+            for k, v in values.items()
+        }
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
 
     def close(self) -> None:
         self._file.close()

@@ -841,6 +841,7 @@ def test_bad_sweeps(complaint, text, message):
         ("scalings: [{type: pi, factor: 2, name: a/b}]", "scalings.0.name", "not a/b"),
         ("protocols: []", "protocols", "at least 1"),
         ("protocols: [same]", "protocols.0", "'same_tokens'"),
+        ("protocols: [same_tokens, same_tokens]", "protocols", "same_tokens"),
         ("bos: always", "bos", "'every_window'"),
         ("split: train", "split", "'test' or 'validation', not train"),
         ("tolerance: 0", "tolerance", "greater than 0"),

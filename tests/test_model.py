@@ -4,7 +4,6 @@ Shapes: B batch, T length, D model, N heads, K key-value heads, G = N/K, H head 
 d rotary dimension.
 """
 
-import contextlib
 import functools
 import typing
 
@@ -54,10 +53,8 @@ def turn(x, inv_freq, m, positions, layout):
     d = 2 * inv_freq.shape[-1]
     first = slice(0, d // 2) if layout == "half" else slice(0, d, 2)
     second = slice(d // 2, d) if layout == "half" else slice(1, d, 2)
-    # Pairs as complex numbers.
-    turned = (x[..., first] + 1j * x[..., second]) * (m[:, None, None] * np.exp(1j * angles))[
-        :, :, None
-    ]
+    by = m[:, None, None] * np.exp(1j * angles)
+    turned = (x[..., first] + 1j * x[..., second]) * by[:, :, None]  # pairs as complex numbers
     out = x.copy()
     out[..., first], out[..., second] = turned.real, turned.imag
     return out
@@ -171,11 +168,17 @@ def by_row_with_query_scale(width):
     return Rotary(Frequencies(*leaves), scale)
 
 
-def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-    model = LanguageModel(config, V, layout)
-    nll = jax.jit(model.nll)(loud_params(model), *text(), positions, segment_ids, rotary)
-    assert nll.dtype == jnp.float32
-    return np.asarray(nll)
+@pytest.fixture
+def nll_of(compiled_quickly):
+    def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
+        model = LanguageModel(config, V, layout)
+        params = loud_params(model)
+        with compiled_quickly():
+            nll = jax.jit(model.nll)(params, *text(), positions, segment_ids, rotary)
+        assert nll.dtype == jnp.float32
+        return np.asarray(nll)
+
+    return nll_of
 
 
 def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
@@ -190,8 +193,13 @@ def plain():
     """A jitted nll(tokens, targets, positions, segment_ids) of PLAIN."""
     model = LanguageModel(PLAIN, V)
     params, rotary = loud_params(model), Rotary.shared(frequencies(8))
-    nll = jax.jit(model.nll)
-    return lambda *args: np.asarray(nll(params, *args, rotary))
+    jitted = jax.jit(model.nll)
+
+    def nll(tokens, targets, positions, segment_ids):
+        positions = np.broadcast_to(positions, (B, T))  # one compilation for all
+        return np.asarray(jitted(params, tokens, targets, positions, segment_ids, rotary))
+
+    return nll
 
 
 # Against the reference
@@ -202,14 +210,14 @@ def test_plain(plain):
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_full_with_frequencies_of_its_own_in_every_layer(layers):
+def test_full_with_frequencies_of_its_own_in_every_layer(layers, nll_of):
     # Rotating 8 of 12 dimensions; one layer without rotation; documents kept apart.
     config, inputs = with_fields(FULL, layers=layers), (by_layer(8), POSITIONS, SEGMENTS)
     assert_agrees(nll_of(config, *inputs), config, *inputs)
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
+def test_frequencies_by_row_query_scale_and_jumping_positions(layers, nll_of):
     # Positions jump both ways: the mask goes by place in the window.
     config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
     inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
@@ -253,17 +261,9 @@ def test_packed_documents_are_as_if_alone(plain):
     np.testing.assert_allclose(packed[:, second], alone, atol=2e-5)
 
 
-@contextlib.contextmanager
-def compiled_quickly():
-    """XLA at its least: a third of the compilation time, and the same arithmetic."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
-def loss_and_gradients(config):
+def loss_and_gradients(compiled_quickly, **fields):
     # Short, and two layers: what is compared does not depend on it, and compiling does.
-    config = with_fields(config, num_hidden_layers=2)
+    config = with_fields(PLAIN, num_hidden_layers=2, num_key_value_heads=2, **fields)
     model = LanguageModel(config, V)
     rotary = jax.tree.map(lambda leaf: leaf[:2], by_layer(8))
 
@@ -276,13 +276,13 @@ def loss_and_gradients(config):
 
 
 @pytest.fixture(scope="module")
-def unrolled():
-    return loss_and_gradients(FULL)
+def unrolled(compiled_quickly):
+    return loss_and_gradients(compiled_quickly)
 
 
 @pytest.mark.parametrize("fields", [{"layers": "scanned"}, {"remat": True}], ids=str)
-def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
-    loss, gradients = loss_and_gradients(with_fields(FULL, **fields))
+def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled, compiled_quickly):
+    loss, gradients = loss_and_gradients(compiled_quickly, **fields)
     assert loss == pytest.approx(float(unrolled[0]), abs=1e-6)
     for (path, found), wanted in zip(
         jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(unrolled[1]), strict=True
@@ -292,7 +292,7 @@ def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
         np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-4, err_msg=name)
 
 
-def test_bfloat16_is_close_to_float32(plain):
+def test_bfloat16_is_close_to_float32(plain, nll_of):
     # Far positions: angles made in bfloat16 would be nowhere near.
     positions = POSITIONS + 100_000
     full = plain(*text(), positions, None)
@@ -302,9 +302,10 @@ def test_bfloat16_is_close_to_float32(plain):
     assert error.max() < 0.3
 
 
-def test_fresh_parameters():
+def test_fresh_parameters(compiled_quickly):
     with compiled_quickly():
         params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
+    params = jax.device_get(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path)
         assert leaf.dtype == jnp.float32, name
@@ -330,8 +331,8 @@ def shapes(config):
 
 @functools.cache
 def gradient_program(config):
-    """The program that differentiates the loss, before XLA."""
-    model = LanguageModel(config, V)
+    """The program that differentiates a one-layer model's loss, before XLA."""
+    model = LanguageModel(with_fields(config, num_hidden_layers=1), V)
     width = config.heads_width
 
     def loss(params):

@@ -249,10 +249,13 @@ class _Sweep:
     def _check_it_does_something(self, entry: SweepEntry) -> None:
         """A scaling that silently does nothing is this field's commonest bug."""
         scaling = entry.at(self.lengths[-1], self.window, self.trained)
+        try:
+            frequencies = scaling.frequencies(self.geometry, seq_len=self.lengths[-1])
+        except ValueError as error:
+            raise UserError(f"scalings: {entry.label}: {error}") from None
         factor = getattr(scaling, "factor", 1.0)
         if factor <= 1:
             return
-        frequencies = scaling.frequencies(self.geometry, seq_len=self.lengths[-1])
         plain = NoScaling().frequencies(self.geometry)
         if all(np.array_equal(a, b) for a, b in zip(frequencies, plain, strict=True)):
             raise UserError(

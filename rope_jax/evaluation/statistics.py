@@ -42,7 +42,8 @@ def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> E
     """mean(one) − mean(other) over the same scored tokens, document by document."""
     if not np.array_equal(one.tokens, other.tokens):
         raise ValueError("tokens: a paired difference needs the same scored tokens on both sides")
-    return _ratio(one.nll - other.nll, one.tokens, resamples, seed)
+    with np.errstate(invalid="ignore"):  # inf less inf is nan: unknown, and said so
+        return _ratio(one.nll - other.nll, one.tokens, resamples, seed)
 
 
 def usable_length(

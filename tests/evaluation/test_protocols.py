@@ -275,6 +275,21 @@ def test_the_fingerprint_is_of_what_is_scored_not_of_what_stands_before():
         assert prints(docs, protocol) == prints(docs, protocol, bos="every_window")
 
 
+def test_the_fingerprint_is_of_places_in_the_text():
+    # The same tokens of the same texts, counted with and without a document-start token before.
+    docs = documents(6)
+    _, with_start = streams_of(docs)
+    _, without = streams_of(docs, "none")
+    windows = windows_of(without, "same_tokens", 64)
+    shifted = windows._replace(start=windows.start + 1)
+    bucket = Bucket(61, 64)
+    one = scored(without, windows, 64, bucket, "none")
+    np.testing.assert_array_equal(one, scored(with_start, shifted, 64, bucket))
+    wanted = fingerprint(without, windows, bucket, "none")
+    assert fingerprint(with_start, shifted, bucket, "document") == wanted
+    assert fingerprint(with_start, windows, bucket, "document") != wanted
+
+
 # Which documents
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config import validate
+from rope_jax.errors import UserError
 from rope_jax.evaluation.perplexity import Measurement, SweepResult
 from rope_jax.evaluation.protocols import Bucket
 from rope_jax.evaluation.results import Origin, Row, rows, summary, write
@@ -209,7 +210,7 @@ def test_another_curve_may_not_pass_for_the_trained_one():
     only = {"scalings": [{"type": "pi", "factor": "auto", "name": "trained"}]}
     try:
         result = result_of([measurement("trained", 64, 0.25)], **only)
-    except Exception:  # refusing the name is an answer too
+    except UserError:  # refusing the name is an answer too
         return
     curve = summary(result, ORIGIN)["curves"]["trained"]
     assert curve["difference_from_trained_nats"] == {}
@@ -305,23 +306,27 @@ def test_a_perplexity_too_large_for_a_float_leaves_its_nll(tmp_path):
     assert line["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
 
 
-@pytest.mark.parametrize("name", ["results.csv", "results.jsonl", "summary.json"])
-def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, name):
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
+    names = ["results.csv", "results.jsonl", "summary.json"]  # in the order they are written
     table, about = rows(result, ORIGIN), summary(result, ORIGIN)
-    write(tmp_path, table[:1], {"old": True})
-    old = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    # The disk is full from some byte of the file in question on.
-    sizes = {
-        "results.csv": (table * 50, {}, 4096),
-        "results.jsonl": (table * 20, {}, 4096 + len(old["results.csv"]) * 40),
-        "summary.json": (table[:1], about | {"long": "x" * 10_000}, 4096),
-    }
-    new_table, new_about, limit = sizes[name]
+    (tmp_path / "old").mkdir()
+    write(tmp_path / "old", table[:1], about)
+    old = [(tmp_path / "old" / name).read_text() for name in names]
+    (tmp_path / "new").mkdir()
+    about |= {"long": "x" * 100_000}
+    write(tmp_path / "new", table * 20, about)
+    new = [(tmp_path / "new" / name).read_text() for name in names]
+    sizes = [0, *map(len, new)]
+    assert sizes == sorted(sizes)
+    # The disk is full halfway through the file in question, not before.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = (sizes[fails] + sizes[fails + 1]) // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write(tmp_path, new_table, new_about)
+            write(tmp_path / "old", table * 20, about)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert (tmp_path / name).read_text() == old[name]
+    found = [(tmp_path / "old" / name).read_text() for name in names]
+    assert found == new[:fails] + old[fails:]

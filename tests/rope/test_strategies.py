@@ -266,8 +266,12 @@ def test_yarn_keeps_what_turns_fast_and_interpolates_what_turns_slowly(
     ],
 )
 def test_yarn_with_a_ramp_outside_the_pairs(geometry, beta_fast, beta_slow, truncate):
-    # Both ends on one side: clamped, they change places, and the ramp may run backwards.
-    assert_ramp_as_described(geometry, beta_fast, beta_slow, truncate)
+    # Both ends on one side: clamped, they change places, and the ramp would run backwards.
+    settings = {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
+    with pytest.raises(
+        ValueError, match=rf"^beta_fast, beta_slow: no pair turns between {beta_slow}"
+    ):
+        scaling("yarn", 4, **settings).frequencies(geometry)
 
 
 def test_yarn_attention_factor_is_m_itself():

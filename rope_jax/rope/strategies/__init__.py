@@ -30,8 +30,8 @@ def parse_scaling(settings: dict[str, Any]) -> Scaling:
 
     Bad settings: a ValueError of one line that names the field.
     """
-    if not isinstance(settings, dict) or settings.get("type") not in STRATEGIES:
-        given = settings.get("type") if isinstance(settings, dict) else settings
+    given = settings.get("type") if isinstance(settings, dict) else settings
+    if not isinstance(settings, dict) or given not in list(STRATEGIES):
         raise ValueError(f"type: {given!r} is not a scaling; there are {', '.join(STRATEGIES)}")
     try:
         return _ADAPTER.validate_python(settings)

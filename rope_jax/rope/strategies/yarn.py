@@ -63,6 +63,15 @@ class YaRNScaling(Scaling):
         if geometry.base == 1:
             raise ValueError("base: yarn needs a base above 1 (all pairs turn alike at base 1)")
         low, high = self.ramp_ends(geometry)
+        if low > high:
+            # The clamps above have crossed: a ramp from here would run backwards, and leave fast
+            # pairs interpolated or slow ones as they are. Other code does so silently.
+            turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
+            raise ValueError(
+                f"beta_fast, beta_slow: no pair turns between {self.beta_slow:g} and "
+                f"{self.beta_fast:g} times in train_length {geometry.train_length}; the pairs "
+                f"turn {turns[-1]:.3g} to {turns[0]:.3g} times"
+            )
         if low == high:
             high += 0.001
         ramp = np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
