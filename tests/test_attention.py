@@ -10,6 +10,8 @@ import pytest
 
 from rope_jax.attention import BACKENDS
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 H = 8
 
 
@@ -107,13 +109,12 @@ def influence(attention, q, k, v, segment_ids):
 
 
 @pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
-def test_nothing_is_seen_of_later_tokens_or_other_segments(attention, segments, compiled_quickly):
+def test_nothing_is_seen_of_later_tokens_or_other_segments(attention, segments):
     length = 130  # three chunks
     q, k, v, segment_ids = inputs(length, 4, 2, batch=1)
     if not segments:
         segment_ids = None
-    with compiled_quickly():
-        of_q, of_k, of_v = influence(attention, q, k, v, segment_ids)
+    of_q, of_k, of_v = influence(attention, q, k, v, segment_ids)
     visible = np.tri(length, dtype=bool)
     if segments:
         assert segment_ids[0, -1] >= 3

@@ -794,7 +794,7 @@ def test_entries_replace_the_trained_scaling(read):
         ),
         (
             "scalings: [trained, {type: pi, factor: 2, name: trained}]",
-            "scalings: trained stands twice; give a name",
+            "scalings.1: name: trained is the checkpoint's own scaling; choose another",
         ),
         ("scalings: [none, none, trained]", "scalings: none stands twice; give a name"),
         (

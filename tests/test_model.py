@@ -17,6 +17,8 @@ from rope_jax.model import LanguageModel
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from rope_jax.schema import ModelConfig
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 V, B, T, L = 61, 3, 70, 3  # L = B: mixing the two up must show; T is past one attention chunk
 
 PLAIN = ModelConfig(
@@ -168,17 +170,11 @@ def by_row_with_query_scale(width):
     return Rotary(Frequencies(*leaves), scale)
 
 
-@pytest.fixture
-def nll_of(compiled_quickly):
-    def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-        model = LanguageModel(config, V, layout)
-        params = loud_params(model)
-        with compiled_quickly():
-            nll = jax.jit(model.nll)(params, *text(), positions, segment_ids, rotary)
-        assert nll.dtype == jnp.float32
-        return np.asarray(nll)
-
-    return nll_of
+def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
+    model = LanguageModel(config, V, layout)
+    nll = jax.jit(model.nll)(loud_params(model), *text(), positions, segment_ids, rotary)
+    assert nll.dtype == jnp.float32
+    return np.asarray(nll)
 
 
 def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
@@ -210,14 +206,14 @@ def test_plain(plain):
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_full_with_frequencies_of_its_own_in_every_layer(layers, nll_of):
+def test_full_with_frequencies_of_its_own_in_every_layer(layers):
     # Rotating 8 of 12 dimensions; one layer without rotation; documents kept apart.
     config, inputs = with_fields(FULL, layers=layers), (by_layer(8), POSITIONS, SEGMENTS)
     assert_agrees(nll_of(config, *inputs), config, *inputs)
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_frequencies_by_row_query_scale_and_jumping_positions(layers, nll_of):
+def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
     # Positions jump both ways: the mask goes by place in the window.
     config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
     inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
@@ -261,7 +257,7 @@ def test_packed_documents_are_as_if_alone(plain):
     np.testing.assert_allclose(packed[:, second], alone, atol=2e-5)
 
 
-def loss_and_gradients(compiled_quickly, **fields):
+def loss_and_gradients(**fields):
     # Short, and two layers: what is compared does not depend on it, and compiling does.
     config = with_fields(PLAIN, num_hidden_layers=2, num_key_value_heads=2, **fields)
     model = LanguageModel(config, V)
@@ -271,18 +267,17 @@ def loss_and_gradients(compiled_quickly, **fields):
         return model.nll(params, *args).mean()
 
     inputs = [x[:, :20] for x in (*text(), POSITIONS, SEGMENTS)]
-    with compiled_quickly():
-        return jax.jit(jax.value_and_grad(mean))(loud_params(model), *inputs, rotary)
+    return jax.jit(jax.value_and_grad(mean))(loud_params(model), *inputs, rotary)
 
 
 @pytest.fixture(scope="module")
-def unrolled(compiled_quickly):
-    return loss_and_gradients(compiled_quickly)
+def unrolled():
+    return loss_and_gradients()
 
 
 @pytest.mark.parametrize("fields", [{"layers": "scanned"}, {"remat": True}], ids=str)
-def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled, compiled_quickly):
-    loss, gradients = loss_and_gradients(compiled_quickly, **fields)
+def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
+    loss, gradients = loss_and_gradients(**fields)
     assert loss == pytest.approx(float(unrolled[0]), abs=1e-6)
     for (path, found), wanted in zip(
         jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(unrolled[1]), strict=True
@@ -292,7 +287,7 @@ def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled, compiled_qu
         np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-4, err_msg=name)
 
 
-def test_bfloat16_is_close_to_float32(plain, nll_of):
+def test_bfloat16_is_close_to_float32(plain):
     # Far positions: angles made in bfloat16 would be nowhere near.
     positions = POSITIONS + 100_000
     full = plain(*text(), positions, None)
@@ -302,9 +297,8 @@ def test_bfloat16_is_close_to_float32(plain, nll_of):
     assert error.max() < 0.3
 
 
-def test_fresh_parameters(compiled_quickly):
-    with compiled_quickly():
-        params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
+def test_fresh_parameters():
+    params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
     params = jax.device_get(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path)
@@ -384,17 +378,17 @@ def test_field_changes_the_program(field):
     assert sign in gradient_program(with_fields(PLAIN, **{field: value}))
 
 
-@pytest.mark.parametrize("name", typing.get_args(ModelConfig.model_fields["attention"].annotation))
-def test_attention_is_taken_by_its_name(name, monkeypatch):
+def test_attention_is_taken_by_its_name(monkeypatch):
+    choices = typing.get_args(ModelConfig.model_fields["attention"].annotation)
+    assert set(choices) == set(attention.BACKENDS)
     called = []
 
     def recorded(q, k, v, segment_ids):
-        called.append((q.shape, k.shape, segment_ids.shape))
-        return v.repeat(q.shape[2] // k.shape[2], axis=2)
+        called.append((q.shape, k.shape, v.shape, segment_ids.shape))
+        return q
 
-    monkeypatch.setattr("rope_jax.model.BACKENDS", {name: recorded})
-    assert name in attention.BACKENDS
-    model = LanguageModel(with_fields(FULL, attention=name), V)
+    monkeypatch.setitem(attention.BACKENDS, "recorded", recorded)
+    model = LanguageModel(FULL.model_copy(update={"attention": "recorded"}), V)
     arguments = (*text(), POSITIONS, SEGMENTS, Rotary.shared(frequencies(12)))
     jax.eval_shape(model.nll, loud_params(model), *arguments)
-    assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T))] * L
+    assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T, 2, 12), (B, T))] * L
