@@ -28,8 +28,8 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
 
-    def prepare(self, config: Config) -> None:
-        """Make the folder, or accept one that holds this very config; refuse any other."""
+    def refuse_another(self, config: Config) -> None:
+        """UserError unless the folder is absent, empty, or holds this very config."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; choose another name")
         if self.config_file.exists():
@@ -41,6 +41,9 @@ class RunDirectory:
                 )
         elif self.path.exists() and any(self.path.iterdir()):
             raise UserError(f"{self.path}: is not empty and no run; choose another name")
+
+    def prepare(self, config: Config) -> None:
+        """Make the folder, with its config."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             write_text(self.config_file, dump(config))

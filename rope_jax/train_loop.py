@@ -47,10 +47,11 @@ def stage_spans(config: Config) -> list[Span]:
 def train(config: Config, console: Console) -> RunDirectory:
     """Train, or go on from the newest checkpoint of the same run; returns its directory."""
     run = RunDirectory(Path(config.runs_dir) / config.name)
-    run.prepare(config)
+    run.refuse_another(config)
     with console.status("opening the corpus (read and tokenised the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
     _check_texts(config, corpus)
+    run.prepare(config)  # not before: what fails above leaves nothing behind
     with contextlib.ExitStack() as stack:
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
@@ -106,7 +107,8 @@ class Trainer:
                 if span.end > done:
                     state = self._stage(span, max(done, span.begin), state, show)
         minutes = (time.perf_counter() - start) / 60
-        self.console.print(f"trained to step {total} in {minutes:.1f} minutes", highlight=False)
+        took = f" in {minutes:.1f} minutes" if done < total else " before"
+        self.console.print(f"trained to step {total}{took}", highlight=False)
         if self.validation_loss is not None:
             self.console.print(
                 f"validation loss {self.validation_loss:.4f} nats a token, "
