@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rope_jax import cli
 from rope_jax.config import dump, load
+from rope_jax.host_memory import keep_freed_memory
 from rope_jax.sweep_schema import SweepConfig
 
 
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> None:
 
     run = RunDirectory(Path(arguments.run))
     training = run.load_config()
+    keep_freed_memory()
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rope_jax import cli
 from rope_jax.config import dump, load
+from rope_jax.host_memory import keep_freed_memory
 from rope_jax.schema import Config
 
 
@@ -22,6 +23,7 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
+    keep_freed_memory()
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 

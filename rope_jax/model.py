@@ -158,6 +158,13 @@ class LanguageModel:
         rotary: Rotary,
     ) -> Float[Array, "B*T D"]:
         """The last layer's output, normed. segment_ids None: each row is one document."""
+        layers = self.config.num_hidden_layers
+        for leaf in jax.tree.leaves(rotary):
+            if leaf.shape[0] not in (1, layers):
+                raise ValueError(
+                    f"rotary: a leaf has shape {leaf.shape}; its first axis must be 1 or the "
+                    f"{layers} layers"
+                )
         ends = nnx.merge(self._ends_graph, {k: v for k, v in params.items() if k != "layers"})
         x = ends.embed_tokens(tokens.reshape(-1))
         # float32, before any layer: a bfloat16 position is wrong from 257 on

@@ -60,6 +60,7 @@ def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule
     elif optim.schedule == "linear":
         decay = optax.linear_schedule(peak, final, decay_steps)
     else:
-        stable = round(decay_steps * (1 - optim.decay_fraction))
+        # one step at least: the rate always arrives at its last value
+        stable = min(round(decay_steps * (1 - optim.decay_fraction)), decay_steps - 1)
         decay = optax.linear_schedule(peak, final, decay_steps - stable, transition_begin=stable)
     return optax.join_schedules([warmup, decay], [optim.warmup_steps])

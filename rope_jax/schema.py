@@ -178,7 +178,9 @@ class OptimConfig(Frozen):
     )
     warmup_steps: NonNegativeInt = Field(100, description="steps of linear warm-up from 0")
     final_lr_fraction: Fraction = Field(0.1, description="last learning rate / peak")
-    decay_fraction: Fraction = Field(0.2, description="wsd: share of the steps that decay")
+    decay_fraction: Fraction = Field(
+        0.2, description="wsd: share of the steps after warm-up that decay"
+    )
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
         0.1, description="on matrices; not on norms or embeddings"
     )

@@ -392,3 +392,15 @@ def test_attention_is_taken_by_its_name(monkeypatch):
     arguments = (*text(), POSITIONS, SEGMENTS, Rotary.shared(frequencies(12)))
     jax.eval_shape(model.nll, loud_params(model), *arguments)
     assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T, 2, 12), (B, T))] * L
+
+
+def test_frequencies_of_another_number_of_layers_are_refused():
+    model = LanguageModel(ModelConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=3), 5)
+    shared = Rotary.shared(Frequencies.from_float64(np.ones(1)))
+    two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), shared)
+    tokens = np.zeros((1, 4), np.int32)
+    with pytest.raises(ValueError, match="its first axis must be 1 or the 3 layers"):
+        jax.eval_shape(
+            lambda params: model.nll(params, tokens, tokens, tokens, None, two),
+            jax.eval_shape(lambda: model.init(0)),
+        )

@@ -37,7 +37,9 @@ def parse_scaling(settings: dict[str, Any]) -> Scaling:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"][1:]) or settings["type"]
+        if first["type"] == "value_error":  # a check of ours, which names the fields itself
+            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
+        field = ".".join(str(part) for part in first["loc"][1:])
         fields = ", ".join(STRATEGIES[settings["type"]].model_fields)
         hint = f"; {settings['type']} has {fields}" if first["type"] == "extra_forbidden" else ""
         raise ValueError(f"{field}: {first['msg']} (got {first['input']!r}){hint}") from None
