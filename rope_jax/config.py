@@ -190,7 +190,7 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     if error["type"] == "model_type":
         return f"{key}: should hold keys of its own, not {_shown(error['input'])}"
     message = error["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
+    message = message[:1].lower() + message[1:].replace("valid tuple", "list")
     if error["type"] == "value_error":  # a check of ours, which names the values itself
         return f"{key}: {message}" if key else message
     return f"{key}: {message}, not {_shown(error['input'])}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -14,14 +15,17 @@ from matplotlib.ticker import FuncFormatter
 
 from rope_jax.evaluation.results import Row
 
-# Okabe and Ito's colours: told apart by colour-blind readers too. One a scaling type, always.
+# Okabe and Ito's colours: told apart by colour-blind readers too. One a scaling type; types that
+# are not named here take the rest in turn.
 _COLOURS = {
     "trained": "#000000",
-    "none": "#000000",
+    "none": "#999999",
     "pi": "#E69F00",
     "ntk": "#0072B2",
     "yarn": "#D55E00",
 }
+_MORE_COLOURS = ("#009E73", "#CC79A7", "#56B4E9", "#F0E442")
+_MARKERS = "os^Dv<>P"
 _TITLES = {
     "same_tokens": "the same tokens at every length",
     "whole_window": "every token of the window",
@@ -47,11 +51,12 @@ def curve(
         layout="constrained",
     )
     names = list(dict.fromkeys(row.name for row in rows))
+    styles = _styles(rows)
     limits = _limits(rows, truncation)
     for axis, protocol in zip(axes[0], panels, strict=True):
         shown = [row for row in rows if row.protocol == protocol]
         for name in names:
-            _line(axis, name, [row for row in shown if row.name == name])
+            _line(axis, name, styles[name], [row for row in shown if row.name == name])
         _scales(axis, sorted({row.last_position for row in shown}), limits)
         _mark_window(axis, window)
         if truncation is not None and protocol == "same_tokens":
@@ -68,15 +73,32 @@ def curve(
     temporary.replace(path)
 
 
-def _line(axis: Axes, name: str, rows: Sequence[Row]) -> None:
+def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
+    """By curve: colour by type, dashes for a fixed factor, a marker for each curve of a type."""
+    last = {row.name: row for row in rows}
+    kinds = {name: name if name == "trained" else row.scaling for name, row in last.items()}
+    unnamed = [kind for kind in dict.fromkeys(kinds.values()) if kind not in _COLOURS]
+    more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unnamed)}
+    seen: dict[str, int] = {}
+    styles = {}
+    for name, kind in kinds.items():
+        nth = seen[kind] = seen.get(kind, -1) + 1
+        fixed = last[name].factor is not None and not last[name].auto and kind != "trained"
+        styles[name] = {
+            "color": (_COLOURS | more)[kind],
+            "linestyle": "--" if fixed else "-",
+            "marker": _MARKERS[nth % len(_MARKERS)],
+        }
+    return styles
+
+
+def _line(axis: Axes, name: str, style: dict[str, Any], rows: Sequence[Row]) -> None:
     if not rows:
         return
     x = [row.last_position for row in rows]
-    colour = _COLOURS["trained" if name == "trained" else rows[-1].scaling]
-    style = "--" if rows[-1].factor is not None and not rows[-1].auto else "-"
     middle, low, high = _perplexity(rows)
-    axis.plot(x, middle, style, color=colour, marker="o", ms=3.5, label=name)
-    axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+    axis.plot(x, middle, ms=3.5, label=name, **style)
+    axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _perplexity(rows: Sequence[Row]) -> np.ndarray:

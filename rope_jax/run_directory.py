@@ -56,14 +56,23 @@ class RunDirectory:
             raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
 
-    def load_environment(self) -> dict[str, Any]:
-        """What `write_environment` wrote."""
+    def check_corpus(self, corpus: Corpus) -> None:
+        """UserError if the texts are not those the run began with.
+
+        A test split is one only of the corpus that the run was trained on.
+        """
         try:
-            return json.loads(self.environment_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            content = json.loads(self.environment_file.read_text(encoding="utf-8"))
+            fingerprint = content["corpus"]["fingerprint"]
+        except (OSError, ValueError, KeyError, TypeError):
             raise UserError(
                 f"{self.environment_file}: missing or damaged; train the run again"
             ) from None
+        if fingerprint != corpus.fingerprint:
+            raise UserError(
+                f"{self.path}: the corpus has changed since the run began (other files, or "
+                "another Python): its test split may hold what the model was trained on"
+            )
 
     def write_environment(self, corpus: Corpus) -> None:
         """What a figure's reader needs to make the run again."""

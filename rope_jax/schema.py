@@ -237,7 +237,7 @@ class Config(Frozen):
 
     name: FolderName = Field(description="the run directory's name")
     runs_dir: str = Field("runs", description="where run directories are made")
-    seed: NonNegativeInt = Field(0, description="of the weights and of the batches")
+    seed: int = Field(0, ge=0, lt=2**32, description="of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between two logged lines")
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
@@ -280,6 +280,15 @@ class Config(Frozen):
         """The scaling in force at a stage: its own, or the last one given before it."""
         given = [s.scaling for s in self.stages[: stage + 1] if s.scaling is not None]
         return given[-1] if given else self.rope.scaling
+
+    def stage_at(self, step: int) -> int:
+        """The stage that a checkpoint after global step `step` ended in."""
+        end = 0
+        for number, stage in enumerate(self.stages):
+            end += stage.steps
+            if step <= end:
+                return number
+        raise ValueError(f"step {step} is past the last stage's end, {end}")
 
     def schedule_spans(self) -> list[tuple[int, int]]:
         """[first, last) stages of each learning-rate schedule."""

@@ -26,7 +26,7 @@ def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None
         )
     if not about["reliable"]:
         console.print(
-            f"intervals are unreliable: {about['documents']} documents are fewer than 20",
+            f"intervals are unreliable below 20 documents; here: {about['documents']}",
             style="yellow",
         )
 
@@ -36,11 +36,13 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(row.name for row in rows))
     columns = [row for row in rows if row.name == names[0]]
     by_position = rows[0].protocol == "per_position"
-    tokens = sum(row.tokens for row in columns) if by_position else columns[0].tokens
+    counts = [sum(r.tokens for r in columns)] if by_position else [r.tokens for r in columns]
+    # whole windows of every length rarely cover the same tokens
+    tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=f"perplexity, {rows[0].protocol}: {tokens:,} tokens of {rows[0].documents} documents",
+        title=f"perplexity, {rows[0].protocol}: {tokens} tokens of {rows[0].documents} documents",
         caption=f"position in windows of {rows[0].length} tokens"
         if by_position
         else "context length",
@@ -57,7 +59,9 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
         table.add_column("usable", justify="right", no_wrap=True)
     for name in names:
         cells = [_cell(row) for row in rows if row.name == name]
-        table.add_row(name, *cells, *([_usable(about["curves"][name])] if has_summary else []))
+        if has_summary:
+            cells.append(_usable(about["curves"][name], about["documents"]))
+        table.add_row(name, *cells)
     if has_summary:
         # dropping all but the last window of the text gives this, whatever its length
         kept = f"{about['perplexity_at_window']:.2f}"
@@ -69,7 +73,7 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
 def _cell(row: Row) -> str:
     if not math.isfinite(row.ci_low):
         return _perplexity(row.nll)
-    half = (math.exp(min(row.ci_high, 700)) - math.exp(row.ci_low)) / 2
+    half = (math.exp(min(row.ci_high, 700)) - math.exp(min(row.ci_low, 700))) / 2
     return f"{_perplexity(row.nll)}\n[dim]±{half:.2g}[/]"
 
 
@@ -80,8 +84,10 @@ def _perplexity(nll: float) -> str:
     return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
-def _usable(curve: dict[str, Any]) -> str:
+def _usable(curve: dict[str, Any], documents: int) -> str:
     usable = curve["usable_length"]
+    if documents < 2:  # no interval, so nothing can be said
+        return "–"
     if usable is None:
         return "none"
     return f"{'≥ ' if curve['usable_length_is_last_tested'] else ''}{usable:,}"

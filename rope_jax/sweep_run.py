@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rope_jax.checkpoint import newest_params
 from rope_jax.config import dump
-from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.data.tokens import ByteTokenizer, open_corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
@@ -20,7 +20,7 @@ from rope_jax.evaluation.results import Origin, Row, rows, summary, write
 from rope_jax.model import LanguageModel
 from rope_jax.plots import curve
 from rope_jax.report import device_line, facts, scaling_line
-from rope_jax.rope import Rotary
+from rope_jax.rope import Rotary, Scaling
 from rope_jax.run_directory import RunDirectory, write_text
 from rope_jax.schema import Config
 from rope_jax.sweep_report import tables
@@ -32,18 +32,25 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
     tokenizer = ByteTokenizer()
     corpus = open_corpus(training.data, tokenizer)
-    _check_corpus(run, corpus)
+    run.check_corpus(corpus)
     model = LanguageModel(training.model, tokenizer.vocab_size, training.rope.layout)
     step, params = newest_params(run.checkpoints, jax.eval_shape(lambda: model.init(0)))
-    last = len(training.stages) - 1
-    window, trained = training.stages[last].seq_len, training.stage_scaling(last)
-    _announce(console, run, training, config, step, window, trained)
+    # of the checkpoint's stage, which need not be the last: the run may still be going on
+    stage = training.stage_at(step)
+    window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+    split = getattr(corpus, config.split)
+    about_model = {
+        "checkpoint": f"{run.path}, step {step}, window {window} tokens, scaling {trained.type}",
+        "model": f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters",
+        "devices": device_line(training.model.dtype),
+        config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
+    }
+    _announce(console, training, config, window, trained, about_model)
 
     def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
         positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
         return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
 
-    split = getattr(corpus, config.split)
     columns = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[now]}"), console=console) as bar:
         task = bar.add_task("", total=None, now="")
@@ -114,24 +121,13 @@ def _write(
     folder.rename(done)
 
 
-def _check_corpus(run: RunDirectory, corpus: Corpus) -> None:
-    """The test split is only a test split of the corpus that the run was trained on."""
-    environment = run.load_environment()
-    if environment["corpus"]["fingerprint"] != corpus.fingerprint:
-        raise UserError(
-            f"{run.path}: the corpus has changed since training (another fingerprint: other "
-            "files, or another Python); its test split may hold what the model was trained on"
-        )
-
-
 def _announce(
     console: Console,
-    run: RunDirectory,
     training: Config,
     config: SweepConfig,
-    step: int,
     window: int,
-    trained: Any,
+    trained: Scaling,
+    about_model: dict[str, str],
 ) -> None:
     geometry, lengths = training.geometry, sweep_lengths(config, window)
     longest = lengths[-1]
@@ -146,11 +142,14 @@ def _announce(
         console,
         f"sweep {config.name} of {training.name}",
         {
-            "checkpoint": f"{run.path}, step {step}",
-            "window": f"{window} tokens",
+            **about_model,
             "lengths": ", ".join(map(str, lengths)),
             "protocols": ", ".join(config.protocols),
-            "devices": device_line(training.model.dtype),
             f"scalings at {longest}": lines,
         },
     )
+    if trained.type != "none":
+        console.print(
+            f"trained with {trained.type}: every other entry stands in its place, not on top of it",
+            style="dim",
+        )

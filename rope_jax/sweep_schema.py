@@ -148,6 +148,9 @@ class SweepConfig(Frozen):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         labels = [entry.label for entry in self.scalings]
+        taken = {"sweep.yaml", "results.csv", "results.jsonl", "summary.json", "curve.png"}
+        if taken & set(labels):
+            raise ValueError(f"scalings: {', '.join(taken & set(labels))} is a file of the results")
         twice = {label for label in labels if labels.count(label) > 1}
         if twice:
             raise ValueError(f"scalings: {', '.join(sorted(twice))} stands twice; give a name")

@@ -56,12 +56,15 @@ def train(config: Config, console: Console) -> RunDirectory:
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
         done = checkpoints.latest_step() or 0
+        if done:
+            run.check_corpus(corpus)
+        else:
+            run.write_environment(corpus)
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
         stack.callback(metrics.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
         tensorboard.text("config", f"```yaml\n{dump(config)}```")
-        run.write_environment(corpus)
         Trainer(config, corpus, checkpoints, [metrics, tensorboard], console).run(done, run.path)
     return run
 
@@ -142,11 +145,14 @@ class Trainer:
             unread = (step, metrics)
             last = step == span.end
             saves = last or step % self.config.checkpoint.every_steps == 0
-            if saves:  # what a checkpoint covers must be logged before it: resuming starts after
+            validates = last or step % self.config.validation.every_steps == 0
+            if saves or validates:
+                # What a checkpoint covers must be logged before it: resuming starts after it. And
+                # this step is not to be waited for while the clock stands still.
                 self._read(span, *unread, clock, show)
                 unread = None
             with clock.stopped():
-                if last or step % self.config.validation.every_steps == 0:
+                if validates and len(self.corpus.validation):
                     self._validate(stage, step, lambda b, p=state.params: sums(p, b, rotary))
                 if saves:
                     self.checkpoints.save(step, state)
@@ -287,4 +293,5 @@ def _check_texts(config: Config, corpus: Corpus) -> None:
         training_batch(
             corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1
         )
-        validation_batches(corpus.validation, seq_len=stage.seq_len, batch_size=1, batches=1)
+        if len(corpus.validation):
+            validation_batches(corpus.validation, seq_len=stage.seq_len, batch_size=1, batches=1)

@@ -50,11 +50,11 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """An event file in a directory of its own run."""
 
-    def __init__(self, directory: Path, resume_step: int = 0) -> None:
-        """Going on after `resume_step` hides what an earlier attempt logged past it."""
+    def __init__(self, directory: Path, resume_step: int | None = None) -> None:
+        """Going on after `resume_step` hides what earlier attempts logged past it."""
         self._writer = SummaryWriter(
             str(directory),
-            purge_step=resume_step + 1 if resume_step else None,
+            purge_step=None if resume_step is None else resume_step + 1,
             # files are named by host and second: two in one second would overwrite each other
             filename_suffix=f".{os.getpid()}.{next(_writers)}",
         )

@@ -141,3 +141,12 @@ def test_a_curve_that_leaves_the_page_does_not_take_the_others_along(draw, nll):
     low, high = axis.get_ylim()
     assert 1 < low < math.exp(0.9)
     assert math.exp(3.1) < high < math.exp(3.1) * 2
+
+
+def test_a_type_without_a_colour_of_its_own_and_two_curves_of_one_type(draw):
+    rows = [row("half-4", n, 1.0) for n in (16, 64)]
+    rows += [row("half-8", n, 1.5) for n in (16, 64)]
+    _, figure = draw(rows, truncation=None)
+    one, other = (lines_by_label(figure.axes[0])[name] for name in ("half-4", "half-8"))
+    assert one.get_color() == other.get_color()
+    assert one.get_marker() != other.get_marker()

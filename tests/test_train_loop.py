@@ -15,6 +15,8 @@ from rope_jax.run_directory import RunDirectory
 from rope_jax.schema import Config
 from rope_jax.train_loop import Trainer, stage_spans, train
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 
 def config(folder: Path, **changes: object) -> Config:
     """Two stages, the second longer and with PI; a text of its own."""
@@ -73,7 +75,9 @@ def lines(run: RunDirectory) -> list[dict]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Config, RunDirectory]:
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, compiled_quickly: None
+) -> tuple[Config, RunDirectory]:
     """A run that nothing interrupted."""
     config_ = config(tmp_path_factory.mktemp("whole"))
     return config_, train(config_, quiet())
@@ -176,6 +180,42 @@ def test_a_stage_longer_than_the_text_fails_before_the_first_step(
     with pytest.raises(UserError, match=r"stages\[1\].seq_len: windows of 100000 tokens"):
         train(config(tmp_path, stages=stages), quiet())
     assert not (tmp_path / "runs").exists()  # so that the mended config is not refused
+
+
+def test_a_text_that_changed_stops_the_run_from_going_on(
+    whole: tuple[Config, RunDirectory],
+) -> None:
+    config_, run = whole
+    text = Path(config_.data.files[0]).parent / "0.txt"  # type: ignore[union-attr]
+    before, environment = text.read_text(), run.environment_file.read_text()
+    text.write_text(before + "more")
+    try:
+        with pytest.raises(UserError, match="the corpus has changed since the run began"):
+            train(config_, quiet())
+    finally:
+        text.write_text(before)
+    assert run.environment_file.read_text() == environment
+
+
+def test_one_text_is_enough_without_validation(tmp_path: Path) -> None:
+    config_ = config(tmp_path, stages=[{"steps": 3, "seq_len": 16, "batch_size": 2}])
+    data = config_.data.model_copy(
+        update={
+            "files": [str(tmp_path / "texts" / "0.txt")],
+            "validation_fraction": 0.0,
+            "test_fraction": 0.0,
+        }
+    )
+    run = train(config_.model_copy(update={"data": data}), quiet())
+    assert [line["step"] for line in lines(run)] == [2, 3]
+    assert not any("validation/loss" in line for line in lines(run))
+
+
+def test_a_checkpoint_belongs_to_the_stage_it_was_made_in(tmp_path: Path) -> None:
+    config_ = config(tmp_path)
+    assert [config_.stage_at(step) for step in (1, 5, 6, 9)] == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="step 10 is past the last stage's end, 9"):
+        config_.stage_at(10)
 
 
 def test_stages_take_consecutive_steps(tmp_path: Path) -> None:

@@ -235,6 +235,12 @@ class _Sweep:
         shape = (size, length + 1)
         if shape not in self.compiled:
             example = jax.ShapeDtypeStruct(shape, np.int32)
+            made = jax.eval_shape(self.nll_fn, self.params, example, rotary)
+            if getattr(made, "shape", None) != (size, length) or made.dtype != np.float32:
+                raise UserError(
+                    f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
+                    f"float32 [{size}, {length}], the NLL of tokens[:, 1:]"
+                )
             self.compiled[shape] = self.nll_fn.lower(self.params, example, rotary).compile()
         started = time.perf_counter()
         rows = []

@@ -416,3 +416,17 @@ def test_a_strategy_may_be_given_as_it_is():
     settings = YaRNScaling(factor=4, beta_fast=16)
     result = run([settings.model_dump()], nll=cheap_nll)
     assert {m.scaling for m in result.measurements} == {settings}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda nll: nll[:, 1:],
+        lambda nll: jnp.pad(nll, ((0, 0), (0, 1))),
+        lambda nll: nll.mean(),
+        lambda nll: nll.astype(jnp.bfloat16),
+    ],
+)
+def test_a_model_that_returns_something_else_is_refused(wrong):
+    with pytest.raises(UserError, match=r"^nll_fn: returned .* it must return float32 \[\d+, 8\]"):
+        run(nll=lambda *args: wrong(cheap_nll(*args)))
