@@ -117,7 +117,7 @@ def scalars(directory):
     }
 
 
-def write_events(directory, steps, values, resume_step=0):
+def write_events(directory, steps, values, resume_step=None):
     writer = TensorBoardWriter(directory, resume_step)
     for step, value in zip(steps, values, strict=True):
         writer.scalars(step, {"train/loss": value, "half": value / 2})
@@ -145,6 +145,13 @@ def test_resuming_hides_what_an_earlier_attempt_logged_later(tmp_path, clock):
         (5, 51),
         (6, 61),
     ]
+
+
+def test_beginning_again_hides_an_attempt_that_saved_nothing(tmp_path, clock):
+    write_events(tmp_path, [1, 2], [10, 20], resume_step=0)
+    clock[0] += 1
+    write_events(tmp_path, [1], [11], resume_step=0)
+    assert scalars(tmp_path)["train/loss"] == [(1, 11)]
 
 
 def test_two_writers_in_one_second_have_a_file_each(tmp_path, clock):
