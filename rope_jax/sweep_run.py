@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from PIL import Image
+from matplotlib.image import imread
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -104,7 +104,7 @@ def _write(
         title=f"{training.name}, step {about['step']}: trained at {result.window} tokens, "
         f"{config.split} split, {result.documents} documents",
     )
-    figure = np.asarray(Image.open(folder / "curve.png").convert("RGB"))
+    figure = (imread(folder / "curve.png")[..., :3] * 255).round().astype(np.uint8)
     for name in dict.fromkeys(row.name for row in table):
         writer = TensorBoardWriter(folder / name)
         for row in table:

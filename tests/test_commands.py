@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from matplotlib.image import imread
 
 ROOT = Path(__file__).parents[1]
 TINY = [
@@ -98,8 +98,7 @@ def test_a_sweep_leaves_its_files(folder: Path) -> None:
     summary = json.loads((out / "summary.json").read_text())
     assert summary["window"] == 16
     assert summary["curves"]["trained"]["blow_up"]["16"]["value"] == 1
-    with Image.open(out / "curve.png") as figure:
-        assert figure.size[0] > 1000
+    assert imread(out / "curve.png").shape[1] > 1000
     for name in names:
         assert len(list((out / name).glob("events.out.tfevents.*"))) == 1
 
