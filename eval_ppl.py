@@ -8,6 +8,7 @@ from pathlib import Path
 from rope_jax import cli
 from rope_jax.config import dump, load
 from rope_jax.host_memory import keep_freed_memory
+from rope_jax.run_directory import RunDirectory
 from rope_jax.sweep_schema import SweepConfig
 
 
@@ -26,12 +27,10 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    # jax and datasets take seconds to import: help and config errors answer before it
-    from rope_jax.run_directory import RunDirectory
-
     run = RunDirectory(Path(arguments.run))
     training = run.load_config()
     keep_freed_memory()
+    # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 
     from rope_jax.sweep_run import sweep_run

@@ -84,7 +84,7 @@ def _computed_once(x: Array) -> Array:
     """x itself, kept from being computed again inside every rotation that reads it.
 
     XLA fuses cos and sin into their readers: two rotations a layer, forward and backward, which
-    made a training step on CPU four times slower. A barrier prevents it, but the CPU compiler
+    took 600 of a training step's 830 ms on CPU. A barrier prevents it, but the CPU compiler
     drops barriers before it fuses; there a product with the identity, exact in float32, stays.
     """
 
