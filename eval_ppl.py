@@ -10,6 +10,7 @@ from rope_jax.config import dump, load
 from rope_jax.host_memory import keep_freed_memory
 from rope_jax.run_directory import RunDirectory
 from rope_jax.sweep_schema import SweepConfig
+from rope_jax.user_cache import keep_compiled_programs
 
 
 def main(argv: list[str]) -> None:
@@ -30,6 +31,7 @@ def main(argv: list[str]) -> None:
     run = RunDirectory(Path(arguments.run))
     training = run.load_config()
     keep_freed_memory()
+    keep_compiled_programs()
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 

@@ -9,6 +9,7 @@ from rope_jax import cli
 from rope_jax.config import dump, load
 from rope_jax.host_memory import keep_freed_memory
 from rope_jax.schema import Config
+from rope_jax.user_cache import keep_compiled_programs
 
 
 def main(argv: list[str]) -> None:
@@ -24,6 +25,7 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     keep_freed_memory()
+    keep_compiled_programs()
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 

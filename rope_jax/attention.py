@@ -1,9 +1,12 @@
 """Causal attention: one signature, several backends, chosen by name.
 
-Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim.
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
+R = G·rows queries of one chunk, C keys that they can see.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,11 +23,13 @@ Attention = Callable[
 ]
 
 # Query rows are taken in at most this many chunks: each sees only the keys up to its own end, so
-# that nearly half of the work above the diagonal is never done. More chunks compile slower.
+# that nearly half of the work above the diagonal is never done. More chunks compile slower, and
+# smaller ones make products too small to be fast.
 _MAX_CHUNKS = 8
-_MIN_CHUNK = 64
+_MIN_CHUNK = 128
 
 
+@jax.custom_vjp
 def xla_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B T K H"],
@@ -34,38 +39,109 @@ def xla_attention(
     """softmax(q·kᵀ/√H)·v over keys at or before the query's index, and of its segment.
 
     The mask goes by index in the window, never by position id: positions may jump. Query head n
-    reads key-value head n // G. Softmax is float32. Memory: B·N·T·S/8 floats at a time.
+    reads key-value head n // G. Softmax is float32. Memory: B·N·T·S/8 floats at a time, and
+    more than half of B·N·T·S kept for the backward pass.
+
+    Differentiable in reverse, by hand: automatic differentiation pads the gradient of every
+    slice of k and v back to the whole, which took XLA on CPU longer than the products.
     """
-    batch, length, heads, width = q.shape
-    kv_heads = k.shape[2]
-    groups = heads // kv_heads
-    # Heads before time: two plain batched matmuls, 3 times faster on CPU than heads after time.
-    q = (q * jnp.asarray(width**-0.5, q.dtype)).reshape(batch, length, kv_heads, groups, width)
-    q = q.transpose(0, 2, 3, 1, 4)  # B K G T H
-    k, v = k.transpose(0, 2, 3, 1), v.transpose(0, 2, 1, 3)  # B K H S, B K S H
-    index = jnp.arange(length)
-    size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
-    outputs = []
-    for start in range(0, length, size):
-        end = min(start + size, length)
-        rows = end - start
-        visible = (index[start:end, None] >= index[None, :end])[None, None, None]
-        if segment_ids is not None:
-            same = segment_ids[:, start:end, None] == segment_ids[:, None, :end]
-            visible = visible & same[:, None, None]
-        block = q[:, :, :, start:end].reshape(batch, kv_heads, groups * rows, width)
-        logits = jnp.matmul(block, k[..., :end], preferred_element_type=jnp.float32)
-        logits = logits.reshape(batch, kv_heads, groups, rows, end)
-        logits = jnp.where(visible, logits, -jnp.inf)
-        # A row always sees itself, so its maximum is finite.
-        weights = jnp.exp(logits - jax.lax.stop_gradient(logits.max(-1, keepdims=True)))
-        total = weights.sum(-1, keepdims=True)
-        weights = weights.astype(v.dtype).reshape(batch, kv_heads, groups * rows, end)
-        out = jnp.matmul(weights, v[:, :, :end], preferred_element_type=jnp.float32)
-        # Dividing after the product: H numbers a row instead of S.
-        outputs.append(out.reshape(batch, kv_heads, groups, rows, width) / total)
+    return _forward(q, k, v, segment_ids)[0]
+
+
+def _forward(q: Array, k: Array, v: Array, segment_ids: Array | None) -> tuple[Array, Any]:
+    queries, keys, values = _queries(q, k), _by_width(k), _by_width(v)
+    outputs, weights = [], []
+    for start, end in _chunks(q.shape[1]):
+        logits = _product(_stacked(queries[:, :, :, start:end]), keys[..., :end])
+        logits = logits + _mask(segment_ids, start, end, k.shape[2], q.shape[2])
+        # One chain of operations, which XLA fuses. A row always sees itself: its maximum is finite.
+        exponentials = jnp.exp(logits - logits.max(-1, keepdims=True))
+        chunk = exponentials / exponentials.sum(-1, keepdims=True)
+        weights.append(chunk.astype(v.dtype))
+        out = _product(weights[-1], values[..., :end].swapaxes(-1, -2))
+        outputs.append(_unstacked(out, end - start))
     out = jnp.concatenate(outputs, axis=3).astype(v.dtype)
-    return out.transpose(0, 3, 1, 2, 4).reshape(batch, length, heads, width)
+    return _merged(out), (q, k, v, out, weights)
+
+
+def _backward(kept: Any, d_merged: Array) -> tuple[Array, Array, Array, None]:
+    q, k, v, out, weights = kept
+    queries, keys, values = _queries(q, k), _by_width(k), _by_width(v)
+    d_out = _split(d_merged, k.shape[2])
+    # Σ_s P_rs dP_rs = dO_r · O_r: what every logit of row r loses by normalisation.
+    shared = (d_out.astype(jnp.float32) * out).sum(-1, keepdims=True)
+    d_queries, d_keys, d_values = [], [], []
+    # The last chunk first: it sees every key, and the others add to a part of what it gives.
+    for (start, end), chunk in reversed(list(zip(_chunks(q.shape[1]), weights, strict=True))):
+        rows = slice(start, end)
+        d_block = _stacked(d_out[:, :, :, rows])
+        d_weights = _product(d_block, values[..., :end])
+        d_logits = chunk * (d_weights - _stacked(shared[:, :, :, rows]))
+        d_logits = d_logits.astype(q.dtype)
+        d_query = _product(d_logits, keys[..., :end].swapaxes(-1, -2))
+        d_queries.append(_unstacked(d_query, end - start))
+        # H before time: these two products are twice as fast that way.
+        d_keys.append(_product(_stacked(queries[:, :, :, rows]).swapaxes(-1, -2), d_logits))
+        d_values.append(_product(d_block.swapaxes(-1, -2), chunk))
+    d_q = jnp.concatenate(d_queries[::-1], axis=3) * q.shape[-1] ** -0.5
+    d_k, d_v = (
+        functools.reduce(_added, parts).transpose(0, 3, 1, 2) for parts in (d_keys, d_values)
+    )
+    return _merged(d_q).astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), None
+
+
+xla_attention.defvjp(_forward, _backward)
+
+
+def _chunks(length: int) -> Iterator[tuple[int, int]]:
+    size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
+    return ((start, min(start + size, length)) for start in range(0, length, size))
+
+
+def _mask(
+    segment_ids: Int[Array, "B T"] | None, start: int, end: int, kv_heads: int, heads: int
+) -> Float[Array, "B|1 1 R C"]:
+    """What to add to the logits of queries start to end: 0 where a key is seen, else −∞."""
+    visible = (jnp.arange(start, end)[:, None] >= jnp.arange(end)[None])[None]
+    if segment_ids is not None:
+        visible = visible & (segment_ids[:, start:end, None] == segment_ids[:, None, :end])
+    mask = jnp.where(visible, 0.0, -jnp.inf).astype(jnp.float32)
+    return jnp.tile(mask, (1, heads // kv_heads, 1))[:, None]
+
+
+def _product(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, preferred_element_type=jnp.float32)
+
+
+def _added(whole: Float[Array, "B K H T"], part: Float[Array, "B K H C"]) -> Array:
+    return whole.at[..., : part.shape[-1]].add(part)
+
+
+def _queries(q: Float[Array, "B T N H"], k: Array) -> Float[Array, "B K G T H"]:
+    return _split(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), k.shape[2])
+
+
+def _split(x: Float[Array, "B T N H"], kv_heads: int) -> Float[Array, "B K G T H"]:
+    """Heads before time: plain batched products, 3 times faster on CPU than time before heads."""
+    batch, length, heads, width = x.shape
+    return x.reshape(batch, length, kv_heads, heads // kv_heads, width).transpose(0, 2, 3, 1, 4)
+
+
+def _merged(x: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
+    batch, kv_heads, groups, length, width = x.shape
+    return x.transpose(0, 3, 1, 2, 4).reshape(batch, length, kv_heads * groups, width)
+
+
+def _by_width(x: Float[Array, "B T K H"]) -> Float[Array, "B K H T"]:
+    return x.transpose(0, 2, 3, 1)
+
+
+def _stacked(x: Float[Array, "B K G rows X"]) -> Float[Array, "B K R X"]:
+    return x.reshape(*x.shape[:2], -1, x.shape[-1])
+
+
+def _unstacked(x: Float[Array, "B K R X"], rows: int) -> Float[Array, "B K G rows X"]:
+    return x.reshape(*x.shape[:2], -1, rows, x.shape[-1])
 
 
 BACKENDS: dict[str, Attention] = {"xla": xla_attention}

@@ -1,13 +1,23 @@
-"""Saving and restoring a run's state: the only file that imports Orbax."""
+"""Saving and restoring a run's state: the only file that imports Orbax.
 
+Orbax writes a checkpoint beside its place and renames it when it is whole. What happens to it
+after that is seen by its fingerprint: a sum over the bits of every array, stored with them.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
+from jaxtyping import Array, UInt32
 
 from rope_jax.errors import UserError
 from rope_jax.train_state import TrainState
+
+State = TypeVar("State")
 
 
 class Checkpoints:
@@ -15,57 +25,166 @@ class Checkpoints:
 
     def __init__(self, directory: Path, keep: int | None = None) -> None:
         """keep None: for reading; nothing is ever deleted."""
+        writes = keep is not None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
-            create=keep is not None,
+            create=writes,
+            cleanup_tmp_directories=writes,  # of a save that was killed
         )
+        self.directory = directory
         # Orbax takes absolute paths alone.
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        self._fingerprint = jax.jit(_fingerprint)
 
-    def latest_step(self) -> int | None:
-        """The newest step saved whole, or None."""
-        return self._manager.latest_step()
+    def steps(self) -> list[int]:
+        """The steps saved, the newest first."""
+        return sorted(self._manager.all_steps(), reverse=True)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start saving; returns once the arrays are copied off the device."""
-        if step not in self._manager.all_steps():
-            args = ocp.args.Composite(
-                params=ocp.args.StandardSave(state.params),
-                opt_state=ocp.args.StandardSave(state.opt_state),
-            )
-            self._manager.save(step, args=args)
+        """Start saving; returns once the arrays are copied off the device.
 
-    def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state saved at a step; `like` gives shapes, dtypes and placement."""
+        UserError if this save cannot begin, or the one before it could not be finished.
+        """
+        if step in self._manager.all_steps():
+            return
         args = ocp.args.Composite(
-            params=ocp.args.StandardRestore(_abstract(like.params)),
-            opt_state=ocp.args.StandardRestore(_abstract(like.opt_state)),
+            params=ocp.args.StandardSave(state.params),
+            opt_state=ocp.args.StandardSave(state.opt_state),
+            fingerprint=ocp.args.JsonSave(
+                {name: self._bits(part) for name, part in state._asdict().items()}
+            ),
         )
-        restored = self._manager.restore(step, args=args)
-        return TrainState(restored.params, restored.opt_state)
+        self._or_refuse(lambda: self._manager.save(step, args=args))
 
-    def restore_params(self, step: int, like: Any) -> Any:
-        """The parameters alone."""
-        args = ocp.args.Composite(params=ocp.args.StandardRestore(_abstract(like)))
-        return self._manager.restore(step, args=args).params
+    def wait(self) -> None:
+        """Until saves under way have ended; UserError if one could not be finished."""
+        self._or_refuse(self._manager.wait_until_finished)
+
+    def restore_newest(
+        self, like: TrainState, tell: Callable[[str], None]
+    ) -> tuple[int, TrainState | None]:
+        """(step, state) of the newest whole checkpoint; (0, None) where none was ever saved.
+
+        `like` gives shapes, dtypes and placement. A damaged checkpoint is told of and moved to
+        damaged/ beside the folder, so that its step can be saved again.
+        """
+
+        def set_aside(step: int, reason: str, next_step: int | None) -> None:
+            if jax.process_index() == 0:
+                self._move_away(step)
+            tell(_damage(self.directory, step, reason, next_step))
+
+        return self._newest(("params", "opt_state"), like, set_aside)
+
+    def restore_newest_params(self, like: Any, tell: Callable[[str], None]) -> tuple[int, Any]:
+        """(step, parameters) of the newest whole checkpoint; damaged ones stay where they are."""
+
+        def say(step: int, reason: str, next_step: int | None) -> None:
+            tell(_damage(self.directory, step, reason, next_step))
+
+        step, state = self._newest(("params",), TrainState(like, None), say)
+        return step, state and state.params
 
     def close(self) -> None:
-        """Wait for saves under way."""
-        self._manager.wait_until_finished()
+        """Stop, without waiting; whether saves were finished is `wait`'s to say."""
         self._manager.close()
 
+    def _newest(
+        self,
+        parts: tuple[str, ...],
+        like: TrainState,
+        on_damage: Callable[[int, str, int | None], None],
+    ) -> tuple[int, TrainState | None]:
+        steps = self.steps()
+        for place, step in enumerate(steps):
+            try:
+                return step, self._restore(step, parts, like)
+            except Exception as error:  # of many kinds, by which file is damaged and how
+                older = steps[place + 1] if place + 1 < len(steps) else None
+                reason = " ".join(str(error).split())[:160]
+                if older is None:
+                    raise UserError(
+                        f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
+                        "restore the folder from a copy, or delete the run and train it again"
+                    ) from None
+                on_damage(step, reason, older)
+        return 0, None
 
-def newest_params(directory: Path, like: Any) -> tuple[int, Any]:
-    """(step, parameters) of the newest checkpoint in a folder."""
+    def _restore(self, step: int, parts: tuple[str, ...], like: TrainState) -> TrainState:
+        wanted = {name: getattr(like, name) for name in parts}
+        args = {name: ocp.args.StandardRestore(_abstract(tree)) for name, tree in wanted.items()}
+        restored = self._manager.restore(
+            step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
+        )
+        for name in parts:
+            if restored["fingerprint"][name] != self._bits(restored[name]):
+                raise ValueError(f"the {name} are not those that were saved")
+        return TrainState(restored["params"], restored.get("opt_state"))
+
+    def _bits(self, tree: Any) -> list[int]:
+        return [int(bits) for bits in jax.device_get(self._fingerprint(jax.tree.leaves(tree)))]
+
+    def _move_away(self, step: int) -> None:
+        damaged = self.directory.parent / "damaged"
+        damaged.mkdir(exist_ok=True)
+        taken = len(list(damaged.iterdir()))
+        (self.directory / str(step)).rename(damaged / f"{step}-{taken}")
+        self._manager.reload()
+
+    def _or_refuse(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except Exception as error:  # Orbax and TensorStore raise many kinds for a full disk
+            newest = max(_whole_steps(self.directory), default=None)
+            kept = f"that of step {newest} is whole" if newest else "there is none yet"
+            raise UserError(
+                f"{self.directory}: a checkpoint could not be written "
+                f"({' '.join(str(error).split())[:200]}); {kept}; when there is room the same "
+                "command goes on from it"
+            ) from error
+
+
+def newest_params(directory: Path, like: Any, tell: Callable[[str], None]) -> tuple[int, Any]:
+    """(step, parameters) of the newest whole checkpoint in a folder; `like`: see above."""
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
     checkpoints = Checkpoints(directory)
-    step = checkpoints.latest_step()
-    if step is None:
-        raise UserError(f"{directory}: holds no whole checkpoint; train the run further first")
-    params = checkpoints.restore_params(step, like)
+    step, params = checkpoints.restore_newest_params(like, tell)
     checkpoints.close()
+    if params is None:
+        raise UserError(f"{directory}: holds no whole checkpoint; train the run further first")
     return step, params
+
+
+def _damage(directory: Path, step: int, reason: str, older: int | None) -> str:
+    return f"{directory}: the checkpoint of step {step} is damaged ({reason}); using step {older}"
+
+
+def _whole_steps(directory: Path) -> list[int]:
+    return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
+
+
+def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
+    """Σ bits · weight modulo 2³² of each array, the weight an odd number that depends on place.
+
+    In integers, so that the order of the sum does not matter: the same on any number of devices.
+    Any change of one number changes it, since an odd weight has an inverse.
+    """
+
+    def one(x: Array) -> Array:
+        kind = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+        bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+        place, stride = jnp.zeros(x.shape, jnp.uint32), 1
+        for axis in reversed(range(x.ndim)):
+            index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+            place += index * np.uint32(stride % 2**32)
+            stride *= x.shape[axis]
+        # a multiplication and a shift, so that places of a regular pattern get unlike weights
+        mixed = place * np.uint32(0x9E3779B1)
+        mixed = (mixed ^ (mixed >> 15)) * np.uint32(0x85EBCA77)
+        return jnp.sum(bits * (mixed | np.uint32(1)), dtype=jnp.uint32)
+
+    return [one(leaf) for leaf in leaves]
 
 
 def _abstract(tree: Any) -> Any:

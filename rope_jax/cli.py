@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rope_jax.config import fields
-from rope_jax.errors import UserError
+from rope_jax.errors import Stopped, UserError
 
 
 class _Parser(argparse.ArgumentParser):
@@ -40,15 +41,26 @@ def _is_override(word: str) -> bool:
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
     """Call main with the command line; bad input is one line on stderr and exit status 2."""
+    # Where training has no handler of its own, SIGTERM ends the work as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
+    except (Stopped, KeyboardInterrupt) as stop:
+        if isinstance(stop, KeyboardInterrupt):
+            stop = Stopped("stopped; the same command goes on from what was saved", signal.SIGINT)
+        print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
+        sys.exit(128 + stop.signal)
     except UserError as error:
         print(f"{os.path.basename(sys.argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    raise Stopped("stopped; the same command goes on from what was saved", number)
 
 
 def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:

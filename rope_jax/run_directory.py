@@ -4,8 +4,11 @@ import importlib.metadata
 import json
 import platform
 import subprocess
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from rope_jax.config import dump, load
 from rope_jax.data.tokens import Corpus
@@ -13,7 +16,9 @@ from rope_jax.errors import UserError
 from rope_jax.schema import Config
 
 # These say where things are kept, not what a run computes.
-_PLACES = ("runs_dir", "data.cache_dir")
+_PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
+# What a process leaves that is killed before it has written the config.
+_BEFORE_CONFIG = {".lock", "config.yaml.tmp"}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
 
 
@@ -25,6 +30,8 @@ class RunDirectory:
         self.config_file = path / "config.yaml"
         self.environment_file = path / "environment.json"
         self.metrics_file = path / "metrics.jsonl"
+        self.throughput_file = path / "throughput.jsonl"
+        self._lock = FileLock(path / ".lock", blocking=False)
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
 
@@ -39,16 +46,41 @@ class RunDirectory:
                     f"{self.path}: holds a run with another {', '.join(different)}; "
                     "give this one another name, or delete that folder"
                 )
-        elif self.path.exists() and any(self.path.iterdir()):
+        elif self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
             raise UserError(f"{self.path}: is not empty and no run; choose another name")
 
     def prepare(self, config: Config) -> None:
-        """Make the folder, with its config."""
+        """Make the folder, with its config, and keep other processes out until `release`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            self.refuse_another(config)  # another process may have made it in the meantime
             write_text(self.config_file, dump(config))
+        except Timeout:
+            raise UserError(
+                f"{self.path}: another process is training in it; wait for it, or choose "
+                "another name"
+            ) from None
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
+
+    def only_sweep(self, name: str) -> AbstractContextManager[object]:
+        """Entered by one process at a time; UserError in another."""
+        lock = FileLock(self.evals / f".{name}.lock", blocking=False)
+        try:
+            self.evals.mkdir(exist_ok=True)
+            return lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"{self.evals / name}: another process is sweeping under this name; wait for it, "
+                "or give name=another"
+            ) from None
+        except OSError as error:
+            raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
+
+    def release(self) -> None:
+        """Let other processes in; the end of this one does the same."""
+        self._lock.release()
 
     def load_config(self) -> Config:
         """The config that the run was made with."""
@@ -100,7 +132,7 @@ def write_text(path: Path, text: str) -> None:
 def _differences(new: Config, old: Config) -> list[str]:
     flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
     keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
-    return [k for k in keys if flat_new.get(k) != flat_old.get(k) and k not in _PLACES]
+    return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:

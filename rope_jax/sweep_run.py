@@ -1,5 +1,8 @@
 """A sweep of one run: load its newest checkpoint, measure, write, show."""
 
+import contextlib
+import functools
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from matplotlib.image import imread
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rope_jax import processes
 from rope_jax.checkpoint import newest_params
 from rope_jax.config import dump
 from rope_jax.data.tokens import ByteTokenizer, open_corpus
@@ -22,7 +26,8 @@ from rope_jax.plots import curve
 from rope_jax.report import device_line, facts, scaling_line
 from rope_jax.rope import Rotary, Scaling
 from rope_jax.run_directory import RunDirectory, write_text
-from rope_jax.schema import Config
+from rope_jax.schema import Config, MeshConfig
+from rope_jax.sharding import Placement
 from rope_jax.sweep_report import tables
 from rope_jax.sweep_schema import SweepConfig
 from rope_jax.writer import TensorBoardWriter
@@ -30,11 +35,27 @@ from rope_jax.writer import TensorBoardWriter
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
+    processes.join(config.distributed)
+    if not processes.is_first():
+        console = Console(quiet=True)
+    folder = run.evals / config.name
+    # one sweep of a name at a time; checked now, not after the work
+    with contextlib.ExitStack() as stack:
+        processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))
+        _sweep(run, training, config, console, folder)
+
+
+def _sweep(
+    run: RunDirectory, training: Config, config: SweepConfig, console: Console, folder: Path
+) -> None:
     tokenizer = ByteTokenizer()
     corpus = open_corpus(training.data, tokenizer)
     run.check_corpus(corpus)
+    placement = Placement(_mesh_for(training))
     model = LanguageModel(training.model, tokenizer.vocab_size, training.rope.layout)
-    step, params = newest_params(run.checkpoints, jax.eval_shape(lambda: model.init(0)))
+    like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
+    say = functools.partial(console.print, style="yellow", highlight=False)
+    step, params = newest_params(run.checkpoints, like, tell=say)
     # of the checkpoint's stage, which need not be the last: the run may still be going on
     stage = training.stage_at(step)
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
@@ -47,6 +68,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     }
     _announce(console, training, config, window, trained, about_model)
 
+    @placement.over_rows
     def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
         positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
         return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
@@ -70,9 +92,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
             **config.model_dump(exclude={"scalings", "lengths"}),
         )
     origin = Origin(training.name, step, training.seed, corpus.bytes_per_token)
-    folder = run.evals / config.name
     table, about = rows(result, origin), summary(result, origin)
-    _write(folder, config, result, table, about, training)
+    processes.on_first(lambda: _write(folder, config, result, table, about, training))
     tables(console, table, about)
     if "same_tokens" in config.protocols and not result.baseline:
         console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
@@ -89,7 +110,7 @@ def _write(
     about: dict[str, Any],
     training: Config,
 ) -> None:
-    """The sweep's files. An earlier sweep of this name makes way when all of them are there."""
+    """The sweep's files, in their place when all of them are there."""
     done, folder = folder, folder.with_name(folder.name + ".new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -117,8 +138,18 @@ def _write(
     writer.image("curve", figure)
     writer.text("sweep", f"```yaml\n{dump(config)}```")
     writer.close()
-    shutil.rmtree(done, ignore_errors=True)
+    # An earlier sweep of this name goes when the new one is in its place, not before.
+    earlier = done.with_name(done.name + ".old")
+    shutil.rmtree(earlier, ignore_errors=True)
+    if done.exists():
+        done.rename(earlier)
     folder.rename(done)
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _mesh_for(training: Config) -> MeshConfig:
+    """Parameters split as in training where these devices allow it, the batch over all."""
+    return MeshConfig(fsdp=math.gcd(training.mesh.fsdp, jax.device_count()))
 
 
 def _announce(

@@ -13,7 +13,13 @@ from pydantic import (
 )
 
 from rope_jax.rope import STRATEGIES, Scaling
-from rope_jax.schema import FolderName, Frozen, NonNegativeInt, PositiveFloat
+from rope_jax.schema import (
+    DistributedConfig,
+    FolderName,
+    Frozen,
+    NonNegativeInt,
+    PositiveFloat,
+)
 
 Protocol = Literal["same_tokens", "whole_window", "per_position"]
 Bos = Literal["document", "every_window", "none"]
@@ -138,6 +144,9 @@ class SweepConfig(Frozen):
         0.02, description="usable length: nats above the value at the window that still pass"
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+    distributed: DistributedConfig | None = Field(
+        None, description="null: this process is the whole sweep"
+    )
 
     @model_validator(mode="after")
     def _protocols_are_unique(self) -> Self:

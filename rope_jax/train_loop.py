@@ -1,6 +1,8 @@
 """Training: from a config to a run directory with checkpoints and metrics."""
 
 import contextlib
+import functools
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,18 +13,29 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rope_jax import processes
 from rope_jax.checkpoint import Checkpoints
 from rope_jax.config import dump
-from rope_jax.data.batches import training_batch, validation_batches
+from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.errors import Stopped, UserError
+from rope_jax.interruption import Interruption
 from rope_jax.model import LanguageModel
 from rope_jax.optim import learning_rate, optimizer
 from rope_jax.report import device_line, facts, scaling_line
 from rope_jax.rope import Rotary
 from rope_jax.run_directory import RunDirectory
 from rope_jax.schema import Config, StageConfig
+from rope_jax.sharding import Placement
 from rope_jax.throughput import flops_per_token, peak_flops
-from rope_jax.train_state import LossSums, TrainState, bucket_edges, loss_sums, make_train_step
+from rope_jax.train_state import (
+    LossSums,
+    TrainState,
+    bucket_edges,
+    fresh_state,
+    loss_sums,
+    make_train_step,
+)
 from rope_jax.writer import JsonLinesWriter, TensorBoardWriter, Writer
 
 
@@ -45,43 +58,88 @@ def stage_spans(config: Config) -> list[Span]:
 
 
 def train(config: Config, console: Console) -> RunDirectory:
-    """Train, or go on from the newest checkpoint of the same run; returns its directory."""
+    """Train, or go on from the newest whole checkpoint of the same run; returns its directory.
+
+    Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped when
+    a signal ended it. The same call goes on from what was saved.
+    """
+    processes.join(config.distributed)
+    processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     run = RunDirectory(Path(config.runs_dir) / config.name)
-    run.refuse_another(config)
+    processes.on_first(lambda: run.refuse_another(config))
+    if not processes.is_first():
+        console = Console(quiet=True)
     with console.status("opening the corpus (read and tokenised the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
+    processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
-    run.prepare(config)  # not before: what fails above leaves nothing behind
+    placement = Placement(config.mesh)
+    placement.check(config.stages)
+    trainer = Trainer(config, corpus, placement, console)
+    processes.on_first(lambda: run.prepare(config))  # what fails above leaves nothing behind
+    try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(run.release)
+            checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+            stack.callback(checkpoints.close)
+            say = functools.partial(console.print, style="yellow", highlight=False)
+            done, state = checkpoints.restore_newest(trainer.abstract_state(), tell=say)
+            log = Log.discard()
+            if processes.is_first():
+                log = stack.enter_context(_open_log(run, config, corpus, done))
+            trainer.run(done, state, checkpoints, log, run.path)
+            checkpoints.wait()
+    except OSError as error:
+        raise UserError(
+            f"{run.path}: cannot be written ({error.strerror or error}); mend that, and the same "
+            "command goes on from the newest checkpoint"
+        ) from error
+    return run
+
+
+class Log(NamedTuple):
+    """Where numbers go: those that resuming repeats to the last bit, and those of the clock."""
+
+    exact: list[Writer]
+    timed: list[Writer]
+
+    @classmethod
+    def discard(cls) -> "Log":
+        """Nowhere: another process writes."""
+        return cls([], [])
+
+    def flush(self) -> None:
+        """Hand everything so far to the system."""
+        for writer in self.exact + self.timed:
+            writer.flush()
+
+
+@contextlib.contextmanager
+def _open_log(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> Iterator[Log]:
+    """The run directory's writers, going on after step `done`."""
+    if done:
+        run.check_corpus(corpus)
+    else:
+        run.write_environment(corpus)
     with contextlib.ExitStack() as stack:
-        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-        stack.callback(checkpoints.close)
-        done = checkpoints.latest_step() or 0
-        if done:
-            run.check_corpus(corpus)
-        else:
-            run.write_environment(corpus)
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
         stack.callback(metrics.close)
+        throughput = JsonLinesWriter(run.throughput_file, resume_step=done)
+        stack.callback(throughput.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
         tensorboard.text("config", f"```yaml\n{dump(config)}```")
-        Trainer(config, corpus, checkpoints, [metrics, tensorboard], console).run(done, run.path)
-    return run
+        yield Log([metrics, tensorboard], [throughput, tensorboard])
 
 
 class Trainer:
     """One run's parts, put together once."""
 
     def __init__(
-        self,
-        config: Config,
-        corpus: Corpus,
-        checkpoints: Checkpoints,
-        writers: list[Writer],
-        console: Console,
+        self, config: Config, corpus: Corpus, placement: Placement, console: Console
     ) -> None:
-        self.config, self.corpus, self.checkpoints = config, corpus, checkpoints
-        self.writers, self.console = writers, console
+        self.config, self.corpus, self.placement = config, corpus, placement
+        self.console = console
         self.model = LanguageModel(config.model, ByteTokenizer.vocab_size, config.rope.layout)
         self.optimizer = optimizer(config)
         self.learning_rate = learning_rate(config)
@@ -89,16 +147,29 @@ class Trainer:
         self.spans = stage_spans(config)
         self.validation_loss: float | None = None
 
-    def run(self, done: int, path: Path) -> TrainState:
-        """Train from step `done` (0: from scratch) to the last stage's end."""
-        params = self.model.init(self.config.seed)
-        state = TrainState(params, jax.jit(self.optimizer.init)(params))
-        if done:
-            state = self.checkpoints.restore(done, like=state)
+    def abstract_state(self) -> TrainState:
+        """The state's shapes, dtypes and places."""
+        return self.placement.of_state(jax.eval_shape(self._fresh_state))
+
+    def _fresh_state(self) -> TrainState:
+        return fresh_state(self.model, self.optimizer, self.config.seed)
+
+    def run(
+        self, done: int, state: TrainState | None, checkpoints: Checkpoints, log: Log, path: Path
+    ) -> TrainState:
+        """Train from the state after step `done` (None: from scratch) to the last stage's end."""
+        self.checkpoints, self.log = checkpoints, log
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
+        if state is None:
+            state = jax.jit(self._fresh_state, out_shardings=places)()
         self._announce(state, done, path)
         total, start = self.spans[-1].end, time.perf_counter()
         columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        with Progress(*columns, TextColumn("{task.fields[now]}"), console=self.console) as bar:
+        text = TextColumn("{task.fields[now]}")
+        with (
+            Interruption() as self.interruption,
+            Progress(*columns, text, console=self.console) as bar,
+        ):
             task = bar.add_task("", total=total, completed=done, now="compiling")
 
             def show(step: int, now: str) -> None:
@@ -125,26 +196,29 @@ class Trainer:
         scaling = self.config.stage_scaling(span.number)
         frequencies = scaling.frequencies(self.config.geometry, seq_len=stage.seq_len)
         rotary = Rotary.shared(frequencies)
-        train_step = make_train_step(self.model, self.optimizer, stage.grad_accumulation)
-        sums = jax.jit(lambda *args: loss_sums(self.model, *args))
+        places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
+        train_step = make_train_step(
+            self.model,
+            self.optimizer,
+            stage.grad_accumulation,
+            (places, self.placement.everywhere),
+        )
+        sums = jax.jit(
+            lambda *args: loss_sums(self.model, *args), out_shardings=self.placement.everywhere
+        )
         clock = _Clock(stage.batch_size * stage.seq_len)
         unread: tuple[int, dict[str, Any]] | None = None
         for step in range(start + 1, span.end + 1):
-            batch = training_batch(
-                self.corpus.train,
-                seed=self.config.seed,
-                stage=span.number,
-                step=step - 1 - span.begin,
-                seq_len=stage.seq_len,
-                batch_size=stage.batch_size,
-            )
+            build = functools.partial(self._training_batch, span, step)
+            batch = self.placement.batch(build, stage.batch_size)
             state, metrics = train_step(state, batch, rotary)
             # Read the step before, now that this one is under way: the device never waits.
             if unread is not None:
                 self._read(span, *unread, clock, show)
             unread = (step, metrics)
             last = step == span.end
-            saves = last or step % self.config.checkpoint.every_steps == 0
+            stops = self._asked_to_stop(step)
+            saves = last or stops or step % self.config.checkpoint.every_steps == 0
             validates = last or step % self.config.validation.every_steps == 0
             if saves or validates:
                 # What a checkpoint covers must be logged before it: resuming starts after it. And
@@ -155,8 +229,36 @@ class Trainer:
                 if validates and len(self.corpus.validation):
                     self._validate(stage, step, lambda b, p=state.params: sums(p, b, rotary))
                 if saves:
+                    self.log.flush()
                     self.checkpoints.save(step, state)
+            if stops and step < self.spans[-1].end:
+                self.checkpoints.wait()
+                raise Stopped(
+                    f"stopped after step {step} of {self.spans[-1].end}, which is saved; the same "
+                    "command goes on from there",
+                    stops,
+                )
         return state
+
+    def _training_batch(self, span: Span, step: int, rows: slice) -> Batch:
+        return training_batch(
+            self.corpus.train,
+            seed=self.config.seed,
+            stage=span.number,
+            step=step - 1 - span.begin,
+            seq_len=span.stage.seq_len,
+            batch_size=span.stage.batch_size,
+            rows=rows,
+        )
+
+    def _asked_to_stop(self, step: int) -> int:
+        """The signal that asked for it, or 0. Several processes agree, now and then: it costs."""
+        asked = self.interruption.signal or 0
+        if jax.process_count() == 1:
+            return asked
+        if step % self.config.log_every_steps:
+            return 0
+        return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
 
     def _read(
         self, span: Span, step: int, metrics: dict[str, Any], clock: "_Clock", show: Any
@@ -164,9 +266,11 @@ class Trainer:
         """Wait for a step; log it if it is one to log."""
         metrics = jax.device_get(metrics)
         clock.tick()
+        sums: LossSums = metrics["sums"]
+        if not (np.isfinite(sums.nll).all() and np.isfinite(metrics["grad_norm"])):
+            raise UserError(self._not_finite(span, step, sums, metrics["grad_norm"]))
         if step % self.config.log_every_steps and step != span.end:
             return
-        sums: LossSums = metrics["sums"]
         earlier = sum(
             s.stage.steps * s.stage.batch_size * s.stage.seq_len for s in self.spans[: span.number]
         )
@@ -183,13 +287,38 @@ class Trainer:
         now = f"loss {values['train/loss']:.3f}"
         if speed := clock.tokens_per_second():
             flops = flops_per_token(self.config.model, self.model.vocab_size, span.stage.seq_len)
-            values["throughput/tokens_per_second"] = speed
-            values["throughput/mfu"] = speed * flops / self.peak_flops
+            timed = {
+                "throughput/tokens_per_second": speed,
+                "throughput/mfu": speed * flops / self.peak_flops,
+            }
+            for writer in self.log.timed:
+                writer.scalars(step, timed)
             now += f", {speed / 1e3:.1f}k tokens/s"
         self._write(step, values)
         if self.validation_loss is not None:
             now += f", validation {self.validation_loss:.3f}"
         show(step, now)
+
+    def _not_finite(self, span: Span, step: int, sums: LossSums, grad_norm: Any) -> str:
+        index, seq_len = step - 1 - span.begin, span.stage.seq_len
+        windows = training_offsets(
+            self.corpus.train,
+            self.config.seed,
+            span.number,
+            index,
+            seq_len,
+            span.stage.batch_size,
+        )
+        saved = self.checkpoints.steps()
+        kept = f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
+        return (
+            f"step {step}: the loss is {float(sums.mean()):g} and the gradient's norm "
+            f"{float(grad_norm):g}; training stops, and {kept}. The batch: stage {span.number}, "
+            f"step {index} of it, windows of {seq_len} tokens from train token "
+            f"{', '.join(map(str, windows[:4]))}{'…' if len(windows) > 4 else ''}. Lower "
+            "optim.learning_rate, lengthen optim.warmup_steps or mend those texts, under another "
+            "name"
+        )
 
     def _validate(self, stage: StageConfig, step: int, sums_of: Any) -> None:
         batches = validation_batches(
@@ -198,7 +327,8 @@ class Trainer:
             batch_size=stage.batch_size,
             batches=self.config.validation.batches,
         )
-        parts = [sums_of(batch) for batch in batches]
+        place = functools.partial(self.placement.batch, rows=stage.batch_size)
+        parts = [sums_of(place(functools.partial(_rows, batch))) for batch in batches]
         total: LossSums = jax.tree.map(
             lambda *leaves: np.sum(leaves, axis=0, dtype=np.float64), *parts
         )
@@ -213,7 +343,7 @@ class Trainer:
         )
 
     def _write(self, step: int, values: dict[str, float]) -> None:
-        for writer in self.writers:
+        for writer in self.log.exact:
             writer.scalars(step, values)
 
     def _announce(self, state: TrainState, done: int, path: Path) -> None:
@@ -277,6 +407,10 @@ class _Clock:
         yield
         if self._since is not None:
             self._since += time.perf_counter() - start
+
+
+def _rows(batch: Batch, rows: slice) -> Batch:
+    return Batch(*(leaf[rows] for leaf in batch))
 
 
 def _by_position(name: str, values: Any, seq_len: int) -> dict[str, float]:

@@ -25,6 +25,14 @@ class TrainState(NamedTuple):
     opt_state: optax.OptState
 
 
+def fresh_state(
+    model: LanguageModel, optimizer: optax.GradientTransformation, seed: int
+) -> TrainState:
+    """What training begins with; the same on any number of devices."""
+    params = model.init(seed)
+    return TrainState(params, optimizer.init(params))
+
+
 class LossSums(NamedTuple):
     """Sums over scored tokens, by bucket of position: nats, tokens."""
 
@@ -57,12 +65,16 @@ def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary
 
 
 def make_train_step(
-    model: LanguageModel, optimizer: optax.GradientTransformation, grad_accumulation: int = 1
+    model: LanguageModel,
+    optimizer: optax.GradientTransformation,
+    grad_accumulation: int = 1,
+    out_shardings: Any = None,
 ) -> Callable[[TrainState, Batch, Rotary], tuple[TrainState, dict[str, Any]]]:
     """The jitted step. Donates the state: what went in must not be used again.
 
     The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of *summed*
     loss are added and divided once by all the tokens: the same step however it is cut.
+    out_shardings: where (state, metrics) are to lie; None: where XLA puts them.
     """
 
     def summed(params: Params, batch: Batch, rotary: Rotary) -> tuple[Array, LossSums]:
@@ -96,4 +108,4 @@ def make_train_step(
         metrics = {"sums": sums, "grad_norm": optax.tree.norm(grads)}
         return TrainState(params, opt_state), metrics
 
-    return jax.jit(step, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)

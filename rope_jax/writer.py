@@ -4,12 +4,15 @@ import itertools
 import json
 import math
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 _writers = itertools.count()
 
@@ -20,6 +23,9 @@ class Writer(Protocol):
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Record values at a step."""
 
+    def flush(self) -> None:
+        """Hand everything so far to the system: it is there if the process is killed after."""
+
     def close(self) -> None:
         """Flush and close."""
 
@@ -28,8 +34,8 @@ class JsonLinesWriter:
     """One JSON object a line; a line is whole or absent."""
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
-        """Goes on after `resume_step`: later lines, and a torn last one, are dropped."""
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resume_step]
+        """Goes on after `resume_step`: later lines, and what is no line of ours, are dropped."""
+        kept = [line for line in _whole_lines(path) if _step(line) <= resume_step]
         temporary = path.with_suffix(".tmp")
         temporary.write_text("".join(kept))
         temporary.replace(path)
@@ -43,39 +49,64 @@ class JsonLinesWriter:
         }
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
 
+    def flush(self) -> None:
+        self._file.flush()
+
     def close(self) -> None:
         self._file.close()
 
 
 class TensorBoardWriter:
-    """An event file in a directory of its own run."""
+    """An event file in a directory of its own run.
+
+    Written at once, by this thread. tensorboardX's SummaryWriter hands events to another one:
+    what is still on the way when the process is killed is lost, and where that thread meets a
+    full disk it ends, and the process waits for it forever.
+    """
 
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
         """Going on after `resume_step` hides what earlier attempts logged past it."""
-        self._writer = SummaryWriter(
-            str(directory),
-            purge_step=None if resume_step is None else resume_step + 1,
-            # files are named by host and second: two in one second would overwrite each other
-            filename_suffix=f".{os.getpid()}.{next(_writers)}",
-        )
+        directory.mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads a run's files in the order of their names, and they are named by host
+        # and second: two of one second would overwrite each other, or be read in the wrong order
+        earlier = len(list(directory.glob("events.out.tfevents.*")))
+        suffix = f".{earlier:06d}.{os.getpid()}.{next(_writers)}"
+        self._file = EventsWriter(str(directory / "events"), suffix)
+        if resume_step is not None:
+            self._write(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
+            self._write(step, summary=summary.scalar(name, value))
 
     def text(self, name: str, markdown: str) -> None:
         """A text panel."""
-        self._writer.add_text(name, markdown)
+        self._write(0, summary=summary.text(name, markdown))
 
     def image(self, name: str, pixels: np.ndarray) -> None:
         """An image panel; pixels: uint8 [height, width, 3]."""
-        self._writer.add_image(name, pixels, dataformats="HWC")
+        self._write(0, summary=summary.image(name, pixels, dataformats="HWC"))
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()
+
+    def _write(self, step: int, **content: object) -> None:
+        self._file.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
 def _whole_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
-    return [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def _step(line: str) -> float:
+    """The step of a line; infinite where it holds none."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, LookupError, TypeError):
+        return math.inf

@@ -63,7 +63,9 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
     from rope_jax.model import LanguageModel
 
     model = LanguageModel(config_.model, 257)
-    step, params = newest_params(run.checkpoints, jax.eval_shape(lambda: model.init(0)))
+    step, params = newest_params(
+        run.checkpoints, jax.eval_shape(lambda: model.init(0)), tell=pytest.fail
+    )
     assert step == 9
     return params
 

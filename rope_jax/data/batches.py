@@ -48,14 +48,22 @@ def training_batch(
 
     Raises UserError if the split is shorter than a window of T + 1 tokens.
     """
+    return _windows(
+        split, training_offsets(split, seed, stage, step, seq_len, batch_size)[rows], seq_len
+    )
+
+
+def training_offsets(
+    split: TokenSplit, seed: int, stage: int, step: int, seq_len: int, batch_size: int
+) -> NDArray[np.int64]:
+    """Where in the split the windows of a training batch begin: [B]."""
     choices = len(split.tokens) - seq_len  # a window's last token is only a target
     if choices < 1:
         raise UserError(
             f"stages[{stage}].seq_len: windows of {seq_len} tokens need {seq_len + 1}, and the "
             f"train split has {len(split.tokens)}; lower it or give more text"
         )
-    offsets = _uniform(np.random.SeedSequence([seed, stage, step]), choices, batch_size)
-    return _windows(split, offsets[rows], seq_len)
+    return _uniform(np.random.SeedSequence([seed, stage, step]), choices, batch_size)
 
 
 def validation_batches(

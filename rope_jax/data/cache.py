@@ -18,6 +18,7 @@ from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
 from rope_jax.errors import UserError
 from rope_jax.schema import DataConfig, HubData, StdlibData
+from rope_jax.user_cache import user_cache
 
 RECIPE = 1
 """Raise it when the same source would no longer give the same tokens in the same files."""
@@ -46,7 +47,7 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
 def _cache_root(data: DataConfig) -> Path:
     if data.cache_dir is not None:
         return Path(data.cache_dir).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rope_jax"
+    return user_cache()
 
 
 def _identity(data: DataConfig) -> list[Any]:

@@ -1,0 +1,75 @@
+"""Several processes, on one host or many, as one run.
+
+Every process runs the same program on the same config; the first alone writes and speaks.
+"""
+
+import hashlib
+from collections.abc import Callable
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from rope_jax.errors import UserError
+from rope_jax.schema import DistributedConfig
+
+_LONGEST_MESSAGE = 2000
+
+
+def join(config: DistributedConfig | None) -> None:
+    """Wait for the other processes; before jax touches a device. UserError if they don't come."""
+    if config is None:
+        return
+    try:
+        jax.distributed.initialize(
+            coordinator_address=config.coordinator,
+            num_processes=config.num_processes,
+            process_id=config.process_id,
+            initialization_timeout=config.timeout,
+        )
+    except Exception as error:  # of many kinds: the network, the cluster's variables, a time-out
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(
+            f"distributed: cannot join {config.num_processes or 'the'} processes at "
+            f"{config.coordinator or 'the address that the cluster gives'}: {reason}"
+        ) from None
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def on_first(action: Callable[[], object]) -> None:
+    """Do it on the first process alone; what fails there fails everywhere, with its message."""
+    if jax.process_count() == 1:
+        action()
+        return
+    message = ""
+    if is_first():
+        try:
+            action()
+        except UserError as error:
+            message = str(error)
+        except OSError as error:
+            message = f"{error.filename}: {error.strerror}"
+    raw = np.frombuffer(message.encode()[:_LONGEST_MESSAGE].ljust(_LONGEST_MESSAGE), np.uint8)
+    message = multihost_utils.broadcast_one_to_all(raw).tobytes().decode(errors="replace").strip()
+    if message:
+        raise UserError(message)
+
+
+def any_of(flag: bool) -> bool:
+    """Whether it is set in any process; a meeting point of all."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def check_same(what: str, text: str) -> None:
+    """UserError unless every process has this same text."""
+    if jax.process_count() == 1:
+        return
+    mine = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    if len(np.unique(multihost_utils.process_allgather(mine), axis=0)) > 1:
+        raise UserError(f"{what}: not the same in all processes; give all of them the same")

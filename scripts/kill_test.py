@@ -1,0 +1,218 @@
+"""Kill training and sweeps again and again; the end must be that of a run which nobody killed.
+
+    python scripts/kill_test.py            # a hundred kills, some ten minutes
+    python scripts/kill_test.py --kills 3
+
+A tiny run is trained whole, once. Then the same command is started again and again and killed by
+SIGKILL: at a moment drawn at random, or while a checkpoint is being written. When a run has come
+to its end in spite of that, its parameters, optimizer state, metrics.jsonl and TensorBoard curves
+are compared with the whole run's, bit by bit, and the next run begins. The last tenth of the kills
+goes to sweeps, whose results are compared but for the seconds they took.
+"""
+
+import argparse
+import collections
+import csv
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NAME = "killed"
+CONFIG = f"""
+name: {NAME}
+log_every_steps: 1
+model: {{hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 2}}
+optim: {{warmup_steps: 5}}
+stages:
+  - {{steps: 60, seq_len: 32, batch_size: 4}}
+  - {{steps: 60, seq_len: 64, batch_size: 2, scaling: {{type: pi, factor: 2}}}}
+validation: {{every_steps: 15, batches: 2}}
+checkpoint: {{every_steps: 5, keep: 2}}
+data:
+  type: text
+  files: [texts/*.txt]
+  validation_fraction: 0.2
+  test_fraction: 0.4
+  cache_dir: cache
+"""
+SWEEP = ["name=swept", "lengths=[16,32,64,128]", "scalings=[trained,none]", "resamples=200"]
+
+
+class Bench:
+    """A scratch folder, and the two commands in it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder, self.random = folder, random.Random(seed)
+        self.killed: collections.Counter[str] = collections.Counter()
+        (folder / "run.yaml").write_text(CONFIG)
+        (folder / "texts").mkdir()
+        for index in range(12):
+            words = self.random.choices(["rope ", "turns ", "slow ", "fast ", "pair\n"], k=150)
+            (folder / "texts" / f"{index}.txt").write_text("".join(words))
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen:
+        """One of the commands, its output in a file."""
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+        with (self.folder / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, str(ROOT / script), *arguments],
+                cwd=self.folder,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def train(self, runs: str) -> subprocess.Popen:
+        """Start or resume the run in `runs`."""
+        return self.start("train.py", "run.yaml", f"runs_dir={runs}")
+
+    def to_its_end(self, process: subprocess.Popen) -> float:
+        """Wait; the seconds it took. Exits if the command failed."""
+        start = time.perf_counter()
+        if process.wait():
+            sys.exit("the command failed:\n" + (self.folder / "output.txt").read_text())
+        return time.perf_counter() - start
+
+    def survives(self, process: subprocess.Popen, runs: str, seconds: float) -> bool:
+        """Kill the process at some moment; False if it was killed, True if it ended before."""
+        checkpoints = self.folder / runs / NAME / "checkpoints"
+        in_a_save = self.random.random() < 0.5
+        deadline = time.perf_counter() + self.random.uniform(0, seconds)
+        saves_to_pass = self.random.randrange(4)
+        saving = False
+        while process.poll() is None:
+            now_saving = any(checkpoints.glob("*tmp*"))
+            saves_to_pass -= now_saving and not saving
+            saving = now_saving
+            if saving and saves_to_pass < 0 if in_a_save else time.perf_counter() > deadline:
+                break
+            time.sleep(0.0005)
+        if process.poll() is None:
+            begun = (self.folder / runs / NAME / "metrics.jsonl").exists()
+            process.kill()
+            process.wait()
+            self.killed["in a save" if saving else "in training" if begun else "starting"] += 1
+            return False
+        self.to_its_end(process)  # it must have ended well
+        return True
+
+
+def same_run(one: Path, other: Path) -> list[str]:
+    """What differs between two finished runs."""
+    import logging
+
+    import jax
+    import numpy as np
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from rope_jax.checkpoint import Checkpoints
+    from rope_jax.config import load
+    from rope_jax.data.tokens import ByteTokenizer
+    from rope_jax.model import LanguageModel
+    from rope_jax.optim import optimizer
+    from rope_jax.schema import Config, MeshConfig
+    from rope_jax.sharding import Placement
+    from rope_jax.train_state import fresh_state
+
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every resumption
+
+    def state(path: Path) -> list[np.ndarray]:
+        config = load(Config, path / "config.yaml")
+        model = LanguageModel(config.model, ByteTokenizer.vocab_size)
+        like = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
+        checkpoints = Checkpoints(path / "checkpoints")
+        found = checkpoints.restore_newest(Placement(MeshConfig()).of_state(like), tell=sys.exit)
+        checkpoints.close()
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
+
+    def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
+        events = EventAccumulator(str(path), size_guidance={"scalars": 0})
+        events.Reload()
+        tags = [tag for tag in events.Tags()["scalars"] if not tag.startswith("throughput")]
+        return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags}
+
+    pairs = list(zip(state(one), state(other), strict=True))
+    return [
+        what
+        for what, same in {
+            "the state": all(a.tobytes() == b.tobytes() for a, b in pairs),
+            "metrics.jsonl": _bytes(one, "metrics.jsonl") == _bytes(other, "metrics.jsonl"),
+            "TensorBoard's curves": curves(one) == curves(other),
+        }.items()
+        if not same
+    ]
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    return (path / name).read_bytes()
+
+
+def sweep_rows(folder: Path) -> list[dict[str, str]]:
+    """results.csv, but for the seconds."""
+    with (folder / "results.csv").open(newline="") as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def kill_runs(bench: Bench, kills: int) -> int:
+    """Kill training until there were so many; the number of runs that came to their end."""
+    bench.to_its_end(bench.train("whole"))
+    seconds = bench.to_its_end(bench.train("again"))  # what was compiled is kept
+    if wrong := same_run(bench.folder / "whole" / NAME, bench.folder / "again" / NAME):
+        sys.exit(f"{', '.join(wrong)} of two whole runs differs")
+    print(f"a whole run takes {seconds:.1f} s", flush=True)
+    finished = 0
+    while bench.killed.total() < kills:
+        runs = f"runs{finished}"
+        # each kill that the run outlives is one; the last start of all goes to its end
+        while bench.killed.total() < kills and not bench.survives(bench.train(runs), runs, seconds):
+            pass
+        bench.to_its_end(bench.train(runs))
+        if wrong := same_run(bench.folder / "whole" / NAME, bench.folder / runs / NAME):
+            sys.exit(f"after {bench.killed.total()} kills, {', '.join(wrong)} of {runs} differs")
+        finished += 1
+        print(f"{bench.killed.total()} kills, {finished} runs the same to the bit", flush=True)
+    return finished
+
+
+def kill_sweeps(bench: Bench, kills: int) -> None:
+    """Kill sweeps of the whole run."""
+    arguments = ("eval_ppl.py", f"whole/{NAME}", *SWEEP)
+    evals = bench.folder / "whole" / NAME / "evals"
+    seconds = bench.to_its_end(bench.start(*arguments))
+    wanted = sweep_rows(evals / "swept")
+    for _ in range(kills):
+        process = bench.start(*arguments)
+        time.sleep(bench.random.uniform(0, seconds))
+        process.kill()
+        process.wait()
+        bench.killed["in a sweep"] += 1
+        if sweep_rows(evals / "swept") != wanted:
+            sys.exit("a killed sweep damaged the results of the one before it")
+    bench.to_its_end(bench.start(*arguments))
+    left = sorted(path.name for path in evals.iterdir() if not path.name.startswith("."))
+    if sweep_rows(evals / "swept") != wanted or left != ["swept"]:
+        sys.exit(f"the sweep after {kills} killed ones differs; there are {left}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=100, help="how many in all (default 100)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
+    arguments = parser.parse_args()
+    of_sweeps = arguments.kills // 10
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(Path(folder), arguments.seed)
+        finished = kill_runs(bench, arguments.kills - of_sweeps)
+        if of_sweeps:
+            kill_sweeps(bench, of_sweeps)
+    where = ", ".join(f"{count} {place}" for place, count in sorted(bench.killed.items()))
+    print(f"{bench.killed.total()} kills survived ({where}); {finished} runs, all bit-identical")
+
+
+if __name__ == "__main__":
+    main()
