@@ -29,14 +29,25 @@ def parser(usage: str, about: str, schema: type[BaseModel]) -> argparse.Argument
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """Parse; what holds an equals sign is an override, wherever it stands."""
-    arguments = parser.parse_args([word for word in argv if not _is_override(word)])
-    arguments.overrides = [word for word in argv if _is_override(word)]
+    """Parse; what holds an equals sign is an override, wherever it stands, unless it is a path."""
+    overrides = [word for word in argv if _is_override(word)]
+    try:
+        arguments, extra = parser.parse_known_args([w for w in argv if not _is_override(w)])
+    except UserError as error:
+        if overrides and "required" in str(error):
+            word = overrides[0]
+            raise UserError(f"{error} ({word} is an override; write a path as ./{word})") from None
+        raise
+    for word in extra:
+        what = "unknown option" if word.startswith("-") else "unexpected; write key=value"
+        raise UserError(f"{word or repr(word)}: {what}; see {parser.prog} --help")
+    arguments.overrides = overrides
     return arguments
 
 
 def _is_override(word: str) -> bool:
-    return "=" in word and not word.startswith("-") and not os.path.exists(word)
+    key, equals, _ = word.partition("=")
+    return bool(equals) and key[:1] != "-" and "/" not in key and not os.path.exists(word)
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
@@ -52,7 +63,7 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
         print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
         sys.exit(128 + stop.signal)
     except UserError as error:
-        print(f"{os.path.basename(sys.argv[0])}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

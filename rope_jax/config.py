@@ -1,20 +1,28 @@
 """From a YAML file and `key=value` overrides to one validated, frozen model, and back."""
 
 import difflib
+import re
 import types
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import OmegaConf
+from omegaconf.errors import (
+    GrammarParseError,
+    KeyValidationError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+)
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rope_jax.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
+
+_LARGEST = 2**20  # bytes of a config; what is larger is something else, and slow to read
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -24,17 +32,14 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
     (`stages.0.steps=10`). Setting a `type` drops the old type's other keys, but for those that
     were overridden one by one before it.
     """
-    merged = OmegaConf.create({}) if path is None else _read(path)
+    raw = {} if path is None else _read(path)
+    origin = "overrides" if path is None else str(path)
     given: set[str] = set()
     for text in overrides:
         key, value = _parse_override(text)
-        _apply(merged, key, value, given)
+        _apply(raw, key, value, given)
         given.add(key)
-    try:
-        raw = OmegaConf.to_container(merged, resolve=True)
-    except OmegaConfBaseException as error:
-        raise UserError(f"{path or 'overrides'}: {_first_line(error)}") from None
-    return validate(schema, raw, str(path) if path else "overrides")
+    return validate(schema, _resolved(raw, origin), origin)
 
 
 def validate(schema: type[Model], raw: Any, origin: str) -> Model:
@@ -43,9 +48,8 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         return schema.model_validate(raw)
     except ValidationError as error:
         errors = error.errors()
-        # An unknown key is often the cause of another's absence: say it first. And of a union's
-        # complaints, "not at least 1" tells a person more than "not the word auto".
-        errors.sort(key=lambda e: (e["type"] != "extra_forbidden", _beside_the_point(e)))
+        # An unknown key is often the cause of another's absence: say it first.
+        errors.sort(key=lambda e: e["type"] != "extra_forbidden")
         first = _path(schema, raw, errors[0])
         # a union's members each complain at one key, and its parents of what is missing then
         others = {tuple(_path(schema, raw, e)) for e in errors[1:]}
@@ -87,7 +91,7 @@ def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
         key = prefix + name
         models = _models_in(field.annotation)
         if not models:
-            default = "required" if field.is_required() else _shown(field.get_default())
+            default = "required" if field.is_required() else _default(field.get_default())
             yield key, _type_name(field.annotation), default, field.description or ""
             continue
         if _is_list(field.annotation):
@@ -121,79 +125,198 @@ def _one_line(by_choice: dict[str, tuple[str, str, str]], choices: int) -> tuple
     return kind, "; ".join([default, *other]), about + only
 
 
-def _read(path: Path) -> DictConfig:
+def _read(path: Path) -> dict[Any, Any]:
     try:
-        loaded = OmegaConf.load(path)
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory, not a YAML file") from None
-    except OSError as error:
-        if error.errno is None:  # OmegaConf's own, for a file that holds one bare value
-            raise UserError(f"{path}: should hold `key: value` lines") from None
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise UserError(f"{path}: {where}not valid YAML ({error.problem})") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OmegaConfBaseException) as error:
-        raise UserError(f"{path}: not valid YAML ({_first_line(error)})") from None
-    if not isinstance(loaded, DictConfig):
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({why})") from None
+    if len(content) > _LARGEST:
+        raise UserError(f"{path}: is larger than {_LARGEST:,} bytes; a config is a page of YAML")
+    try:
+        loaded = _parse(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start}"
+        raise UserError(f"{path}: is not UTF-8 ({where}); give YAML, saved as UTF-8") from None
+    except _NotYamlError as error:
+        raise UserError(f"{path}: {error.where}not valid YAML ({error.problem})") from None
+    if loaded is not None and not isinstance(loaded, dict):
         raise UserError(f"{path}: should hold `key: value` lines")
-    return loaded
+    return loaded or {}
+
+
+class _NotYamlError(Exception):
+    def __init__(self, problem: str, line: int | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.where = problem, "" if line is None else f"line {line}: "
+
+
+def _parse(text: str) -> Any:
+    """What YAML text says, interpolations not yet resolved."""
+    try:
+        # OmegaConf's reading of YAML: 1e3 is a number, a date is text, a key stands once
+        parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
+        return parsed["value"]  # type: ignore[call-overload,index]
+    except yaml.MarkedYAMLError as error:
+        problem = str(error.problem).rstrip(".")
+        if "constructor for the tag" in problem:
+            problem = f"{problem.rpartition(' ')[2]} is not a tag for plain values"
+        if "expansion exceeds" in problem:
+            problem = "more than 10,000 values; is an alias, *name, repeated too often?"
+        mark = error.problem_mark
+        raise _NotYamlError(problem, mark.line + 1 if mark else None) from None
+    except RecursionError:
+        raise _NotYamlError("nested too deeply") from None
+    except GrammarParseError:
+        problem = "${ begins the value of another key, ${key}; as text it is written \\${"
+        raise _NotYamlError(problem) from None
+    except KeyValidationError:
+        raise _NotYamlError("a key that is not text") from None
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        raise _NotYamlError(_first_line(error)) from None
+    except (ValueError, LookupError) as error:  # of a value with a tag, or of a very long number
+        problem = _first_line(error).partition(";")[0]
+        raise _NotYamlError(f"a value cannot be read: {problem}") from None
 
 
 def _parse_override(text: str) -> tuple[str, Any]:
-    key, equals, _ = text.partition("=")
+    key, equals, value = text.partition("=")
     if not equals or not key or key.startswith("-"):
         raise UserError(f"{text}: not an override; write key=value (see --help)")
+    if "" in key.split("."):
+        raise UserError(f"{text}: a part of the key is empty; write key=value or section.key=value")
     try:
-        value = OmegaConf.from_dotlist([f"value={text[len(key) + 1 :]}"])
-        return key, OmegaConf.to_container(value)["value"]  # type: ignore[call-overload,index]
-    except (yaml.YAMLError, OmegaConfBaseException):
-        raise UserError(f"{key}: its value {text[len(key) + 1 :]!r} is not valid YAML") from None
+        return key, _parse(value)
+    except _NotYamlError as error:
+        raise UserError(
+            f"{key}: its value {_shown(value)} is not valid YAML ({error.problem})"
+        ) from None
 
 
-def _apply(merged: DictConfig, key: str, value: Any, given: set[str]) -> None:
-    parent, _, leaf = key.rpartition(".")
+def _apply(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
+    """Set one key of a raw config; sections on the way to it are made."""
+    node: Any = raw
+    parts = key.split(".")
+    for place, name in enumerate(parts):
+        above = ".".join(parts[:place])
+        part: str | int = name
+        if isinstance(node, list):
+            numbers = [str(number) for number in range(len(node))]
+            if name not in numbers:
+                there = f"numbered {numbers[0]} to {numbers[-1]}" if len(node) > 1 else "number 0"
+                there = f"the elements are {there}" if len(node) > 1 else f"the element is {there}"
+                there = there if numbers else "it has no elements"
+                raise UserError(f"{key}: {above} has no element {name}; {there}")
+            part = int(name)
+        elif not isinstance(node, dict):
+            raise UserError(f"{key}: {above} is {_shown(node)}, which has no keys of its own")
+        if place + 1 < len(parts):
+            below = node[part] if isinstance(part, int) else node.get(part)
+            if below is None:
+                below = node[part] = {}
+            node = below
+        elif part == "type" and node.get("type") != value:
+            kept = {k: v for k, v in node.items() if f"{above}.{k!s}" in given}
+            node.clear()
+            node |= {**kept, "type": value}
+        else:
+            node[part] = value
+
+
+def _resolved(raw: dict[Any, Any], origin: str) -> Any:
+    """`raw` with the value of each interpolation in its place."""
     try:
-        if parent and leaf == "type":
-            current = OmegaConf.select(merged, parent)
-            if isinstance(current, DictConfig) and current.get("type") != value:
-                kept = {str(k): v for k, v in current.items() if f"{parent}.{k!s}" in given}
-                OmegaConf.update(merged, parent, {**kept, "type": value}, merge=False)
-                return
-        OmegaConf.update(merged, key, value, merge=False, force_add=True)
-    except (OmegaConfBaseException, ValueError, TypeError, AttributeError, IndexError) as error:
-        raise UserError(f"{key}: cannot be set ({_first_line(error)})") from None
+        return OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = re.sub(r"\[(\w+)\]", r".\1", str(error.full_key or ""))
+        message = re.sub(r"^\w+ raised while resolving interpolation: ", "", _first_line(error))
+        if isinstance(error, MissingMandatoryValue):
+            message = "is ???, which stands for a value still to be given"
+        raise UserError(f"{origin}: {key}{': ' * bool(key)}{message}") from None
+    except RecursionError:
+        raise UserError(f"{origin}: nested too deeply") from None
 
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
+_SHOULD = {
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "string_type": "should be text",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "dict_type": "should be a list or a mapping",
+    "too_short": "should have at least one element",
+    # the one pattern there is: a folder's name
+    "string_pattern_mismatch": "should be of letters, digits and ._=+-, a letter or digit first",
+    "string_too_long": "should be shorter",
+    "model_type": "should hold keys of its own",
+    "model_attributes_type": "should hold keys of its own",
+}
+
+
 def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
+    kind, given = error["type"], error["input"]
     path = _path(schema, raw, error)
-    key = ".".join(str(part) for part in path)
-    if error["type"] == "extra_forbidden":
+    key = ".".join(str(part) or "''" for part in path)
+    if kind == "extra_forbidden":
         return f"{key}: unknown key{_nearest(schema, path, raw)}"
-    if error["type"] == "missing":
+    if kind == "invalid_key":
+        path = _path(schema, raw, error | {"loc": error["loc"][:-1]})  # type: ignore[arg-type]
+        return f"{'.'.join([*map(str, path), _shown(given)])}: is not text; every key is"
+    if error["loc"][-1:] == ("[key]",):  # of a mapping whose keys are listed
+        names = re.findall(r"'(\w+)'", str(error["ctx"]["expected"]))
+        close = difflib.get_close_matches(str(given), names, n=1)
+        near = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        return f"{key}: unknown key; {near}"
+    if kind == "missing":
         return f"{key}: is required and was not given"
-    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        if error["type"] == "union_tag_not_found":
-            return f"{key}.type: is required where other keys of {key} are given"
-        tags = [tag.strip(" '") for tag in str(error["ctx"]["expected_tags"]).split(",")]
-        given = error["ctx"]["tag"]
-        close = difflib.get_close_matches(str(given), tags, n=1)
+    if kind in ("union_tag_invalid", "union_tag_not_found"):
+        tags = _types_at(schema, path, raw)
+        if kind == "union_tag_not_found":
+            return f"{key}.type: is required; it is one of {', '.join(tags)}"
+        tag = given["type"]
+        close = difflib.get_close_matches(tag, tags, n=1) if isinstance(tag, str) else []
         near = f"; did you mean {close[0]}?" if close else ""
-        return f"{key}.type: {given!r} is not one of {', '.join(tags)}{near}"
-    if error["type"] == "model_type":
-        return f"{key}: should hold keys of its own, not {_shown(error['input'])}"
-    message = error["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:].replace("valid tuple", "list")
-    if error["type"] == "value_error":  # a check of ours, which names the values itself
+        return f"{key}.type: {_shown(tag)} is not one of {', '.join(tags)}{near}"
+    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = _SHOULD.get(kind, message[:1].lower() + message[1:])
+    if kind == "value_error":  # a check of ours, which names the values itself
         return f"{key}: {message}" if key else message
-    return f"{key}: {message}, not {_shown(error['input'])}"
+    return f"{key}: {message}, not {_shown(given)}{_hint(schema, path, raw, error)}"
+
+
+def _hint(schema: type[BaseModel], path: list[str | int], raw: Any, error: ErrorDetails) -> str:
+    """How a value of the wrong kind was probably meant."""
+    kind, given, key = error["type"], error["input"], ".".join(map(str, path))
+    if kind == "string_type" and isinstance(given, int | float):
+        return f"""; in quotes it is text: "{key}='...'" on a command line, '...' in a file"""
+    if kind in ("int_type", "float_type") and isinstance(given, str) and _is_number(given):
+        return "; without quotes it is a number"
+    if kind in ("tuple_type", "list_type") and isinstance(given, str):
+        return f"; a list of one is [{_cut(given)}]"
+    if kind == "tuple_type" and isinstance(given, dict) and "".join(map(str, given)).isdecimal():
+        return f"; to change one element by number, give the whole list first, {key}=[...]"
+    if kind == "model_attributes_type" and isinstance(given, str):
+        close = difflib.get_close_matches(given, _types_at(schema, path, raw), n=1)
+        return f"; did you mean {key}.type={close[0]}?" if close else ""
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> list[str | int]:
@@ -219,35 +342,48 @@ def _is_field(schema: type[BaseModel], part: str | int) -> bool:
     return any(row[0].rpartition(".")[2] == part for row in fields(schema))
 
 
-def _beside_the_point(error: ErrorDetails) -> bool:
-    return error["type"] == "literal_error" and not isinstance(error["input"], str)
+def _models_at(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> list[Any]:
+    """The config models that may stand at a place, whatever its type."""
+    models, node = [schema], raw
+    for part in path:
+        kind = node.get("type") if isinstance(node, dict) else None
+        node = node[part]
+        if isinstance(part, int):
+            continue
+        models = _of_type(models, kind)
+        found = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+        models = [model for annotation in found for model in _models_in(annotation)]
+    return models
+
+
+def _types_at(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> list[str]:
+    return [kind for kind in map(_type_of, _models_at(schema, path, raw)) if kind]
+
+
+def _of_type(models: list[type[BaseModel]], kind: Any) -> list[type[BaseModel]]:
+    return [m for m in models if kind is None or _type_of(m) in (None, kind)] or models
 
 
 def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> str:
     """The valid keys beside an unknown one, nearest first."""
     *parents, wrong = path
-    models: list[type[BaseModel]] = [schema]
     node = raw
     for part in parents:
         node = node[part]
-        if isinstance(part, int):
-            continue
-        found = [m.model_fields[part].annotation for m in models if part in m.model_fields]
-        models = [model for annotation in found for model in _models_in(annotation)]
-        kind = node.get("type") if isinstance(node, dict) else None
-        models = [m for m in models if kind is None or _type_of(m) in (None, kind)] or models
-    if parents and isinstance(parents[-1], int) and isinstance(node, dict) and "type" in node:
-        models = [m for m in models if _type_of(m) == node["type"]] or models
-    names = dict.fromkeys(name for model in models for name in model.model_fields)
-    choices = [name for name in names if name != wrong]
-    close = difflib.get_close_matches(str(wrong), choices, n=1, cutoff=0.5)
+    every = _models_at(schema, parents, raw)
+    owners = [str(_type_of(model)) for model in every if wrong in model.model_fields]
+    if owners:
+        return f"; it goes with {'.'.join(map(str, parents))}.type {' or '.join(owners)}"
+    names = dict.fromkeys(
+        name for model in _of_type(every, node.get("type")) for name in model.model_fields
+    )
+    close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {'.'.join([*map(str, parents), close[0]])}?"
-    numbered = ".".join("N" if isinstance(part, int) else part for part in path)
     elsewhere = [row[0] for row in fields(schema) if row[0].rpartition(".")[2] == str(wrong)]
-    if elsewhere and numbered not in elsewhere:  # else it belongs to another type of this section
+    if elsewhere:
         return f"; did you mean {elsewhere[0]}?"
-    return f"; there are {', '.join(choices)}"
+    return f"; there are {', '.join(names)}"
 
 
 def _type_of(model: type[BaseModel]) -> str | None:
@@ -283,9 +419,20 @@ def _type_name(annotation: Any) -> str:
 
 
 def _shown(value: Any) -> str:
+    """A value as a reader of YAML knows it, and not at length."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    try:
+        return _cut(repr(value))
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of thousands of digits"
+
+
+def _default(value: Any) -> str:
     if isinstance(value, tuple):
-        value = ", ".join(map(str, value))
-    text = (
-        "null" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
-    )
+        return ", ".join(map(str, value))
+    return value if isinstance(value, str) else _shown(value)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."

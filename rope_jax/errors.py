@@ -1,8 +1,16 @@
 """The exceptions that are no fault of the program: shown as one line, without a traceback."""
 
+_LONGEST = 1000  # characters; a file's own words may be megabytes
+
 
 class UserError(Exception):
     """Bad input; exit status 2. One line: the key or file, what is wrong, what would be right."""
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.split())
+        line = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
+        # what a terminal would obey, or cannot show, is spelt out
+        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
 class Stopped(Exception):

@@ -3,9 +3,19 @@
 A field's description is its line in `--help`, in the JSON schema and in an editor's tooltip.
 """
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 
 from rope_jax.rope import AnyScaling, RotaryGeometry, Scaling
 from rope_jax.rope.geometry import Layout
@@ -13,15 +23,33 @@ from rope_jax.rope.strategies import NoScaling
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+
+# Fields are strict: true is no number, "10" is text. But 1e3 and 3.0 are whole numbers: YAML has
+# no other way to write a large one shortly. JAX counts in 32 bits.
+Whole = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
+NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
+Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
+Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
 # A name becomes a folder; it may not climb out of its parent.
-FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$")]
+FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
+
+
+def _as_a_path(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds a NUL character, which no file's name can")
+    if any(len(name.encode()) > 255 for name in text.split("/")):
+        raise ValueError("a name in it is longer than 255 bytes, the most a file's name can have")
+    return text
+
+
+PathText = Annotated[str, AfterValidator(_as_a_path)]
 
 
 class Frozen(BaseModel):
-    """Immutable, and an unknown key is an error."""
+    """Immutable, an unknown key is an error, and so is a value of another type."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class ModelConfig(Frozen):
@@ -98,7 +126,7 @@ class _Data(Frozen):
     test_fraction: Fraction = Field(
         0.1, description="share of documents that eval_ppl.py alone reads, unless given"
     )
-    cache_dir: str | None = Field(
+    cache_dir: PathText | None = Field(
         None, description="where token files are kept; null: the user's cache directory"
     )
 
@@ -109,10 +137,11 @@ class _Data(Frozen):
         return self
 
 
-Files = (
-    Annotated[list[str], Field(min_length=1)]
-    | dict[Literal["train", "validation", "test"], list[str]]
-)
+Files = Annotated[
+    Annotated[list[PathText], Field(min_length=1), Tag("list")]
+    | Annotated[dict[Literal["train", "validation", "test"], list[PathText]], Tag("mapping")],
+    Discriminator(lambda files: "mapping" if isinstance(files, dict) else "list"),
+]
 
 
 class _FileData(_Data):
@@ -194,7 +223,7 @@ class StageConfig(Frozen):
     """A stretch of training at one length."""
 
     steps: PositiveInt = Field(description="optimizer steps")
-    seq_len: int = Field(ge=2, description="tokens a window")
+    seq_len: Length = Field(description="tokens a window")
     batch_size: PositiveInt = Field(description="windows a step")
     grad_accumulation: PositiveInt = Field(
         1, description="micro-batches that a step's batch is cut into: less memory, same step"
@@ -256,6 +285,11 @@ class DistributedConfig(Frozen):
         given = [self.coordinator, self.num_processes, self.process_id]
         if any(v is None for v in given) and any(v is not None for v in given):
             raise ValueError("give coordinator, num_processes and process_id, or none of them")
+        if self.coordinator is not None and not re.fullmatch(r".+:\d{1,5}", self.coordinator):
+            raise ValueError(f"coordinator {self.coordinator!r} is not host:port")
+        host, _, port = (self.coordinator or "host:1").rpartition(":")
+        if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            raise ValueError(f"coordinator {self.coordinator!r} is not host:port")
         if self.num_processes and self.process_id and self.process_id >= self.num_processes:
             raise ValueError(
                 f"process_id {self.process_id} is not below num_processes {self.num_processes}"
@@ -267,14 +301,14 @@ class Config(Frozen):
     """One training run."""
 
     name: FolderName = Field(description="the run directory's name")
-    runs_dir: str = Field("runs", description="where run directories are made")
-    seed: int = Field(0, ge=0, lt=2**32, description="of the weights and of the batches")
+    runs_dir: PathText = Field("runs", description="where run directories are made")
+    seed: Seed = Field(0, description="of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between two logged lines")
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
     data: DataConfig = StdlibData()
     optim: OptimConfig = OptimConfig()
-    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1)] = Field(
+    stages: Annotated[tuple[StageConfig, ...], Field(min_length=1, strict=False)] = Field(
         description="one after the other, for instance a short window, then a long one"
     )
     validation: ValidationConfig = ValidationConfig()
@@ -286,13 +320,22 @@ class Config(Frozen):
 
     @model_validator(mode="after")
     def _rotary_fits(self) -> Self:
-        geometry = self.geometry  # its own checks name rotary_dim, base, train_length
+        try:
+            geometry = self.geometry
+        except ValueError as error:  # names rotary_dim
+            raise ValueError(f"rope.{error}") from None
         if geometry.rotary_dim > self.model.heads_width:
             raise ValueError(
                 f"rope.rotary_dim {geometry.rotary_dim} is above head_dim {self.model.heads_width}"
             )
         for stage in range(len(self.stages)):
-            self.stage_scaling(stage).frequencies(geometry)
+            try:
+                self.stage_scaling(stage).frequencies(geometry)
+            except ValueError as error:  # names a key of rope, or of the scaling
+                of_rope = str(error).startswith(("rotary_dim", "base", "train_length"))
+                own = self.stages[stage].scaling is not None
+                scaling = f"stages.{stage}.scaling" if own else "rope.scaling"
+                raise ValueError(f"{'rope' if of_rope else scaling}.{error}") from None
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
             if self.optim.warmup_steps >= steps:

@@ -6,19 +6,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 from pydantic import (
     BeforeValidator,
     Field,
-    PositiveInt,
     TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     create_model,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.schema import (
     DistributedConfig,
     FolderName,
     Frozen,
-    NonNegativeInt,
+    Length,
     PositiveFloat,
+    PositiveInt,
+    Seed,
 )
 
 Protocol = Literal["same_tokens", "whole_window", "per_position"]
@@ -69,13 +74,23 @@ class TrainedEntry(SweepEntry):
     type: Literal["trained"] = "trained"
 
 
+def _factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """One complaint, not one for each of the two things that a factor may be."""
+    try:
+        return handler(value)
+    except ValidationError:
+        message = "should be auto or a number of at least 1"
+        raise PydanticCustomError("factor", message) from None
+
+
 def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
     """The strategy's own settings, plus a name; its factor may be "auto"."""
     auto: dict[str, Any] = {}
     if "factor" in strategy.model_fields:
         number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
         description = "s; auto: length / window, at least 1"
-        auto["factor"] = (Literal["auto"] | number, Field(description=description))
+        either = Annotated[Literal["auto"] | number, WrapValidator(_factor)]
+        auto["factor"] = (either, Field(description=description))
     bases: Any = (strategy, SweepEntry)
     name = strategy.__name__ + "Entry"
     return create_model(name, __base__=bases, __doc__=strategy.__doc__, **auto)
@@ -113,13 +128,13 @@ class SweepConfig(Frozen):
     """Perplexity over context length, for many scalings, on one set of documents."""
 
     name: FolderName = Field("sweep", description="the folder in the run's evals/")
-    lengths: tuple[Annotated[int, Field(ge=2)], ...] | None = Field(
+    lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
-    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1)] = Field(
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
         ("same_tokens",), description="how windows are cut and which of their tokens count"
     )
-    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1)] = Field(
+    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
         description="one curve each: trained, or a strategy with a factor or auto",
         default_factory=_default_scalings,
     )
@@ -136,7 +151,7 @@ class SweepConfig(Frozen):
     split: Literal["test", "validation"] = Field(
         "test", description="what is read; test is what figures come from"
     )
-    seed: NonNegativeInt = Field(0, description="of the choice of documents, blocks and resamples")
+    seed: Seed = Field(0, description="of the choice of documents, blocks and resamples")
     batch_tokens: PositiveInt = Field(
         4096, description="tokens evaluated at once; sets the batch size at each length"
     )

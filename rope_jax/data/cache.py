@@ -10,7 +10,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,7 @@ def written_at_once(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
     Raises UserError if it cannot be written.
     """
+    there = folder.parent.exists()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
@@ -95,6 +96,9 @@ def written_at_once(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
             _move(new, folder)
         finally:
             shutil.rmtree(new, ignore_errors=True)
+            if not there:
+                with suppress(OSError):  # not empty: the tokens, or another process's
+                    folder.parent.rmdir()
     except OSError as error:
         raise UserError(
             f"data.cache_dir: cannot write tokens in {folder.parent} "

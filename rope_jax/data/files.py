@@ -32,7 +32,8 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
     """
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
     if "train" not in by_split:
-        raise UserError(f"data.files: train is missing beside {', '.join(by_split)}")
+        others = ", ".join(by_split) or "nothing else"
+        raise UserError(f"data.files: train is missing; there is {others}")
     found: dict[str, list[Path]] = {}
     split_of: dict[str, str] = {}
     for split, patterns in by_split.items():
@@ -56,7 +57,7 @@ def _matching(pattern: str) -> list[Path]:
         raise UserError(f"data.files: {pattern} is a folder; give a pattern such as {pattern}/**/*")
     paths = [Path(p) for p in sorted(glob.glob(expanded, recursive=True)) if os.path.isfile(p)]
     if not paths:
-        raise UserError(f"data.files: no file matches {pattern} in {os.getcwd()}")
+        raise UserError(f"data.files: no file matches {pattern or '(nothing)'} in {os.getcwd()}")
     return paths
 
 
@@ -103,8 +104,11 @@ def _json_lines(file: Path, column: str) -> Iterator[Document]:
             except UnicodeDecodeError as error:
                 raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
             except (ValueError, RecursionError) as error:
+                why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                if isinstance(error, json.JSONDecodeError):
+                    why = f"{error.msg} at character {error.pos}"
                 raise UserError(
-                    f"data.files: {where} is not JSON ({error}); give one object a line"
+                    f"data.files: {where} is not JSON ({why}); give one object a line"
                 ) from error
             if not isinstance(row, dict):
                 raise UserError(f"data.files: {where} is not a JSON object; give one a line")
@@ -133,14 +137,18 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
 def require_column(column: str, columns: list[str], where: str) -> None:
     """Raises UserError, with the columns that there are, if `column` is none of them."""
     if column not in columns:
-        there = ", ".join(columns) or "none"
+        shown = [name if len(name) <= 60 else name[:57] + "..." for name in columns[:20]]
+        shown += [f"{len(columns) - 20} more"] if len(columns) > 20 else []
+        there = ", ".join(shown) or "none"
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {there}")
 
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
         kind = "null" if value is None else type(value).__name__
-        raise UserError(f"data.column: {column!r} of {where} holds {kind}, not text")
+        raise UserError(
+            f"data.column: {column!r} of {where} holds {kind}, not text; name a column of text"
+        )
     try:
         value.encode("utf-8")  # JSON can spell half a character, "\ud800"
     except UnicodeEncodeError as error:

@@ -17,7 +17,7 @@ Factor = Annotated[
 class Scaling(BaseModel):
     """Settings of one strategy. The class docstring's first line is its line in every list."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     source: ClassVar[str]
     type: str
@@ -34,7 +34,13 @@ class Scaling(BaseModel):
         a traced scalar or [batch] array. The others ignore it.
         Returns float32 leaves: inv_freq [d/2] in radians a token, its remainder, m [].
         """
-        return Frequencies.from_float64(*self.scaled(geometry))
+        try:
+            return Frequencies.from_float64(*self.scaled(geometry))
+        except OverflowError:
+            raise ValueError(
+                f"type: {self.type} with these settings and base {geometry.base:g} exceeds "
+                "what a float holds"
+            ) from None
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         """inv_freq, float64 [d/2], and m, computed on the host."""

@@ -36,7 +36,7 @@ class YaRNScaling(Scaling):
     )
     truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
     attention_factor: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="m itself; null: 0.1·ln(factor) + 1"
+        None, gt=0, lt=1e30, description="m itself; null: 0.1·ln(factor) + 1"
     )
 
     @model_validator(mode="after")
@@ -52,6 +52,8 @@ class YaRNScaling(Scaling):
 
         def pair_turning(turns: float) -> float:
             length_per_radian = geometry.train_length / (2 * math.pi * turns)
+            if not 0 < length_per_radian < math.inf:
+                raise OverflowError
             return geometry.rotary_dim * math.log(length_per_radian) / (2 * math.log(geometry.base))
 
         low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
