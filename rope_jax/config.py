@@ -22,7 +22,9 @@ from rope_jax.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_LARGEST = 2**20  # bytes of a config; what is larger is something else, and slow to read
+_LARGEST = 2**18  # bytes of a config; what is larger is something else, and slow to read
+_DEEPEST = 50  # YAML's sections in one another; PyYAML dies of some ten thousand
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
@@ -49,7 +51,7 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
     except ValidationError as error:
         errors = error.errors()
         # An unknown key is often the cause of another's absence: say it first.
-        errors.sort(key=lambda e: e["type"] != "extra_forbidden")
+        errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
         first = _path(schema, raw, errors[0])
         # a union's members each complain at one key, and its parents of what is missing then
         others = {tuple(_path(schema, raw, e)) for e in errors[1:]}
@@ -159,13 +161,20 @@ class _NotYamlError(Exception):
 def _parse(text: str) -> Any:
     """What YAML text says, interpolations not yet resolved."""
     try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                raise _NotYamlError("nested too deeply", event.start_mark.line + 1)
         # OmegaConf's reading of YAML: 1e3 is a number, a date is text, a key stands once
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
         return parsed["value"]  # type: ignore[call-overload,index]
     except yaml.MarkedYAMLError as error:
         problem = str(error.problem).rstrip(".")
         if "constructor for the tag" in problem:
-            problem = f"{problem.rpartition(' ')[2]} is not a tag for plain values"
+            tag = problem.rpartition(" ")[2].strip("'").replace("tag:yaml.org,2002:", "!!")
+            problem = f"the tag {tag} is not one of plain values"
         if "expansion exceeds" in problem:
             problem = "more than 10,000 values; is an alias, *name, repeated too often?"
         mark = error.problem_mark
@@ -235,6 +244,7 @@ def _resolved(raw: dict[Any, Any], origin: str) -> Any:
     except OmegaConfBaseException as error:
         key = re.sub(r"\[(\w+)\]", r".\1", str(error.full_key or ""))
         message = re.sub(r"^\w+ raised while resolving interpolation: ", "", _first_line(error))
+        message = message.strip('"')
         if isinstance(error, MissingMandatoryValue):
             message = "is ???, which stands for a value still to be given"
         raise UserError(f"{origin}: {key}{': ' * bool(key)}{message}") from None
@@ -257,7 +267,6 @@ _SHOULD = {
     "too_short": "should have at least one element",
     # the one pattern there is: a folder's name
     "string_pattern_mismatch": "should be of letters, digits and ._=+-, a letter or digit first",
-    "string_too_long": "should be shorter",
     "model_type": "should hold keys of its own",
     "model_attributes_type": "should hold keys of its own",
 }
@@ -301,6 +310,8 @@ def _hint(schema: type[BaseModel], path: list[str | int], raw: Any, error: Error
         return f"""; in quotes it is text: "{key}='...'" on a command line, '...' in a file"""
     if kind in ("int_type", "float_type") and isinstance(given, str) and _is_number(given):
         return "; without quotes it is a number"
+    if kind == "float_type" and isinstance(given, int) and not isinstance(given, bool):
+        return ", which is too large for one"
     if kind in ("tuple_type", "list_type") and isinstance(given, str):
         return f"; a list of one is [{_cut(given)}]"
     if kind == "tuple_type" and isinstance(given, dict) and "".join(map(str, given)).isdecimal():

@@ -1,4 +1,4 @@
-"""Write what is derived: the JSON schemas, the README's list of scalings and its demo table.
+"""Write what is derived: JSON schemas, the README's scalings and demo table, docs/bad-input.md.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit status 1 where a file is stale; changes nothing
@@ -12,6 +12,7 @@ import re
 import sys
 from pathlib import Path
 
+import yaml
 from pydantic import BaseModel
 
 from rope_jax.rope import STRATEGIES
@@ -20,6 +21,24 @@ from rope_jax.sweep_schema import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+BAD_INPUT = """\
+# What wrong input is answered
+
+One line on stderr, exit status 2, no traceback, and nothing left behind: no run directory, no part
+of a corpus in the cache. The line names the key or the file, what is wrong, and what would be
+right. Where several things are wrong it tells of the first and counts the others.
+
+Values are taken as what they are. `true` is no number and `"10"` is text; but `1e3` and `3.0` are
+whole numbers, as YAML has no other short way to write large ones. A name such as `3` needs quotes.
+YAML here is what PyYAML reads, YAML 1.1, so `010` is 8 and `1:30` is 90. `${key}` stands for the
+value of another key, and `${oc.env:NAME}` for an environment variable; a run's `config.yaml` holds
+what they stood for.
+
+The lines below are the commands' own: `make generate` writes this page from
+`tests/bad_input.yaml`, and the tests compare each line with what the command says, in a folder
+with these files: `run.yaml`, a small training; the same with data of each type in `text.yaml`
+(`files: [texts/*]`), `jsonl.yaml`, `parquet.yaml` and `hub.yaml`; and a run, `runs/tiny`.
+"""
 DEMO = ROOT / "docs/figures/demo.csv"  # results.csv of the run whose figure the README shows
 
 
@@ -56,6 +75,31 @@ def demo_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def bad_input() -> str:
+    """The catalogue of wrong input, whose answers tests/test_bad_input.py compares with it."""
+    catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
+    parts = [BAD_INPUT]
+    for section in catalogue["sections"]:
+        parts.append(f"\n## {section['title']}\n\n| input | stderr |\n|---|---|\n")
+        for case in section["cases"]:
+            run = case["run"] if isinstance(case["run"], str) else case["run"][0][0] + "…"
+            shown = [_code(run)]
+            if "about" in case:
+                shown.append(f"({case['about']})")
+            else:
+                files = case.get("files", {}).items()
+                shown += [f"{name}: {_code(repr(text))}" for name, text in files if len(files) < 4]
+            command = run.partition(" ")[0]
+            parts.append(f"| {'<br>'.join(shown)} | {_code(command + ': ' + case['says'])} |\n")
+    return "".join(parts)
+
+
+def _code(text: str) -> str:
+    """`text` as code in a table's cell."""
+    fence = "``" if "`" in text else "`"
+    return f"{fence}{text}{fence}".replace("|", "\\|")
+
+
 def between(text: str, name: str, content: str) -> str:
     """`text` with what stands between the markers of a part replaced."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
@@ -72,6 +116,7 @@ def generated() -> dict[Path, str]:
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
         README: readme,
+        ROOT / "docs/bad-input.md": bad_input(),
     }
 
 

@@ -104,9 +104,13 @@ def _json_lines(file: Path, column: str) -> Iterator[Document]:
             except UnicodeDecodeError as error:
                 raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
             except (ValueError, RecursionError) as error:
-                why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+                why = (
+                    "nested too deeply"
+                    if isinstance(error, RecursionError)
+                    else str(error).partition(";")[0]
+                )
                 if isinstance(error, json.JSONDecodeError):
-                    why = f"{error.msg} at character {error.pos}"
+                    why = f"{error.msg}, character {error.pos}"
                 raise UserError(
                     f"data.files: {where} is not JSON ({why}); give one object a line"
                 ) from error

@@ -36,7 +36,7 @@ class YaRNScaling(Scaling):
     )
     truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
     attention_factor: float | None = Field(
-        None, gt=0, lt=1e30, description="m itself; null: 0.1·ln(factor) + 1"
+        None, gt=0, lt=1e6, description="m itself; null: 0.1·ln(factor) + 1"
     )
 
     @model_validator(mode="after")

@@ -1,0 +1,259 @@
+"""Wrong input gets one line that says what would be right: a catalogue, and a fuzz of the loader.
+
+The catalogue, tests/bad_input.yaml, is also docs/bad-input.md.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import eval_ppl
+import train
+from rope_jax import cli
+from rope_jax.config import dump, load
+from rope_jax.errors import UserError
+from rope_jax.schema import Config
+from rope_jax.sweep_schema import SweepConfig
+
+ROOT = Path(__file__).parents[1]
+CATALOGUE = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
+CASES = [case for section in CATALOGUE["sections"] for case in section["cases"]]
+COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
+
+
+def content(text) -> bytes:
+    """Of a file, or of a command line, as the catalogue writes it."""
+    if isinstance(text, list):
+        text = "".join(part * times for part, times in text)
+    return text if isinstance(text, bytes) else text.encode()
+
+
+def words(case) -> list[str]:
+    return shlex.split(content(case["run"]).decode())
+
+
+def name_of(case) -> str:
+    shown = case["run"] if isinstance(case["run"], str) else case["about"]
+    return " ".join([shown, case.get("about", ""), *map(repr, case.get("files", {}).values())])[:90]
+
+
+def everything_in(folder):
+    """What is there, but for corpora that are whole, which the next run will read."""
+    whole = {path.parent for path in folder.rglob("manifest.json")}
+    kept = [*whole, *(path.parent for path in whole)]
+    return {p for p in folder.rglob("*") if p not in kept and p.parent not in whole}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the catalogue's own files."""
+    folder = tmp_path / "here"
+    for name, text in CATALOGUE["files"].items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    for command in (train, eval_ppl):  # a folder in the user's cache, whatever the input
+        monkeypatch.setattr(command, "keep_compiled_programs", lambda: None)
+    return folder
+
+
+@pytest.fixture
+def refused(folder, monkeypatch, capsys):
+    """Call a command in this process; its line, having checked that it is all there is."""
+
+    def refused(*words: str) -> str:
+        before = everything_in(folder.parent)
+        monkeypatch.setattr(sys, "argv", list(words))
+        monkeypatch.setattr("rope_jax.train_loop.Trainer.run", lambda *_: pytest.fail("it trains"))
+        with pytest.raises(SystemExit) as caught:
+            cli.run(COMMANDS[words[0]])
+        shown = capsys.readouterr()
+        assert caught.value.code == 2
+        assert shown.err.startswith(f"{words[0]}: ")
+        assert shown.err.count("\n") == 1
+        assert shown.err.endswith("\n")
+        assert len(shown.err) < 1100
+        assert shown.err.rstrip("\n").isprintable()
+        assert everything_in(folder.parent) == before
+        return shown.err.removeprefix(f"{words[0]}: ").rstrip("\n").replace(str(folder), ".")
+
+    return refused
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_the_catalogue(folder, refused, case):
+    for name, text in case.get("files", {}).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content(text))
+    assert refused(*words(case)) == case["says"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read every file")
+def test_files_that_may_not_be_read(folder, refused):
+    (folder / "texts").mkdir()
+    for name in ("run.yaml", "texts/a"):
+        (folder / name).write_text("x")
+        (folder / name).chmod(0)
+    assert refused("train.py", "run.yaml") == "run.yaml: cannot be read (Permission denied)"
+    said = refused("train.py", "text.yaml")
+    assert said == "data.files: cannot read texts/a: Permission denied"
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(folder):
+    stage = load(Config, folder / "run.yaml", ["stages.0.steps=1e3", "seed=7.0"]).stages[0]
+    assert (stage.steps, type(stage.steps)) == (1000, int)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train.py run.yaml stages.0.steps=true",
+        "train.py c.yaml",
+        "train.py jsonl.yaml",
+        "eval_ppl.py runs/lr=0.1",
+    ],
+)
+def test_the_commands_themselves(folder, line):
+    (folder / "c.yaml").write_text("a: " + "[" * 100_000)
+    (folder / "a.jsonl").write_text("{oops")
+    before = everything_in(folder)
+    script, *arguments = line.split()
+    start = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments], capture_output=True, text=True
+    )
+    seconds = time.perf_counter() - start
+    assert (done.returncode, done.stdout) == (2, "" if "jsonl" not in line else done.stdout)
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"{script}: ")
+    assert everything_in(folder) == before
+    if "jsonl" not in line:  # the others need neither jax nor datasets: about half a second
+        assert seconds < 5
+
+
+# Whatever the input, the loader returns a config or raises a UserError
+
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+FILES = [
+    *((Config, path) for path in sorted(ROOT.glob("configs/*.yaml"))),
+    *((SweepConfig, path) for path in sorted(ROOT.glob("configs/sweeps/*.yaml"))),
+]
+KEYS = sorted({key for schema, path in FILES for key in load(schema, path).model_dump()})
+KEYS += ["type", "factor", "beta_fast", "hidden_size", "head_dim", "steps", "seq_len", "train"]
+WORDS = [*KEYS, "pi", "yarn", "trained", "auto", "text", "???", "${seed}", "${name}", "${", "a/b"]
+WORDS += ["${oc.env:HOME}", "${oc.decode:'[1'}", "${stages}", "1e3", "<<", "=", "~", "\0", "\\${a}"]
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, -1, 2**31, 2**63, 10**30, 1e308, 5e-324]),
+    st.floats(),
+    st.sampled_from(WORDS),
+    st.text(max_size=8),
+)
+keys = st.one_of(st.sampled_from(KEYS), st.text(max_size=4), st.integers(-1, 3))
+values = st.recursive(
+    scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(keys, v, max_size=3), max_leaves=6
+)
+# what looks like YAML to a reader who does not look twice
+yamlish = st.text("ab01.e_:{}[]-,&*!#|>'\"%@?=<~$ \t\n", max_size=40)
+
+
+def places(node, path=()):
+    """The path of every value in a raw config."""
+    yield path
+    if isinstance(node, dict | list):
+        for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from places(inner, (*path, key))
+
+
+@st.composite
+def mutants(draw):
+    """A shipped config with some values replaced, deleted or added: (schema, raw)."""
+    schema, path = draw(st.sampled_from(FILES))
+    raw = {"": yaml.safe_load(path.read_text(encoding="utf-8"))}
+    for _ in range(draw(st.integers(1, 3))):
+        node, *route = raw, *draw(st.sampled_from([p for p in places(raw) if p]))
+        for part in route[:-1]:
+            node = node[part]
+        match draw(st.sampled_from(["replace", "delete", "add"])):
+            case "replace":
+                node[route[-1]] = draw(values)
+            case "delete" if len(route) > 1:
+                del node[route[-1]]
+            case "add" if isinstance(node[route[-1]], dict):
+                node[route[-1]][draw(keys)] = draw(values)
+            case "add" if isinstance(node[route[-1]], list):
+                node[route[-1]].append(draw(values))
+    return schema, raw[""]
+
+
+overrides = st.builds(
+    lambda parts, value: ".".join(map(str, parts)) + "=" + value,
+    st.lists(keys, min_size=1, max_size=3),
+    st.one_of(yamlish, scalars.map(str), values.map(lambda v: yaml.safe_dump(v, width=9999))),
+)
+
+
+@pytest.fixture(scope="module")
+def holds(tmp_path_factory):
+    """Check what the loader does with a file and overrides."""
+    path = tmp_path_factory.mktemp("fuzz") / "C.yaml"
+
+    def holds(schema, content: bytes, given=()):
+        path.write_bytes(content)
+        try:
+            config = load(schema, path, given)
+        except UserError as error:
+            said = str(error)
+        else:
+            path.write_text(dump(config), encoding="utf-8")
+            assert load(schema, path) == config
+            return
+        assert said.isprintable()
+        assert len(said) > 5
+
+    return holds
+
+
+fuzz = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@fuzz
+@given(mutant=mutants(), given=st.lists(overrides, max_size=2))
+def test_a_changed_config(holds, mutant, given):
+    schema, raw = mutant
+    holds(schema, yaml.safe_dump(raw).encode("utf-8", "replace"), given)
+
+
+@fuzz
+@given(schema=st.sampled_from([Config, SweepConfig]), raw=values)
+def test_any_structure(holds, schema, raw):
+    holds(schema, yaml.safe_dump(raw).encode("utf-8", "replace"))
+
+
+@fuzz
+@given(
+    schema=st.sampled_from([Config, SweepConfig]),
+    content=st.one_of(st.binary(max_size=60), yamlish.map(str.encode)),
+)
+def test_any_bytes(holds, schema, content):
+    holds(schema, content)
