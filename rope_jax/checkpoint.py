@@ -4,6 +4,11 @@ Orbax writes a checkpoint beside its place and renames it when it is whole. What
 after that is seen by its fingerprint: a sum over the bits of every array, stored with them.
 """
 
+import contextlib
+import functools
+import inspect
+import logging
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -31,6 +36,7 @@ class Checkpoints:
             create=writes,
             cleanup_tmp_directories=writes,  # of a save that was killed
         )
+        _silence_what_is_left_behind()
         self.directory = directory
         # Orbax takes absolute paths alone.
         self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
@@ -69,18 +75,17 @@ class Checkpoints:
         damaged/ beside the folder, so that its step can be saved again.
         """
 
-        def set_aside(step: int, reason: str, next_step: int | None) -> None:
-            if jax.process_index() == 0:
-                self._move_away(step)
-            tell(_damage(self.directory, step, reason, next_step))
+        def set_aside(step: int, reason: str, older: int) -> None:
+            self._move_away(step)
+            tell(_damage(self.directory, step, reason, older))
 
         return self._newest(("params", "opt_state"), like, set_aside)
 
     def restore_newest_params(self, like: Any, tell: Callable[[str], None]) -> tuple[int, Any]:
         """(step, parameters) of the newest whole checkpoint; damaged ones stay where they are."""
 
-        def say(step: int, reason: str, next_step: int | None) -> None:
-            tell(_damage(self.directory, step, reason, next_step))
+        def say(step: int, reason: str, older: int) -> None:
+            tell(_damage(self.directory, step, reason, older))
 
         step, state = self._newest(("params",), TrainState(like, None), say)
         return step, state and state.params
@@ -93,22 +98,30 @@ class Checkpoints:
         self,
         parts: tuple[str, ...],
         like: TrainState,
-        on_damage: Callable[[int, str, int | None], None],
+        on_damage: Callable[[int, str, int], None],
     ) -> tuple[int, TrainState | None]:
         steps = self.steps()
         for place, step in enumerate(steps):
-            try:
-                return step, self._restore(step, parts, like)
-            except Exception as error:  # of many kinds, by which file is damaged and how
-                older = steps[place + 1] if place + 1 < len(steps) else None
-                reason = " ".join(str(error).split())[:160]
-                if older is None:
-                    raise UserError(
-                        f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
-                        "restore the folder from a copy, or delete the run and train it again"
-                    ) from None
-                on_damage(step, reason, older)
+            state, reason = self._try_to_restore(step, parts, like)
+            if state is not None:
+                return step, state
+            older = steps[place + 1] if place + 1 < len(steps) else None
+            if older is None:
+                raise UserError(
+                    f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
+                    "restore the folder from a copy, or delete the run and train it again"
+                )
+            on_damage(step, reason, older)
         return 0, None
+
+    def _try_to_restore(
+        self, step: int, parts: tuple[str, ...], like: TrainState
+    ) -> tuple[TrainState | None, str]:
+        """(state, ""), or (None, why not)."""
+        try:
+            return self._restore(step, parts, like), ""
+        except Exception as error:  # of many kinds, by which file is damaged and how
+            return None, _reason(error)
 
     def _restore(self, step: int, parts: tuple[str, ...], like: TrainState) -> TrainState:
         wanted = {name: getattr(like, name) for name in parts}
@@ -128,7 +141,8 @@ class Checkpoints:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
         taken = len(list(damaged.iterdir()))
-        (self.directory / str(step)).rename(damaged / f"{step}-{taken}")
+        with contextlib.suppress(FileNotFoundError):  # another process of this run was faster
+            (self.directory / str(step)).rename(damaged / f"{step}-{taken}")
         self._manager.reload()
 
     def _or_refuse(self, action: Callable[[], Any]) -> None:
@@ -139,7 +153,7 @@ class Checkpoints:
             kept = f"that of step {newest} is whole" if newest else "there is none yet"
             raise UserError(
                 f"{self.directory}: a checkpoint could not be written "
-                f"({' '.join(str(error).split())[:200]}); {kept}; when there is room the same "
+                f"({_reason(error)}); {kept}; when that is mended, the same "
                 "command goes on from it"
             ) from error
 
@@ -156,8 +170,14 @@ def newest_params(directory: Path, like: Any, tell: Callable[[str], None]) -> tu
     return step, params
 
 
-def _damage(directory: Path, step: int, reason: str, older: int | None) -> str:
+def _damage(directory: Path, step: int, reason: str, older: int) -> str:
     return f"{directory}: the checkpoint of step {step} is damaged ({reason}); using step {older}"
+
+
+def _reason(error: Exception) -> str:
+    """What an error of TensorStore's says at its end: the cause. Its beginning is long paths."""
+    text = " ".join(str(error).split("[tensorstore_spec")[0].split())
+    return text if len(text) <= 160 else f"{text[:60]} … {text[-90:].strip()}"
 
 
 def _whole_steps(directory: Path) -> list[int]:
@@ -185,6 +205,23 @@ def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
         return jnp.sum(bits * (mixed | np.uint32(1)), dtype=jnp.uint32)
 
     return [one(leaf) for leaf in leaves]
+
+
+@functools.cache
+def _silence_what_is_left_behind() -> None:
+    """When a read or write fails, Orbax leaves the others; each prints a traceback when it ends.
+
+    The failure itself is raised, and told of in one line.
+    """
+    for name in ("asyncio", "absl"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    before = sys.unraisablehook
+
+    def hook(found: Any) -> None:
+        if not inspect.iscoroutine(found.object) and "loop is closed" not in str(found.exc_value):
+            before(found)
+
+    sys.unraisablehook = hook
 
 
 def _abstract(tree: Any) -> Any:

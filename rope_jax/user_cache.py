@@ -1,5 +1,6 @@
 """What is kept between runs, in the user's cache directory. Imports no jax."""
 
+import contextlib
 import hashlib
 import os
 from pathlib import Path
@@ -16,18 +17,36 @@ def user_cache() -> Path:
 def keep_compiled_programs() -> None:
     """Have JAX keep what it compiles for the next run; call before importing jax.
 
-    At most 1 GiB, the least recently used going first. Who sets JAX_COMPILATION_CACHE_DIR has
-    chosen: left as it is. Where the folder cannot be written, nothing is kept.
+    Whoever sets JAX_COMPILATION_CACHE_DIR has chosen: nothing is changed. Where our folder cannot
+    be written, nothing is kept.
     """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
     folder = user_cache() / "compiled" / _machine()
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        _prune(folder)
     except OSError:
         return
     if os.access(folder, os.W_OK):
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
-        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_MAX_BYTES))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_MIN_SECONDS))
+
+
+def _prune(folder: Path) -> None:
+    """Keep at most 1 GiB, what was used last.
+
+    Not by JAX_COMPILATION_CACHE_MAX_SIZE: a process killed while it writes an entry leaves that
+    without its time stamp, and every later process warns of it at every compilation.
+    """
+    entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.is_file()]
+    entries.sort(key=lambda found: found[0].st_atime, reverse=True)
+    kept = 0
+    for status, path in entries:
+        kept += status.st_size
+        if kept > _MAX_BYTES:
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                os.remove(path)
 
 
 def _machine() -> str:

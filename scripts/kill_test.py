@@ -1,6 +1,6 @@
 """Kill training and sweeps again and again; the end must be that of a run which nobody killed.
 
-    python scripts/kill_test.py            # a hundred kills, some ten minutes
+    python scripts/kill_test.py            # a hundred kills, some twenty minutes
     python scripts/kill_test.py --kills 3
 
 A tiny run is trained whole, once. Then the same command is started again and again and killed by
@@ -29,9 +29,9 @@ log_every_steps: 1
 model: {{hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 2}}
 optim: {{warmup_steps: 5}}
 stages:
-  - {{steps: 60, seq_len: 32, batch_size: 4}}
-  - {{steps: 60, seq_len: 64, batch_size: 2, scaling: {{type: pi, factor: 2}}}}
-validation: {{every_steps: 15, batches: 2}}
+  - {{steps: 30, seq_len: 32, batch_size: 4}}
+  - {{steps: 30, seq_len: 64, batch_size: 2, scaling: {{type: pi, factor: 2}}}}
+validation: {{every_steps: 10, batches: 2}}
 checkpoint: {{every_steps: 5, keep: 2}}
 data:
   type: text

@@ -113,3 +113,44 @@ def test_bad_input_is_one_line(folder: Path) -> None:
     )
     refused(call(folder, "eval_ppl.py", "runs/tiny", "lengths=[8]", "targets=5"), "8 is too short")
     refused(call(folder, "train.py", "run.yaml", *TINY, "seed=3"), "holds a run with another seed")
+
+
+def test_a_full_disk_stops_training_and_the_last_checkpoint_stays(folder: Path) -> None:
+    command = ["run.yaml", *TINY, "name=full", "checkpoint.every_steps=1", "checkpoint.keep=9"]
+    command.append("stages=[{steps: 40, seq_len: 16, batch_size: 4}]")
+    # no file may grow past 6,000 bytes: for a process that is what a full disk is, after a while
+    limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; import rope_jax.train_loop; "
+    limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
+    limit += "runpy.run_path(sys.argv[0], run_name='__main__')"
+    script = str(ROOT / "train.py")
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "PYTHONPATH": str(ROOT),
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_ENABLE_COMPILATION_CACHE": "false",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", limit, script, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    refused(done, "the same command goes on from")
+    assert "too large" in done.stderr.lower()
+    assert not list((folder / "runs/full").glob("*.tmp"))
+    assert call(folder, "train.py", *command).returncode == 0
+
+
+def test_kills_at_any_moment_leave_no_trace() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts/kill_test.py"), "--kills", "2"],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 kills survived" in done.stdout
+    assert "all bit-identical" in done.stdout

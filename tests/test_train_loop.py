@@ -1,6 +1,10 @@
 """Training end to end on a tiny model: what a run leaves behind, and that resuming is exact."""
 
+import io
 import json
+import os
+import shutil
+import signal
 from pathlib import Path
 
 import jax
@@ -8,12 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from rope_jax.checkpoint import Checkpoints
 from rope_jax.config import load
-from rope_jax.errors import UserError
+from rope_jax.errors import Stopped, UserError
 from rope_jax.run_directory import RunDirectory
 from rope_jax.schema import Config
 from rope_jax.train_loop import Trainer, stage_spans, train
+from rope_jax.writer import JsonLinesWriter
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -71,9 +75,7 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
 
 
 def lines(run: RunDirectory) -> list[dict]:
-    read = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-    # speed is measured, not computed
-    return [{k: v for k, v in line.items() if "throughput" not in k} for line in read]
+    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -118,32 +120,121 @@ def test_the_loss_falls(whole: tuple[Config, RunDirectory]) -> None:
     assert losses[0] < np.log(257) + 0.1
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+def test_speed_stands_apart_from_what_resuming_repeats(whole: tuple[Config, RunDirectory]) -> None:
+    assert not any("throughput" in key for line in lines(whole[1]) for key in line)
+    speeds = [json.loads(line) for line in whole[1].throughput_file.read_text().splitlines()]
+    assert speeds
+    assert all(line["throughput/tokens_per_second"] > 0 for line in speeds)
+
+
+def same_end(one: tuple[Config, RunDirectory], other: tuple[Config, RunDirectory]) -> None:
+    for a, b in zip(
+        jax.tree.leaves(final_params(one[1], one[0])),
+        jax.tree.leaves(final_params(other[1], other[0])),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(a, b)
+    assert one[1].metrics_file.read_bytes() == other[1].metrics_file.read_bytes()
+
+
+@pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 2), (signal.SIGINT, 6)])
+def test_a_signal_saves_and_stops_and_the_same_call_goes_on(
     whole: tuple[Config, RunDirectory],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    at: int,
 ) -> None:
     config_ = config(tmp_path)
-    save = Checkpoints.save
+    write = JsonLinesWriter.scalars
 
-    def save_then_stop(self: Checkpoints, step: int, state: object) -> None:
-        save(self, step, state)  # type: ignore[arg-type]
-        if step == 6:  # in the second stage
-            self.close()
-            raise KeyboardInterrupt
+    def write_then_signal(self: JsonLinesWriter, step: int, values: dict) -> None:
+        write(self, step, values)
+        if step == at and "train/loss" in values:
+            os.kill(os.getpid(), number)
 
+    before = signal.getsignal(number)
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "save", save_then_stop)
-        with pytest.raises(KeyboardInterrupt):
+        patch.setattr(JsonLinesWriter, "scalars", write_then_signal)
+        with pytest.raises(Stopped, match=r"stopped after step \d of 9, which is saved") as stop:
             train(config_, quiet())
-    resumed = train(config_, quiet())
-    for one, other in zip(
-        jax.tree.leaves(final_params(whole[1], whole[0])),
-        jax.tree.leaves(final_params(resumed, config_)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(one, other)
-    assert lines(resumed) == lines(whole[1])
+    assert stop.value.signal == number
+    assert signal.getsignal(number) == before
+    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    newest = max(int(path.name) for path in run.checkpoints.iterdir())
+    assert f"step {newest} of" in str(stop.value)
+    assert newest in (at, at + 1)  # the step under way is not thrown away
+    same_end(whole, (config_, train(config_, quiet())))
+
+
+def test_damage_costs_the_steps_since_the_checkpoint_before(
+    whole: tuple[Config, RunDirectory], tmp_path: Path
+) -> None:
+    config_ = config(tmp_path)
+    run = train(config_, quiet())
+    shutil.rmtree(run.checkpoints / "9" / "opt_state")
+    said = io.StringIO()
+    same_end(whole, (config_, train(config_, Console(file=said, width=300))))
+    assert "the checkpoint of step 9 is damaged (" in said.getvalue()
+    assert "using step 8" in said.getvalue()
+    assert [path.name for path in (run.path / "damaged").iterdir()] == ["9-0"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rope_jax import train_loop
+
+    config_ = config(tmp_path)
+    batch = train_loop.training_batch
+
+    def poisoned(*args: object, **settings: int) -> object:
+        made = batch(*args, **settings)  # type: ignore[arg-type]
+        if (settings["stage"], settings["step"]) == (1, 1):  # step 7 of all
+            made = made._replace(weights=made.weights * np.float32(np.nan))
+        return made
+
+    monkeypatch.setattr(train_loop, "training_batch", poisoned)
+    with pytest.raises(UserError) as error:
+        train(config_, quiet())
+    said = str(error.value)
+    assert said.startswith("step 7: the loss is nan and the gradient's norm nan; training stops")
+    assert "the checkpoint of step 6 is kept" in said
+    assert "stage 1, step 1 of it, windows of 32 tokens from train token" in said
+    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    assert sorted(int(path.name) for path in run.checkpoints.iterdir()) == [5, 6]
+    assert max(line["step"] for line in lines(run)) == 6
+    with pytest.raises(UserError, match="step 7: the loss is nan"):  # the same again, not silently
+        train(config_, quiet())
+    # the windows named are those of the batch
+    first = int(said.split("train token ")[1].split(",")[0])
+    corpus_tokens = train_loop.open_corpus(config_.data, train_loop.ByteTokenizer()).train
+    drawn = batch(corpus_tokens, seed=0, stage=1, step=1, seq_len=32, batch_size=2)
+    np.testing.assert_array_equal(drawn.tokens[0], corpus_tokens.tokens[first : first + 32])
+
+
+def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
+    config_ = config(tmp_path)
+    other = RunDirectory(Path(config_.runs_dir) / config_.name)
+    other.prepare(config_)
+    with pytest.raises(UserError, match="another process is training in it; wait for it"):
+        train(config_, quiet())
+    other.release()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UserError, match=r"runs/tiny: cannot be written \(Not a directory\)"):
+        train(config(tmp_path), quiet())
+
+
+def test_a_process_killed_before_it_wrote_its_config_leaves_the_folder_free(tmp_path: Path) -> None:
+    config_ = config(tmp_path)
+    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    run.path.mkdir(parents=True)
+    (run.path / ".lock").touch()
+    (run.path / "config.yaml.tmp").write_text("name: ti")
+    run.refuse_another(config_)
 
 
 def test_a_finished_run_is_left_as_it_is(whole: tuple[Config, RunDirectory]) -> None:
