@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
     parser.add_argument("--sweep", metavar="SWEEP.yaml", help="the sweep; default: every key's own")
     arguments = cli.parse(parser, argv)
-    path = Path(arguments.sweep) if arguments.sweep else None
+    path = None if arguments.sweep is None else Path(arguments.sweep)
     config = load(SweepConfig, path, arguments.overrides)
     if arguments.print_config:
         print(dump(config), end="")

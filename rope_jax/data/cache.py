@@ -46,7 +46,11 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
 
 def _cache_root(data: DataConfig) -> Path:
     if data.cache_dir is not None:
-        return Path(data.cache_dir).expanduser()
+        try:
+            return Path(data.cache_dir).expanduser()
+        except RuntimeError:
+            user = data.cache_dir.partition("/")[0]
+            raise UserError(f"data.cache_dir: there is no user {user}; name a folder") from None
     return user_cache()
 
 
