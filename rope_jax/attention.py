@@ -69,14 +69,14 @@ def _backward(kept: Any, d_merged: Array) -> tuple[Array, Array, Array, None]:
     queries, keys, values = _queries(q, k), _by_width(k), _by_width(v)
     d_out = _split(d_merged, k.shape[2])
     # Σ_s P_rs dP_rs = dO_r · O_r: what every logit of row r loses by normalisation.
-    shared = (d_out.astype(jnp.float32) * out).sum(-1, keepdims=True)
+    shared = (d_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
     d_queries, d_keys, d_values = [], [], []
     # The last chunk first: it sees every key, and the others add to a part of what it gives.
     for (start, end), chunk in reversed(list(zip(_chunks(q.shape[1]), weights, strict=True))):
         rows = slice(start, end)
         d_block = _stacked(d_out[:, :, :, rows])
         d_weights = _product(d_block, values[..., :end])
-        d_logits = chunk * (d_weights - _stacked(shared[:, :, :, rows]))
+        d_logits = chunk.astype(jnp.float32) * (d_weights - _stacked(shared[:, :, :, rows]))
         d_logits = d_logits.astype(q.dtype)
         d_query = _product(d_logits, keys[..., :end].swapaxes(-1, -2))
         d_queries.append(_unstacked(d_query, end - start))

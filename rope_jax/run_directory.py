@@ -37,6 +37,12 @@ class RunDirectory:
 
     def refuse_another(self, config: Config) -> None:
         """UserError unless the folder is absent, empty, or holds this very config."""
+        try:
+            self._refuse_another(config)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+    def _refuse_another(self, config: Config) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; choose another name")
         if self.config_file.exists():
@@ -84,7 +90,11 @@ class RunDirectory:
 
     def load_config(self) -> Config:
         """The config that the run was made with."""
-        if not self.config_file.is_file():
+        try:
+            there = self.config_file.is_file()
+        except OSError as error:  # a name that is too long
+            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
+        if not there:
             raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
 

@@ -72,35 +72,37 @@ def make_train_step(
 ) -> Callable[[TrainState, Batch, Rotary], tuple[TrainState, dict[str, Any]]]:
     """The jitted step. Donates the state: what went in must not be used again.
 
-    The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of *summed*
-    loss are added and divided once by all the tokens: the same step however it is cut.
+    The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of loss summed,
+    over the tokens of all, are added: the same step however it is cut.
     out_shardings: where (state, metrics) are to lie; None: where XLA puts them.
     """
 
-    def summed(params: Params, batch: Batch, rotary: Rotary) -> tuple[Array, LossSums]:
+    def share(
+        params: Params, batch: Batch, rotary: Rotary, tokens: Array
+    ) -> tuple[Array, LossSums]:
         sums = loss_sums(model, params, batch, rotary)
-        return sums.nll.sum(), sums
+        # dividing the loss, not the gradient: one number instead of all parameters
+        return sums.nll.sum() / tokens, sums
 
-    gradient = jax.grad(summed, has_aux=True)
+    gradient = jax.grad(share, has_aux=True)
 
     def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, dict[str, Any]]:
+        tokens = batch.weights.sum()
         if grad_accumulation == 1:
-            grads, sums = gradient(state.params, batch, rotary)
+            grads, sums = gradient(state.params, batch, rotary, tokens)
         else:
             cut = jax.tree.map(lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch)
             one = jax.tree.map(lambda x: x[0], cut)
             zeros = jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(gradient, state.params, one, rotary),
+                jax.eval_shape(gradient, state.params, one, rotary, tokens),
             )
 
             def accumulate(total: Any, micro_batch: Batch) -> tuple[Any, None]:
-                new = gradient(state.params, micro_batch, rotary)
+                new = gradient(state.params, micro_batch, rotary, tokens)
                 return jax.tree.map(jnp.add, total, new), None
 
             (grads, sums), _ = jax.lax.scan(accumulate, zeros, cut)
-        tokens = sums.tokens.sum()
-        grads = jax.tree.map(lambda g: g / tokens, grads)
         # optax mixes its integer count with floats
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
