@@ -91,8 +91,9 @@ class Checkpoints:
         return step, state and state.params
 
     def close(self) -> None:
-        """Stop, without waiting; whether saves were finished is `wait`'s to say."""
-        self._manager.close()
+        """End; whether saves were finished is `wait`'s to say, and may have been said already."""
+        with contextlib.suppress(Exception):
+            self._manager.close()
 
     def _newest(
         self,
@@ -100,18 +101,20 @@ class Checkpoints:
         like: TrainState,
         on_damage: Callable[[int, str, int], None],
     ) -> tuple[int, TrainState | None]:
-        steps = self.steps()
-        for place, step in enumerate(steps):
+        damaged: list[tuple[int, str]] = []
+        for step in self.steps():
             state, reason = self._try_to_restore(step, parts, like)
             if state is not None:
+                for newer, why in damaged:
+                    on_damage(newer, why, step)
                 return step, state
-            older = steps[place + 1] if place + 1 < len(steps) else None
-            if older is None:
-                raise UserError(
-                    f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
-                    "restore the folder from a copy, or delete the run and train it again"
-                )
-            on_damage(step, reason, older)
+            damaged.append((step, reason))
+        if damaged:
+            step, reason = damaged[0]
+            raise UserError(
+                f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
+                "restore the folder from a copy, or delete the run and train it again"
+            )
         return 0, None
 
     def _try_to_restore(

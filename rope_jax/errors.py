@@ -13,8 +13,11 @@ class UserError(Exception):
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
-class Stopped(Exception):
-    """A signal asked the work to end, and it ended in order; exit status 128 + signal."""
+class Stopped(BaseException):
+    """A signal asked the work to end, and it ended in order; exit status 128 + signal.
+
+    No Exception, as KeyboardInterrupt is none: whoever handles errors lets it pass.
+    """
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)

@@ -84,9 +84,10 @@ def train(config: Config, console: Console) -> RunDirectory:
             stack.callback(checkpoints.close)
             say = functools.partial(console.print, style="yellow", highlight=False)
             done, state = checkpoints.restore_newest(trainer.abstract_state(), tell=say)
-            log = Log.discard()
-            if processes.is_first():
-                log = stack.enter_context(_open_log(run, config, corpus, done))
+            log = Log([], [])  # nowhere: the first process alone writes
+            processes.on_first(
+                lambda: log.extend(stack.enter_context(_open_log(run, config, corpus, done)))
+            )
             trainer.run(done, state, checkpoints, log, run.path)
             checkpoints.wait()
     except OSError as error:
@@ -103,10 +104,10 @@ class Log(NamedTuple):
     exact: list[Writer]
     timed: list[Writer]
 
-    @classmethod
-    def discard(cls) -> "Log":
-        """Nowhere: another process writes."""
-        return cls([], [])
+    def extend(self, other: "Log") -> None:
+        """Write to the other's writers too."""
+        self.exact.extend(other.exact)
+        self.timed.extend(other.timed)
 
     def flush(self) -> None:
         """Hand everything so far to the system."""

@@ -133,8 +133,9 @@ def test_several_damaged_ones_are_passed_over(copy: Path) -> None:
 def test_where_none_is_whole_nothing_is_begun_anew(copy: Path) -> None:
     for step in (2, 3, 4):
         shutil.rmtree(copy / str(step) / "params")
-    with pytest.raises(UserError, match=r"no checkpoint can be read; of step 2: .*delete the run"):
+    with pytest.raises(UserError, match=r"no checkpoint can be read; of step 4: .*delete the run"):
         restore(copy)
+    assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
 
 
 def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
