@@ -154,7 +154,7 @@ def test_the_commands_themselves(folder, line):
 # Whatever the input, the loader returns a config or raises a UserError
 
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 FILES = [
     *((Config, path) for path in sorted(ROOT.glob("configs/*.yaml"))),
     *((SweepConfig, path) for path in sorted(ROOT.glob("configs/sweeps/*.yaml"))),
