@@ -188,11 +188,16 @@ def _whole_steps(directory: Path) -> list[int]:
 
 
 def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
-    """Σ bits · weight modulo 2³² of each array, the weight an odd number that depends on place.
+    """Σ hash(bits, place) modulo 2³² of each array, the hash an invertible one of 32 bits.
 
     In integers, so that the order of the sum does not matter: the same on any number of devices.
-    Any change of one number changes it, since an odd weight has an inverse.
+    Any change of one number changes it; of several, all but one time in 2³².
     """
+
+    def mixed(x: Array) -> Array:  # the finaliser of MurmurHash3: every bit changes every other
+        x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+        x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+        return x ^ (x >> 16)
 
     def one(x: Array) -> Array:
         kind = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
@@ -202,10 +207,7 @@ def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
             index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
             place += index * np.uint32(stride % 2**32)
             stride *= x.shape[axis]
-        # a multiplication and a shift, so that places of a regular pattern get unlike weights
-        mixed = place * np.uint32(0x9E3779B1)
-        mixed = (mixed ^ (mixed >> 15)) * np.uint32(0x85EBCA77)
-        return jnp.sum(bits * (mixed | np.uint32(1)), dtype=jnp.uint32)
+        return jnp.sum(mixed(bits ^ mixed(place + np.uint32(1))), dtype=jnp.uint32)
 
     return [one(leaf) for leaf in leaves]
 

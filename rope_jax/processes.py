@@ -119,9 +119,6 @@ def is_first() -> bool:
 
 def on_first(action: Callable[[], object]) -> None:
     """Do it on the first process alone; what fails there fails everywhere, with its message."""
-    if jax.process_count() == 1:
-        action()
-        return
     message = ""
     if is_first():
         try:
@@ -129,7 +126,11 @@ def on_first(action: Callable[[], object]) -> None:
         except UserError as error:
             message = str(error)
         except OSError as error:
-            message = f"{error.filename}: {error.strerror}"
+            message = f"{error.filename or 'a file'}: cannot be written ({error.strerror})"
+    if jax.process_count() == 1:
+        if message:
+            raise UserError(message)
+        return
     raw = np.frombuffer(message.encode()[:_LONGEST_MESSAGE].ljust(_LONGEST_MESSAGE), np.uint8)
     message = multihost_utils.broadcast_one_to_all(raw).tobytes().decode(errors="replace").strip()
     if message:

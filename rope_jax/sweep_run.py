@@ -111,7 +111,7 @@ def _write(
     training: Config,
 ) -> None:
     """The sweep's files, in their place when all of them are there."""
-    done, folder = folder, folder.with_name(folder.name + ".new")
+    done, folder = folder, folder.with_name(f".{folder.name}.new")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_text(folder / "sweep.yaml", dump(config))
@@ -139,7 +139,7 @@ def _write(
     writer.text("sweep", f"```yaml\n{dump(config)}```")
     writer.close()
     # An earlier sweep of this name goes when the new one is in its place, not before.
-    earlier = done.with_name(done.name + ".old")
+    earlier = done.with_name(f".{done.name}.old")
     shutil.rmtree(earlier, ignore_errors=True)
     if done.exists():
         done.rename(earlier)

@@ -36,7 +36,7 @@ from rope_jax.train_state import (
     loss_sums,
     make_train_step,
 )
-from rope_jax.writer import JsonLinesWriter, TensorBoardWriter, Writer
+from rope_jax.writer import JsonLinesWriter, TensorBoardWriter, Writer, last_step
 
 
 class Span(NamedTuple):
@@ -121,6 +121,13 @@ def _open_log(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> I
     if done:
         run.check_corpus(corpus)
     else:
+        logged = last_step(run.metrics_file)
+        # A second save waits for the first, so a run that was killed in its first is not past it.
+        if logged > 2 * config.checkpoint.every_steps:
+            raise UserError(
+                f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
+                f"{logged}; put the folder back, or delete the run to train it from the beginning"
+            )
         run.write_environment(corpus)
     with contextlib.ExitStack() as stack:
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)

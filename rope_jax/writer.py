@@ -97,6 +97,12 @@ class TensorBoardWriter:
         self._file.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
+def last_step(path: Path) -> int:
+    """The last step that a file of JSON lines holds; 0 where there is none."""
+    steps = [_step(line) for line in _whole_lines(path)]
+    return int(max((step for step in steps if math.isfinite(step)), default=0))
+
+
 def _whole_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
@@ -107,6 +113,6 @@ def _whole_lines(path: Path) -> list[str]:
 def _step(line: str) -> float:
     """The step of a line; infinite where it holds none."""
     try:
-        return json.loads(line)["step"]
+        return int(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):
         return math.inf

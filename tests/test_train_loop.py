@@ -180,6 +180,19 @@ def test_damage_costs_the_steps_since_the_checkpoint_before(
     assert [path.name for path in (run.path / "damaged").iterdir()] == ["9-0"]
 
 
+def test_checkpoints_that_went_away_are_missed(
+    whole: tuple[Config, RunDirectory], tmp_path: Path
+) -> None:
+    config_ = config(tmp_path)
+    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    run.prepare(config_)
+    run.release()
+    shutil.copy(whole[1].metrics_file, run.metrics_file)
+    with pytest.raises(UserError, match=r"holds no checkpoint, and metrics\.jsonl has step 9"):
+        train(config_, quiet())
+    assert run.metrics_file.read_bytes() == whole[1].metrics_file.read_bytes()
+
+
 def test_a_loss_that_is_not_finite_stops_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
