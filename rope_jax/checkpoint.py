@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,6 @@ from jaxtyping import Array, UInt32
 
 from rope_jax.errors import UserError
 from rope_jax.train_state import TrainState
-
-State = TypeVar("State")
 
 
 class Checkpoints:

@@ -3,7 +3,6 @@
 A field's description is its line in `--help`, in the JSON schema and in an editor's tooltip.
 """
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -285,8 +284,6 @@ class DistributedConfig(Frozen):
         given = [self.coordinator, self.num_processes, self.process_id]
         if any(v is None for v in given) and any(v is not None for v in given):
             raise ValueError("give coordinator, num_processes and process_id, or none of them")
-        if self.coordinator is not None and not re.fullmatch(r".+:\d{1,5}", self.coordinator):
-            raise ValueError(f"coordinator {self.coordinator!r} is not host:port")
         host, _, port = (self.coordinator or "host:1").rpartition(":")
         if not (host and port.isdecimal() and 0 < int(port) < 2**16):
             raise ValueError(f"coordinator {self.coordinator!r} is not host:port")

@@ -167,9 +167,9 @@ class Trainer:
     ) -> TrainState:
         """Train from the state after step `done` (None: from scratch) to the last stage's end."""
         self.checkpoints, self.log = checkpoints, log
-        places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
+        self.places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
         if state is None:
-            state = jax.jit(self._fresh_state, out_shardings=places)()
+            state = jax.jit(self._fresh_state, out_shardings=self.places)()
         self._announce(state, done, path)
         total, start = self.spans[-1].end, time.perf_counter()
         columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -204,12 +204,11 @@ class Trainer:
         scaling = self.config.stage_scaling(span.number)
         frequencies = scaling.frequencies(self.config.geometry, seq_len=stage.seq_len)
         rotary = Rotary.shared(frequencies)
-        places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
         train_step = make_train_step(
             self.model,
             self.optimizer,
             stage.grad_accumulation,
-            (places, self.placement.everywhere),
+            (self.places, self.placement.everywhere),
         )
         sums = jax.jit(
             lambda *args: loss_sums(self.model, *args), out_shardings=self.placement.everywhere

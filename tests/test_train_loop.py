@@ -247,7 +247,9 @@ def test_a_process_killed_before_it_wrote_its_config_leaves_the_folder_free(tmp_
     run.path.mkdir(parents=True)
     (run.path / ".lock").touch()
     (run.path / "config.yaml.tmp").write_text("name: ti")
-    run.refuse_another(config_)
+    run.prepare(config_)
+    run.release()
+    assert run.load_config() == config_
 
 
 def test_a_finished_run_is_left_as_it_is(whole: tuple[Config, RunDirectory]) -> None:
