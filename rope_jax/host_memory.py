@@ -1,10 +1,13 @@
 """How the C library hands out memory to XLA on CPU."""
 
 import ctypes
+import mmap
 import sys
 
 # glibc's mallopt(3): option numbers from malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_NEVER = -1
+_HEAP_BYTES = 2**32
 
 
 def keep_freed_memory() -> None:
@@ -13,14 +16,24 @@ def keep_freed_memory() -> None:
     XLA's CPU client allocates a step's temporary buffers (141 MB in the demo) and frees them
     after it. glibc gives so large a block back to the system, and the next step waits for every
     page to be mapped and zeroed anew: 35,000 page faults, a sixth of the step's time. One arena,
-    because only the main one can grow without mapping. Other systems: no effect.
+    because only the main one can grow without mapping. The heap's first 4 GiB ask for huge pages,
+    which the processor finds faster: 2 to 7% of a step. Other systems: no effect.
     """
     if sys.platform != "linux":
         return
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        libc = ctypes.CDLL("libc.so.6")
+        mallopt, malloc, madvise, free = libc.mallopt, libc.malloc, libc.madvise, libc.free
     except (OSError, AttributeError):  # another C library
         return
     mallopt(_M_ARENA_MAX, 1)
     mallopt(_M_MMAP_MAX, 0)
-    mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+    mallopt(_M_TRIM_THRESHOLD, _NEVER)
+    malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    free.argtypes = (ctypes.c_void_p,)
+    # Addresses only: nothing of it is touched, and freed it stays in the heap.
+    if heap := malloc(_HEAP_BYTES):
+        first = -(-heap // mmap.PAGESIZE) * mmap.PAGESIZE
+        madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)
+        free(heap)

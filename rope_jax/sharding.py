@@ -4,6 +4,8 @@ The batch is split over all devices. Parameters and optimizer state are split ov
 and lie whole on each of its "data" copies; XLA gathers a layer's parameters where it needs them.
 """
 
+import math
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -53,6 +55,24 @@ class Placement:
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
         return jax.tree.map(place, like)
+
+    def check_memory(self, state: Any) -> None:
+        """UserError if a state, which `of_state` placed, is more than the devices can hold."""
+        each = sum(
+            math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+            for leaf in jax.tree.leaves(state)
+        )
+        device = jax.local_devices()[0]
+        if device.platform == "cpu":  # devices of one host share its memory
+            each *= jax.local_device_count()
+            there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        else:
+            there = (device.memory_stats() or {}).get("bytes_limit", math.inf)
+        if each > there:
+            raise UserError(
+                f"model: its parameters and optimizer state take {each / 2**30:,.1f} GiB, and "
+                f"there are {there / 2**30:,.1f}; make it smaller, or split it with mesh.fsdp"
+            )
 
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
         """`rows` rows, split over all devices; each process builds its own with `build(rows)`."""

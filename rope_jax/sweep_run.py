@@ -35,12 +35,11 @@ from rope_jax.writer import TensorBoardWriter
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
-    processes.join(config.distributed)
-    if not processes.is_first():
-        console = Console(quiet=True)
     folder = run.evals / config.name
-    # one sweep of a name at a time; checked now, not after the work
-    with contextlib.ExitStack() as stack:
+    with processes.joined(config.distributed), contextlib.ExitStack() as stack:
+        if not processes.is_first():
+            console = Console(quiet=True)
+        # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))
         _sweep(run, training, config, console, folder)
 

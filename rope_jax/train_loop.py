@@ -63,7 +63,11 @@ def train(config: Config, console: Console) -> RunDirectory:
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped when
     a signal ended it. The same call goes on from what was saved.
     """
-    processes.join(config.distributed)
+    with processes.joined(config.distributed):
+        return _train(config, console)
+
+
+def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.refuse_another(config))
@@ -76,6 +80,7 @@ def train(config: Config, console: Console) -> RunDirectory:
     placement = Placement(config.mesh)
     placement.check(config.stages)
     trainer = Trainer(config, corpus, placement, console)
+    placement.check_memory(trainer.abstract_state())
     processes.on_first(lambda: run.prepare(config))  # what fails above leaves nothing behind
     try:
         with contextlib.ExitStack() as stack:

@@ -67,11 +67,12 @@ class TensorBoardWriter:
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
         """Going on after `resume_step` hides what earlier attempts logged past it."""
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a run's files in the order of their names, and they are named by host
-        # and second: two of one second would overwrite each other, or be read in the wrong order
-        earlier = len(list(directory.glob("events.out.tfevents.*")))
-        suffix = f".{earlier:06d}.{os.getpid()}.{next(_writers)}"
-        self._file = EventsWriter(str(directory / "events"), suffix)
+        # TensorBoard reads a run's files in the order of their names. By themselves they are named
+        # by second and host: two of one second would overwrite each other, and those of a machine
+        # whose clock is behind would come before what they go on from.
+        earlier = len(list(directory.glob("events.*.tfevents.*")))
+        prefix = str(directory / f"events.{earlier:06d}")
+        self._file = EventsWriter(prefix, f".{os.getpid()}.{next(_writers)}")
         if resume_step is not None:
             self._write(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
 

@@ -100,7 +100,7 @@ def test_a_sweep_leaves_its_files(folder: Path) -> None:
     assert summary["curves"]["trained"]["blow_up"]["16"]["value"] == 1
     assert imread(out / "curve.png").shape[1] > 1000
     for name in names:
-        assert len(list((out / name).glob("events.out.tfevents.*"))) == 1
+        assert len(list((out / name).glob("events.*.tfevents.*"))) == 1
 
 
 def test_bad_input_is_one_line(folder: Path) -> None:

@@ -3,6 +3,7 @@
 Eight devices are the CPU cut into eight (a flag of XLA's); two processes meet on this host.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -10,12 +11,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from rope_jax import processes
+from rope_jax import rendezvous
 from rope_jax.errors import UserError
 from rope_jax.schema import DistributedConfig, MeshConfig, StageConfig
 from rope_jax.sharding import Placement
@@ -80,14 +83,19 @@ def ended(process: subprocess.Popen, status: int = 0) -> tuple[str, str]:
 def two_processes(
     folder: Path, script: str, *arguments: str, status: int = 0
 ) -> list[tuple[str, str]]:
+    return [ended(process, status) for process in started(folder, folder, script, *arguments)]
+
+
+def started(first: Path, second: Path, script: str, *arguments: str) -> list[subprocess.Popen]:
+    """Two processes of one run, each in its folder."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
     meeting = [f"distributed.coordinator=localhost:{port}", "distributed.num_processes=2"]
-    both = [
-        start(folder, script, *arguments, *meeting, f"distributed.process_id={i}") for i in range(2)
+    return [
+        start(folder, script, *arguments, *meeting, f"distributed.process_id={i}")
+        for i, folder in enumerate((first, second))
     ]
-    return [ended(process, status) for process in both]
 
 
 def metrics(run: Path) -> list[dict]:
@@ -165,6 +173,40 @@ def test_what_the_first_process_refuses_all_refuse(folder: Path) -> None:
         assert "holds a run with another seed" in said[0]
 
 
+def test_what_one_process_alone_meets_ends_the_others(folder: Path, tmp_path: Path) -> None:
+    shutil.copy(folder / "run.yaml", tmp_path)  # but no texts
+    first, second = started(folder, tmp_path, "train.py", "run.yaml", f"runs_dir={folder}/lone")
+    assert "no file matches texts/*.txt" in ended(second, 2)[1]
+    assert "process 1 of 2 has stopped" in ended(first, 2)[1]
+    assert not (folder / "lone").exists()
+
+
+def test_a_killed_process_ends_the_others(folder: Path) -> None:
+    steps = "stages.0.steps=100000"
+    both = started(folder, folder, "train.py", "run.yaml", "runs_dir=killed", steps)
+    log = folder / "killed/tiny/metrics.jsonl"
+    while not log.exists() or not log.read_text():
+        assert both[0].poll() is None, both[0].communicate()
+        time.sleep(0.1)
+    both[1].kill()
+    ended(both[1], -9)
+    assert "process 1 of 2 has stopped" in ended(both[0], 2)[1]
+
+
+def test_who_leaves_in_order_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    missed: list[str] = []
+    monkeypatch.setattr(rendezvous, "end_after", lambda _, why: missed.append(why()))
+    for bad in (None, UserError("no texts")):
+        mine, other = socket.socketpair()
+        with rendezvous.Company(3, {2: mine}):
+            with contextlib.suppress(UserError), rendezvous.Company(3, {0: other}):
+                if bad:
+                    raise bad
+            time.sleep(0.3)
+            assert len(missed) == bool(bad)
+    assert missed[0].startswith("process 2 of 3 has stopped")
+
+
 @pytest.mark.parametrize("process_id", [0, 1])
 def test_a_process_that_waits_in_vain_says_so(process_id: int) -> None:
     with socket.socket() as probe:
@@ -175,7 +217,7 @@ def test_a_process_that_waits_in_vain_says_so(process_id: int) -> None:
     )
     missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
     with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
-        processes.join(config)
+        rendezvous.meet(config)
 
 
 def test_an_address_that_does_not_exist_is_refused() -> None:
@@ -183,12 +225,20 @@ def test_an_address_that_does_not_exist_is_refused() -> None:
         coordinator="no.such.host.invalid:1234", num_processes=2, process_id=1, timeout=1
     )
     with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        processes.join(config)
+        rendezvous.meet(config)
 
 
 def test_a_mesh_takes_up_all_devices() -> None:
     with pytest.raises(UserError, match=r"mesh: data 1 × fsdp 3 is 3 devices, and there are 1"):
         Placement(MeshConfig(fsdp=3))
+
+
+def test_a_model_that_no_memory_holds_is_refused() -> None:
+    placement = Placement(MeshConfig())
+    placement.check_memory(placement.of_state([jax.ShapeDtypeStruct((1000,), np.float32)]))
+    huge = placement.of_state([jax.ShapeDtypeStruct((2**30, 2**30), np.float32)])
+    with pytest.raises(UserError, match=r"model: .* take 4,294,967,296\.0 GiB, and there are"):
+        placement.check_memory(huge)
 
 
 def test_windows_divide_over_the_devices() -> None:

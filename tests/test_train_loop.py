@@ -94,7 +94,7 @@ def test_a_run_directory_holds_what_it_should(whole: tuple[Config, RunDirectory]
     assert environment["packages"]["jax"] == jax.__version__
     assert len(environment["corpus"]["fingerprint"]) == 64
     assert sorted(int(p.name) for p in run.checkpoints.iterdir()) == [8, 9]
-    assert len(list(run.path.glob("events.out.tfevents.*"))) == 1
+    assert len(list(run.path.glob("events.*.tfevents.*"))) == 1
 
 
 def test_metrics_are_logged_at_the_steps_asked_for(whole: tuple[Config, RunDirectory]) -> None:

@@ -1,0 +1,192 @@
+"""How the processes of one run meet, and how they learn that one of them has gone.
+
+JAX waits for processes that do not come and then aborts with a stack trace; and where one fails
+alone, the others stay forever in an operation that takes all of them. So process 0 listens at the
+coordinator's address first, each other one says its number there, and their connections stay open
+until the work ends: one that closes without a word tells that its process is gone.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from rope_jax.errors import Stopped, UserError
+from rope_jax.schema import DistributedConfig
+
+_GO, _BYE, _FAILED = b"go\n", b"bye\n", b"failed\n"
+# Seconds that a process may take to end by itself once one has failed: what all refuse together,
+# all say. Process 0 is the last to end, because JAX aborts those that lose it, with a stack trace.
+GRACE, GRACE_OF_FIRST = 3.0, 5.0
+
+
+def end_after(seconds: float, why: Callable[[], str] = lambda: "") -> None:
+    """End this process with status 2, whatever it waits for then, and say why."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        if said := why():
+            print(f"{os.path.basename(sys.argv[0])}: {said}", file=sys.stderr, flush=True)
+        os._exit(2)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+class Company:
+    """The other processes, while it is entered: if one goes without a word, this one ends too."""
+
+    def __init__(self, count: int, others: dict[int, socket.socket]) -> None:
+        """others: the connection to each; process 0 has one to all, each other one to process 0."""
+        self._count, self._others = count, others
+        self._lost: int | None = None
+        self._left = self._failed = False
+        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        for connection in others.values():
+            connection.settimeout(None)
+            # a host that loses its power closes nothing
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def __enter__(self) -> "Company":
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self._failed = kind is not None and not issubclass(kind, Stopped)
+        if kind is not None and not issubclass(kind, (UserError, Stopped)):
+            # perhaps an operation of all, which broke when another one went
+            self._watcher.join(1)
+            if self._lost is not None:
+                raise UserError(self._why()) from None
+        self._left = True
+        self._tell_all(_FAILED if self._failed else _BYE)
+
+    def _watch(self) -> None:
+        with contextlib.ExitStack() as stack:
+            selector = stack.enter_context(selectors.DefaultSelector())
+            for number, connection in self._others.items():
+                selector.register(stack.enter_context(connection), selectors.EVENT_READ, number)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    said = _line(key.fileobj)  # type: ignore[arg-type]
+                    selector.unregister(key.fileobj)
+                    if self._left:
+                        return
+                    if said != _BYE:
+                        self._miss(key.data, said)
+                        return
+
+    def _miss(self, number: int, said: bytes) -> None:
+        # process 0 passes on the number of the one that it misses
+        self._lost = int(said) if said.strip().isdigit() else number
+        self._tell_all(b"%d\n" % self._lost)
+        grace = GRACE if 0 in self._others else GRACE_OF_FIRST
+        if self._lost == 0 and said != _FAILED:  # killed: be faster than JAX's abort
+            grace = 0
+        end_after(grace, lambda: "" if self._failed else self._why())
+
+    def _why(self) -> str:
+        return (
+            f"process {self._lost} of {self._count} has stopped, and the others cannot go on "
+            "without it; its own output says why. Start all of them again to go on"
+        )
+
+    def _tell_all(self, word: bytes) -> None:
+        for connection in self._others.values():
+            with contextlib.suppress(OSError):  # that one is gone
+                connection.sendall(word)
+                connection.shutdown(socket.SHUT_WR)
+
+
+def meet(config: DistributedConfig) -> Company:
+    """Wait until all processes are there. UserError, naming those that do not come."""
+    assert config.coordinator is not None
+    assert config.num_processes is not None
+    host, _, port = config.coordinator.rpartition(":")
+    deadline = time.monotonic() + config.timeout
+    try:
+        if config.process_id == 0:
+            others = _wait_for_others(config, config.num_processes, int(port), deadline)
+        else:
+            others = {0: _report(config, host.strip("[]"), int(port), deadline)}
+    except OSError as error:
+        raise UserError(
+            f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
+            "it must be an address of process 0's host, with a free port"
+        ) from None
+    return Company(config.num_processes, others)
+
+
+def _wait_for_others(
+    config: DistributedConfig, count: int, port: int, deadline: float
+) -> dict[int, socket.socket]:
+    arrived: dict[int, socket.socket] = {}
+    with contextlib.ExitStack() as stack, socket.create_server(("", port)) as server:
+        while len(arrived) < count - 1:
+            try:
+                server.settimeout(max(0.01, deadline - time.monotonic()))
+                connection = stack.enter_context(server.accept()[0])
+            except TimeoutError:
+                missing = ", ".join(str(i) for i in range(1, count) if i not in arrived)
+                raise UserError(
+                    f"distributed: after {config.timeout} s process {missing} of {count} has not "
+                    f"come to {config.coordinator}; start every process_id, or set "
+                    "distributed.timeout higher"
+                ) from None
+            connection.settimeout(1)  # a stranger may say nothing
+            try:
+                number = int(_line(connection))
+            except (OSError, ValueError):
+                connection.close()
+                continue
+            if number in arrived or not 0 < number < count:
+                raise UserError(
+                    f"distributed.process_id: {number} came twice, or is not below {count}; "
+                    "give each process its own"
+                )
+            arrived[number] = connection
+        for connection in arrived.values():
+            connection.sendall(_GO)
+        stack.pop_all()  # they stay open
+    return arrived
+
+
+def _report(config: DistributedConfig, host: str, port: int, deadline: float) -> socket.socket:
+    while True:
+        left = max(0.01, deadline - time.monotonic())
+        try:
+            connection = socket.create_connection((host, port), timeout=left)
+            connection.sendall(b"%d\n" % (config.process_id or 0))
+            if _line(connection) == _GO:
+                return connection
+            connection.close()
+        except socket.gaierror:
+            raise
+        except OSError:  # process 0 is not there yet
+            pass
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"distributed: after {config.timeout} s no process 0 at {config.coordinator} has "
+                "gathered all; start every process_id, or mend distributed.coordinator"
+            )
+        time.sleep(0.1)
+
+
+def _line(connection: socket.socket) -> bytes:
+    """What it says up to the end of a line; what there is of it where it closes or breaks."""
+    said = b""
+    while not said.endswith(b"\n") and len(said) < 16:
+        try:
+            byte = connection.recv(1)
+        except ConnectionError:
+            break
+        if not byte:
+            break
+        said += byte
+    return said
