@@ -19,10 +19,12 @@ from types import TracebackType
 from rope_jax.errors import Stopped, UserError
 from rope_jax.schema import DistributedConfig
 
-_GO, _BYE, _FAILED = b"go\n", b"bye\n", b"failed\n"
+_GO, _BYE, _FAILED, _KILLED = b"go", b"bye", b"failed", b"killed"
 # Seconds that a process may take to end by itself once one has failed: what all refuse together,
-# all say. Process 0 is the last to end, because JAX aborts those that lose it, with a stack trace.
+# all say. Where one was killed there is nothing to wait for. Process 0 is the last to end, because
+# JAX aborts those that lose it, with a stack trace.
 GRACE, GRACE_OF_FIRST = 3.0, 5.0
+_HEAD_START = 1.0
 
 
 def end_after(seconds: float, why: Callable[[], str] = lambda: "") -> None:
@@ -44,6 +46,7 @@ class Company:
         """others: the connection to each; process 0 has one to all, each other one to process 0."""
         self._count, self._others = count, others
         self._lost: int | None = None
+        self._was_killed = False
         self._left = self._failed = False
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for connection in others.values():
@@ -59,10 +62,11 @@ class Company:
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
         self._failed = kind is not None and not issubclass(kind, Stopped)
-        if kind is not None and not issubclass(kind, (UserError, Stopped)):
+        if self._failed:
             # perhaps an operation of all, which broke when another one went
-            self._watcher.join(1)
-            if self._lost is not None:
+            by_itself = kind is not None and issubclass(kind, UserError)
+            self._watcher.join(0.1 if by_itself else 1)
+            if self._was_killed or (self._lost is not None and not by_itself):
                 raise UserError(self._why()) from None
         self._left = True
         self._tell_all(_FAILED if self._failed else _BYE)
@@ -79,16 +83,18 @@ class Company:
                     if self._left:
                         return
                     if said != _BYE:
-                        self._miss(key.data, said)
+                        self._miss(key.data, said or _KILLED)
                         return
 
     def _miss(self, number: int, said: bytes) -> None:
-        # process 0 passes on the number of the one that it misses
-        self._lost = int(said) if said.strip().isdigit() else number
-        self._tell_all(b"%d\n" % self._lost)
-        grace = GRACE if 0 in self._others else GRACE_OF_FIRST
-        if self._lost == 0 and said != _FAILED:  # killed: be faster than JAX's abort
-            grace = 0
+        word, _, of = said.partition(b" ")  # process 0 passes on of whom it heard
+        self._lost, self._was_killed = int(of or number), word == _KILLED
+        self._tell_all(b"%s %d" % (word, self._lost))
+        first = 0 not in self._others
+        if self._was_killed:
+            grace = _HEAD_START if first else 0
+        else:
+            grace = GRACE_OF_FIRST if first else GRACE
         end_after(grace, lambda: "" if self._failed else self._why())
 
     def _why(self) -> str:
@@ -100,7 +106,7 @@ class Company:
     def _tell_all(self, word: bytes) -> None:
         for connection in self._others.values():
             with contextlib.suppress(OSError):  # that one is gone
-                connection.sendall(word)
+                connection.sendall(word + b"\n")
                 connection.shutdown(socket.SHUT_WR)
 
 
@@ -152,7 +158,7 @@ def _wait_for_others(
                 )
             arrived[number] = connection
         for connection in arrived.values():
-            connection.sendall(_GO)
+            connection.sendall(_GO + b"\n")
         stack.pop_all()  # they stay open
     return arrived
 
@@ -179,14 +185,16 @@ def _report(config: DistributedConfig, host: str, port: int, deadline: float) ->
 
 
 def _line(connection: socket.socket) -> bytes:
-    """What it says up to the end of a line; what there is of it where it closes or breaks."""
+    """What it says in a line, without the end of it; nothing where it closes or breaks."""
     said = b""
-    while not said.endswith(b"\n") and len(said) < 16:
+    while len(said) < 32:
         try:
             byte = connection.recv(1)
         except ConnectionError:
             break
+        if byte == b"\n":
+            return said
         if not byte:
             break
         said += byte
-    return said
+    return b""
