@@ -80,7 +80,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
     placement = Placement(config.mesh)
     placement.check(config.stages)
     trainer = Trainer(config, corpus, placement, console)
-    placement.check_memory(trainer.abstract_state())
+    placement.check_memory(trainer.abstract_state)
     processes.on_first(lambda: run.prepare(config))  # what fails above leaves nothing behind
     try:
         with contextlib.ExitStack() as stack:
@@ -88,7 +88,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
             checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
             stack.callback(checkpoints.close)
             say = functools.partial(console.print, style="yellow", highlight=False)
-            done, state = checkpoints.restore_newest(trainer.abstract_state(), tell=say)
+            done, state = checkpoints.restore_newest(trainer.abstract_state, tell=say)
             log = Log([], [])  # nowhere: the first process alone writes
             processes.on_first(
                 lambda: log.extend(stack.enter_context(_open_log(run, config, corpus, done)))
@@ -160,6 +160,7 @@ class Trainer:
         self.spans = stage_spans(config)
         self.validation_loss: float | None = None
 
+    @functools.cached_property
     def abstract_state(self) -> TrainState:
         """The state's shapes, dtypes and places."""
         return self.placement.of_state(jax.eval_shape(self._fresh_state))
@@ -172,7 +173,7 @@ class Trainer:
     ) -> TrainState:
         """Train from the state after step `done` (None: from scratch) to the last stage's end."""
         self.checkpoints, self.log = checkpoints, log
-        self.places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state())
+        self.places = jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
         if state is None:
             state = jax.jit(self._fresh_state, out_shardings=self.places)()
         self._announce(state, done, path)
