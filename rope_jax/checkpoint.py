@@ -106,7 +106,8 @@ class Checkpoints:
                 for newer, why in damaged:
                     on_damage(newer, why, step)
                 return step, state
-            damaged.append((step, reason))
+            if (self.directory / str(step)).exists():  # a run that goes on deletes its old ones
+                damaged.append((step, reason))
         if damaged:
             step, reason = damaged[0]
             raise UserError(

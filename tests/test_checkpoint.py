@@ -162,6 +162,16 @@ def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     assert not (copy.parent / "damaged").exists()
 
 
+def test_what_training_deletes_while_a_sweep_reads_is_no_damage(copy: Path) -> None:
+    told: list[str] = []
+    checkpoints = Checkpoints(copy)
+    shutil.rmtree(copy / "4")
+    step, params = checkpoints.restore_newest_params(state(0).params, tell=told.append)
+    checkpoints.close()
+    assert (step, told) == (3, [])
+    assert same(params, state(3).params)
+
+
 def test_a_place_that_cannot_be_written_is_one_line(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
