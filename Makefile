@@ -1,8 +1,9 @@
 # Everything runs from .venv, which the targets make, update and repair by themselves.
 # Needed: make, and Python 3.11 to 3.13 with pip and venv (make PYTHON=python3.12 ...).
 
-# The newest that runs: under it pip finds a newer JAX, which is faster on CPU.
-NEWEST := for p in python3.13 python3.12 python3.11; do $$p -c '' 2>/dev/null && echo $$p && break; done
+# The newest that can make a .venv: under it pip finds a newer JAX, which is faster on CPU.
+NEWEST := for p in python3.13 python3.12 python3.11; do \
+	$$p -c 'import ensurepip, venv' 2> /dev/null && echo $$p && break; done
 PYTHON ?= $(or $(shell $(NEWEST)),python3)
 RUNS ?= runs
 LOCK_FLAGS ?=
