@@ -19,6 +19,7 @@ class Stopped(BaseException):
     No Exception, as KeyboardInterrupt is none: whoever handles errors lets it pass.
     """
 
-    def __init__(self, message: str, signal: int) -> None:
+    def __init__(self, message: str, signal: int, together: bool = False) -> None:
+        """together: all processes of the run agreed on it, none is left waiting."""
         super().__init__(message)
-        self.signal = signal
+        self.signal, self.together = signal, together

@@ -5,6 +5,7 @@ Every process runs the same program on the same config; the first alone writes a
 
 import contextlib
 import hashlib
+import signal
 from collections.abc import Callable, Iterator
 
 import jax
@@ -12,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rope_jax.errors import Stopped, UserError
-from rope_jax.rendezvous import GRACE, GRACE_OF_FIRST, end_after, meet
+from rope_jax.rendezvous import GRACE, GRACE_OF_FIRST, end_after, in_order, meet
 from rope_jax.schema import DistributedConfig
 
 _LONGEST_MESSAGE = 2000
@@ -32,14 +33,18 @@ def joined(config: DistributedConfig | None) -> Iterator[None]:
         with company:
             _initialize(config)
             yield
-    except Stopped:
-        raise
-    except BaseException:
-        end_after(GRACE_OF_FIRST if is_first() else GRACE)  # JAX would wait at exit for the others
+    except BaseException as error:
+        if not in_order(error):  # JAX would wait at exit for the others
+            status = 2
+            if isinstance(error, (Stopped, KeyboardInterrupt)):
+                status = 128 + getattr(error, "signal", signal.SIGINT)
+            end_after(GRACE_OF_FIRST if config.process_id in (0, None) else GRACE, status=status)
         raise
 
 
 def _initialize(config: DistributedConfig) -> None:
+    # It would take SIGTERM for itself, and only note it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
             coordinator_address=config.coordinator,

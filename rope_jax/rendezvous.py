@@ -19,7 +19,8 @@ from types import TracebackType
 from rope_jax.errors import Stopped, UserError
 from rope_jax.schema import DistributedConfig
 
-_GO, _BYE, _FAILED, _KILLED = b"go", b"bye", b"failed", b"killed"
+_HERE, _GO, _REFUSED = b"rope-jax process", b"go", b"refused"
+_BYE, _FAILED, _KILLED = b"bye", b"failed", b"killed"
 # Seconds that a process may take to end by itself once one has failed: what all refuse together,
 # all say. Where one was killed there is nothing to wait for. Process 0 is the last to end, because
 # JAX aborts those that lose it, with a stack trace.
@@ -27,16 +28,21 @@ GRACE, GRACE_OF_FIRST = 3.0, 5.0
 _HEAD_START = 1.0
 
 
-def end_after(seconds: float, why: Callable[[], str] = lambda: "") -> None:
-    """End this process with status 2, whatever it waits for then, and say why."""
+def end_after(seconds: float, why: Callable[[], str] = lambda: "", status: int = 2) -> None:
+    """End this process with a status, whatever it waits for then, and say why."""
 
     def end() -> None:
         time.sleep(seconds)
         if said := why():
             print(f"{os.path.basename(sys.argv[0])}: {said}", file=sys.stderr, flush=True)
-        os._exit(2)
+        os._exit(status)
 
     threading.Thread(target=end, daemon=True).start()
+
+
+def in_order(error: BaseException | None) -> bool:
+    """Whether work that ends by `error`, None for none, leaves nobody waiting."""
+    return error is None or (isinstance(error, Stopped) and error.together)
 
 
 class Company:
@@ -59,12 +65,12 @@ class Company:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        self._failed = kind is not None and not issubclass(kind, Stopped)
+        self._failed = not in_order(error)
         if self._failed:
             # perhaps an operation of all, which broke when another one went
-            by_itself = kind is not None and issubclass(kind, UserError)
+            by_itself = isinstance(error, (UserError, Stopped, KeyboardInterrupt))
             self._watcher.join(0.1 if by_itself else 1)
             if self._was_killed or (self._lost is not None and not by_itself):
                 raise UserError(self._why()) from None
@@ -133,29 +139,33 @@ def _wait_for_others(
     config: DistributedConfig, count: int, port: int, deadline: float
 ) -> dict[int, socket.socket]:
     arrived: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack, socket.create_server(("", port)) as server:
-        while len(arrived) < count - 1:
+    with contextlib.ExitStack() as stack, _server(port) as server:
+        while len(arrived) < count - 1 or any(map(_is_gone, arrived.values())):
+            left = deadline - time.monotonic()
             try:
-                server.settimeout(max(0.01, deadline - time.monotonic()))
+                server.settimeout(max(0.01, left))
                 connection = stack.enter_context(server.accept()[0])
             except TimeoutError:
-                missing = ", ".join(str(i) for i in range(1, count) if i not in arrived)
+                left = 0
+            if left <= 0:
+                here = [i for i, connection in arrived.items() if not _is_gone(connection)]
+                missing = ", ".join(str(i) for i in range(1, count) if i not in here)
                 raise UserError(
                     f"distributed: after {config.timeout} s process {missing} of {count} has not "
                     f"come to {config.coordinator}; start every process_id, or set "
                     "distributed.timeout higher"
-                ) from None
-            connection.settimeout(1)  # a stranger may say nothing
-            try:
-                number = int(_line(connection))
-            except (OSError, ValueError):
+                )
+            number = _greeting(connection)
+            if number is None:  # a stranger
                 connection.close()
                 continue
+            if number in arrived and _is_gone(arrived[number]):  # and was started anew
+                arrived.pop(number).close()
             if number in arrived or not 0 < number < count:
-                raise UserError(
-                    f"distributed.process_id: {number} came twice, or is not below {count}; "
-                    "give each process its own"
-                )
+                for other in (connection, *arrived.values()):
+                    with contextlib.suppress(OSError):
+                        other.sendall(b"%s %d\n" % (_REFUSED, number))
+                raise _refused(number, count)
             arrived[number] = connection
         for connection in arrived.values():
             connection.sendall(_GO + b"\n")
@@ -163,19 +173,60 @@ def _wait_for_others(
     return arrived
 
 
+def _server(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _greeting(connection: socket.socket) -> int | None:
+    """The number that it says; None from a stranger, who may say anything, or nothing."""
+    connection.settimeout(1)
+    try:
+        said = connection.recv(64)
+    except OSError:
+        return None
+    word, _, number = said.strip().rpartition(b" ")
+    return int(number) if word == _HERE and number.isdigit() else None
+
+
+def _is_gone(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _refused(number: int, count: int) -> UserError:
+    return UserError(
+        f"distributed.process_id: {number} came twice, or is not below {count}; give each process "
+        "its own"
+    )
+
+
 def _report(config: DistributedConfig, host: str, port: int, deadline: float) -> socket.socket:
     while True:
         left = max(0.01, deadline - time.monotonic())
-        try:
-            connection = socket.create_connection((host, port), timeout=left)
-            connection.sendall(b"%d\n" % (config.process_id or 0))
-            if _line(connection) == _GO:
-                return connection
-            connection.close()
-        except socket.gaierror:
-            raise
-        except OSError:  # process 0 is not there yet
-            pass
+        with contextlib.ExitStack() as stack:
+            try:
+                connection = stack.enter_context(
+                    socket.create_connection((host, port), timeout=left)
+                )
+                connection.sendall(b"%s %d\n" % (_HERE, config.process_id or 0))
+                said = _line(connection)
+                if said == _GO:
+                    stack.pop_all()  # it stays open
+                    return connection
+                word, _, number = said.partition(b" ")
+                if word == _REFUSED:
+                    raise _refused(int(number), config.num_processes or 0)
+            except socket.gaierror:
+                raise
+            except OSError:  # process 0 is not there yet
+                pass
         if time.monotonic() > deadline:
             raise UserError(
                 f"distributed: after {config.timeout} s no process 0 at {config.coordinator} has "

@@ -250,6 +250,7 @@ class Trainer:
                     f"stopped after step {step} of {self.spans[-1].end}, which is saved; the same "
                     "command goes on from there",
                     stops,
+                    together=True,
                 )
         return state
 

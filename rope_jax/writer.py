@@ -71,7 +71,7 @@ class TensorBoardWriter:
         # by second and host: two of one second would overwrite each other, and those of a machine
         # whose clock is behind would come before what they go on from.
         earlier = len(list(directory.glob("events.*.tfevents.*")))
-        prefix = str(directory / f"events.{earlier:06d}")
+        prefix = str(directory / f"events.start{earlier:06d}")
         self._file = EventsWriter(prefix, f".{os.getpid()}.{next(_writers)}")
         if resume_step is not None:
             self._write(resume_step + 1, session_log=SessionLog(status=SessionLog.START))

@@ -12,6 +12,8 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -218,6 +220,56 @@ def test_a_process_that_waits_in_vain_says_so(process_id: int) -> None:
     missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
     with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
         rendezvous.meet(config)
+
+
+def gathered(
+    count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
+) -> list[object]:
+    """What the processes get that meet at one address, after visitors have called there."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+
+    def one(number: int) -> object:
+        config = DistributedConfig(
+            coordinator=f"{host}:{port}", num_processes=count, process_id=number, timeout=8
+        )
+        try:
+            with rendezvous.meet(config):
+                return "met"
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(count) as pool:
+        first = pool.submit(one, 0)
+        for visit in visitors:
+            visit(port)
+        others = [pool.submit(one, number) for number in ids]
+        return [process.result() for process in (first, *others)]
+
+
+def visit(port: int, said: bytes) -> socket.socket:
+    while True:
+        try:
+            connection = socket.create_connection(("localhost", port), timeout=5)
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+            continue
+        connection.sendall(said)
+        return connection
+
+
+@pytest.mark.parametrize("host", ["localhost", "[::1]"])
+def test_strangers_and_who_went_again_do_not_disturb_the_meeting(host: str) -> None:
+    words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
+    gone = [lambda port, word=word: visit(port, word).close() for word in words]
+    assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
+
+
+def test_a_number_that_came_twice_is_refused_by_all() -> None:
+    said = gathered(3, [], 1, 1)
+    assert len(set(said)) == 1
+    assert said[0].startswith("distributed.process_id: 1 came twice")  # type: ignore[attr-defined]
 
 
 def test_an_address_that_does_not_exist_is_refused() -> None:
