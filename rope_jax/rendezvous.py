@@ -57,8 +57,11 @@ class Company:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for connection in others.values():
             connection.settimeout(None)
-            # a host that loses its power closes nothing
+            # a host that loses its power closes nothing: ask it, and give up after 40 s
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, name) and connection.family != socket.AF_UNIX:
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def __enter__(self) -> "Company":
         self._watcher.start()
