@@ -60,7 +60,7 @@ class Company:
             # a host that loses its power closes nothing: ask it, and give up after 40 s
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-                if hasattr(socket, name) and connection.family != socket.AF_UNIX:
+                if hasattr(socket, name):
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
     def __enter__(self) -> "Company":
@@ -87,7 +87,7 @@ class Company:
                 selector.register(stack.enter_context(connection), selectors.EVENT_READ, number)
             while selector.get_map():
                 for key, _ in selector.select():
-                    said = _line(key.fileobj)  # type: ignore[arg-type]
+                    said = _line(self._others[key.data])
                     selector.unregister(key.fileobj)
                     if self._left:
                         return
