@@ -87,8 +87,18 @@ def _escaped(node: Any) -> Any:
     return node.replace("${", "\\${") if isinstance(node, str) else node
 
 
-def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """(dotted key, type, default, description) of every key, unions' choices one after another."""
+def fields(schema: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
+    """(dotted key, type, default, description) of every key.
+
+    The keys of a union's choices are merged, and listed where such a union first stands.
+    """
+    return _fields(schema, "", {})
+
+
+def _fields(
+    schema: type[BaseModel], prefix: str, listed: dict[frozenset[str], str]
+) -> Iterator[tuple[str, str, str, str]]:
+    """listed: the key at which a union of these types has been listed."""
     for name, field in schema.model_fields.items():
         key = prefix + name
         models = _models_in(field.annotation)
@@ -101,7 +111,7 @@ def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
         if len(models) == 1:
             if field.description:
                 yield key, "list" if key.endswith(".N") else "section", "", field.description
-            yield from fields(models[0], key + ".")
+            yield from _fields(models[0], key + ".", listed)
             continue
         choices = {model.model_fields["type"].default: model for model in models}
         default_model = field.get_default(call_default_factory=False)
@@ -109,22 +119,42 @@ def fields(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str
         if field.default is None:
             default = "null"
         about = field.description or "one of these, by its type:"
+        place = next((listed[types] for types in listed if types >= choices.keys()), None)
+        if place is not None:
+            yield key + ".type", "|".join(choices), default, f"{about}; keys as of {place}"
+            continue
         yield key + ".type", "|".join(choices), default, about
+        listed[frozenset(choices)] = key
         rows: dict[str, dict[str, tuple[str, str, str]]] = {}
+        inside: dict[frozenset[str], str] = {}
         for choice, model in choices.items():
-            for row in fields(model, key + "."):
+            below = dict(listed)  # for each choice anew: they share the rows that are merged
+            for row in _fields(model, key + ".", below):
                 if row[0] != key + ".type":
                     rows.setdefault(row[0], {})[choice] = row[1:]
+            inside |= below
+        listed |= inside
         for name, by_choice in rows.items():
             yield name, *_one_line(by_choice, len(choices))
 
 
 def _one_line(by_choice: dict[str, tuple[str, str, str]], choices: int) -> tuple[str, str, str]:
     """A field that several types of a section share, listed once: (type, default, description)."""
-    kind, default, about = list(by_choice.values())[-1]
-    other = [f"{choice} {row[1]}" for choice, row in by_choice.items() if row[1] != default]
     only = "" if len(by_choice) == choices else f" [{', '.join(by_choice)}]"
-    return kind, "; ".join([default, *other]), about + only
+    kind, default, about = (
+        _merged({choice: row[column] for choice, row in by_choice.items()}) for column in range(3)
+    )
+    return kind, default, about + only
+
+
+def _merged(by_choice: dict[str, str]) -> str:
+    """What most choices have, then what others have instead."""
+    sharing: dict[str, list[str]] = {}
+    for choice, text in by_choice.items():
+        sharing.setdefault(text, []).append(choice)
+    most = max(sharing, key=lambda text: len(sharing[text]))
+    others = [f"{', '.join(c)}: {text}" for text, c in sharing.items() if text != most]
+    return "; ".join([most, *others])
 
 
 def _read(path: Path) -> dict[Any, Any]:

@@ -8,6 +8,7 @@ Shapes: B batch, T length, D model, N heads, K key-value heads, H head dim, F ml
 L layers, d rotary dimension.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import BACKENDS
 from rope_jax.rope import Rotary, cos_sin, rotate
 from rope_jax.rope.geometry import Layout
-from rope_jax.schema import ModelConfig
+from rope_jax.schema import Config, ModelConfig
 
 Params = dict[str, Any]
 
@@ -63,6 +64,7 @@ class SelfAttention(nnx.Module):
         sin: Float[Array, "B|1 T d/2"],
         query_scale: Float[Array, "B|1 T|1"],
         segment_ids: Int[Array, "B T"] | None,
+        sliding_window: int | None,
     ) -> Float[Array, "B*T D"]:
         length, width = cos.shape[1], self.config.heads_width
         projections = self.q_proj(x), self.k_proj(x), self.v_proj(x)
@@ -71,7 +73,7 @@ class SelfAttention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
         q = q * query_scale[..., None, None].astype(q.dtype)
-        out = BACKENDS[self.config.attention](q, k, v, segment_ids)
+        out = BACKENDS[self.config.attention](q, k, v, segment_ids, sliding_window)
         return self.o_proj(out.reshape(x.shape[0], -1))
 
 
@@ -125,10 +127,21 @@ class Ends(nnx.Module):
 
 
 class LanguageModel:
-    """The decoder as pure functions of its parameters."""
+    """The decoder as pure functions of its parameters.
 
-    def __init__(self, config: ModelConfig, vocab_size: int, layout: Layout = "half") -> None:
+    sliding_windows: how many keys the queries of a layer see, None: all before them; layer i has
+    number i mod their count. It is part of the program, as rotary frequencies are not.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        vocab_size: int,
+        layout: Layout = "half",
+        sliding_windows: Sequence[int | None] = (None,),
+    ) -> None:
         self.config, self.vocab_size = config, vocab_size
+        self.sliding_windows = tuple(sliding_windows)
         self._ends = lambda rngs: Ends(config, vocab_size, rngs)
         self._layer = lambda rngs: DecoderLayer(config, layout, rngs)
         self._ends_graph = nnx.graphdef(nnx.eval_shape(lambda: self._ends(nnx.Rngs(0))))
@@ -197,25 +210,46 @@ class LanguageModel:
     ) -> Float[Array, "B*T D"]:
         count = self.config.num_hidden_layers
 
-        def layer(x: Array, params: Params, rotation: tuple[Array, ...]) -> Array:
-            return nnx.merge(self._layer_graph, params)(x, *rotation, segment_ids)
+        period = len(self.sliding_windows)
 
-        if self.config.remat:
-            layer = jax.checkpoint(layer)
+        def layer(window: int | None) -> Callable[[Array, Params, tuple[Array, ...]], Array]:
+            def apply(x: Array, params: Params, rotation: tuple[Array, ...]) -> Array:
+                return nnx.merge(self._layer_graph, params)(x, *rotation, segment_ids, window)
+
+            return jax.checkpoint(apply) if self.config.remat else apply
+
+        kinds = [layer(window) for window in self.sliding_windows]
 
         def rotation_of(index: Any) -> tuple[Array, ...]:
             return tuple(r[0] if r.shape[0] == 1 else r[index] for r in rotation)
 
-        if self.config.layers == "scanned":
+        def unrolled(x: Array, layers: Params, first: Any, count: int) -> Array:
+            """Layers first to first + count, whose kinds begin the pattern."""
+            # split, not indexing: its gradient is one concatenation instead of L padded sums
+            slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * count), layers)
+            for index in range(count):
+                params = jax.tree.map(lambda _, parts, i=index: parts[i][0], layers, slices)
+                x = kinds[index % period](x, params, rotation_of(first + index))
+            return x
 
-            def step(x: Array, xs: Any) -> tuple[Array, None]:
-                params, index = xs
-                return layer(x, params, rotation_of(index)), None
+        if self.config.layers == "unrolled":
+            return unrolled(x, layers, 0, count)
+        # Scan over the repeats of the pattern; within one, layers differ and are unrolled.
+        whole = count - count % period
+        repeats = jax.tree.map(
+            lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), layers
+        )
 
-            return jax.lax.scan(step, x, (layers, jnp.arange(count)))[0]
-        # split, not indexing: its gradient is one concatenation instead of L padded sums
-        slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * count), layers)
-        for index in range(count):
-            params = jax.tree.map(lambda _, parts, i=index: parts[i][0], layers, slices)
-            x = layer(x, params, rotation_of(index))
-        return x
+        def step(x: Array, xs: Any) -> tuple[Array, None]:
+            params, first = xs
+            return unrolled(x, params, first, period), None
+
+        x = jax.lax.scan(step, x, (repeats, jnp.arange(0, whole, period)))[0]
+        if whole == count:
+            return x
+        return unrolled(x, jax.tree.map(lambda leaf: leaf[whole:], layers), whole, count - whole)
+
+
+def language_model(config: Config, vocab_size: int) -> LanguageModel:
+    """The model of a run."""
+    return LanguageModel(config.model, vocab_size, config.rope.layout, config.sliding_windows)

@@ -7,7 +7,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from rope_jax.rope import Frequencies, RotaryGeometry
+from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 
 
 def facts(console: Console, title: str, rows: Mapping[str, str | Sequence[str]]) -> None:
@@ -27,18 +27,47 @@ def device_line(dtype: str) -> str:
     return f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {dtype}"
 
 
-def scaling_line(frequencies: Frequencies, geometry: RotaryGeometry) -> str:
+def scaling_lines(
+    layers: RotaryLayers, scaling: Scaling, seq_len: int, name: str | None = None
+) -> list[str]:
+    """What is in force at a text's length: a line, or one for each kind of layer."""
+    kinds: dict[tuple[RotaryGeometry, str], list[int]] = {}
+    scalings = {}
+    for layer in range(layers.count):
+        geometry, own = layers.of(layer, scaling)
+        key = geometry, own.model_dump_json()
+        kinds.setdefault(key, []).append(layer)
+        scalings[key] = own
+    lines = []
+    for (geometry, settings), numbers in kinds.items():
+        own = scalings[geometry, settings]
+        line = f"{name or own.type}: {_effect(own, geometry, seq_len)}"
+        if len(kinds) > 1:
+            plural = "s" if len(numbers) > 1 else ""
+            which = ", ".join(map(str, numbers))
+            line = f"layer{plural} {which}: {own.type}, base {geometry.base:g}: " + line
+        lines.append(line)
+    return lines
+
+
+def _effect(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
     """The effective frequencies of one strategy, against those of no scaling."""
+    frequencies = scaling.frequencies(geometry, seq_len)
     inv_freq = np.asarray(frequencies.inv_freq, np.float64)
     turning = inv_freq[inv_freq > 0]
-    if not turning.size:
-        return "no pair rotates"
-    ratio = inv_freq / geometry.inv_freq()
-    shortest, longest = 2 * np.pi / turning.max(), 2 * np.pi / turning.min()
-    return (
-        f"wavelengths {shortest:.4g} to {longest:.4g} tokens, "
-        f"θ × {_range(ratio.max(), ratio.min())}, m {float(frequencies.attention_factor):.4g}"
-    )
+    parts = ["no pair rotates"]
+    if turning.size:
+        ratio = inv_freq / geometry.inv_freq()
+        shortest, longest = 2 * np.pi / turning.max(), 2 * np.pi / turning.min()
+        parts = [
+            f"wavelengths {shortest:.4g} to {longest:.4g} tokens",
+            f"θ × {_range(ratio.max(), ratio.min())}",
+        ]
+    parts.append(f"m {float(frequencies.attention_factor):.4g}")
+    if scaling.query_scale is not None:
+        last = scaling.query_scale_at(geometry, np.array([seq_len - 1]))[0]
+        parts.append(f"queries × 1 … {last:.4g} ({scaling.query_scale.type})")
+    return ", ".join(parts)
 
 
 def _range(first: float, last: float) -> str:

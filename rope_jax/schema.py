@@ -5,6 +5,7 @@ A field's description is its line in `--help`, in the JSON schema and in an edit
 
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -16,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from rope_jax.rope import AnyScaling, RotaryGeometry, Scaling
+from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.strategies import NoScaling
 
@@ -104,10 +105,25 @@ class ModelConfig(Frozen):
         return self.num_key_value_heads or self.num_attention_heads
 
 
+Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class LayerConfig(Frozen):
+    """What a layer has of its own."""
+
+    scaling: AnyScaling | None = Field(
+        None, description="its scaling, whatever the others have; drope: no positions"
+    )
+    base: Base | None = Field(None, description="its b")
+    sliding_window: PositiveInt | None = Field(
+        None, description="keys that a query sees, itself among them; null: all before it"
+    )
+
+
 class RopeConfig(Frozen):
     """The rotary embedding that training starts with."""
 
-    base: float = Field(10000.0, ge=1, allow_inf_nan=False, description="b; HF's rope_theta")
+    base: Base = Field(10000.0, description="b; HF's rope_theta")
     rotary_dim: PositiveInt | None = Field(
         None, description="rotated dimensions of a head, even; null: all of head_dim"
     )
@@ -116,6 +132,9 @@ class RopeConfig(Frozen):
     )
     layout: Layout = Field("half", description="which dimensions make a pair; HF Llama: half")
     scaling: AnyScaling = Field(NoScaling(), description="scaling during training")
+    layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
+        (), description="layer i has element i mod their number; what it lacks is as above"
+    )
 
 
 class _Data(Frozen):
@@ -325,14 +344,9 @@ class Config(Frozen):
             raise ValueError(
                 f"rope.rotary_dim {geometry.rotary_dim} is above head_dim {self.model.heads_width}"
             )
+        self._pattern_fits()
         for stage in range(len(self.stages)):
-            try:
-                self.stage_scaling(stage).frequencies(geometry)
-            except ValueError as error:  # names a key of rope, or of the scaling
-                of_rope = str(error).startswith(("rotary_dim", "base", "train_length"))
-                own = self.stages[stage].scaling is not None
-                scaling = f"stages.{stage}.scaling" if own else "rope.scaling"
-                raise ValueError(f"{'rope' if of_rope else scaling}.{error}") from None
+            self._scalings_fit(stage)
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
             if self.optim.warmup_steps >= steps:
@@ -342,14 +356,55 @@ class Config(Frozen):
                 )
         return self
 
+    def _pattern_fits(self) -> None:
+        layers, elements = self.model.num_hidden_layers, len(self.rope.layer_pattern)
+        if elements > layers:
+            raise ValueError(f"rope.layer_pattern has {elements} elements for {layers} layers")
+
+    def _scalings_fit(self, stage: int) -> None:
+        """Every layer's scaling has a formula here, and does something."""
+        length = self.stages[stage].seq_len
+        for layer in range(self.model.num_hidden_layers):
+            element = layer % max(1, len(self.rope.layer_pattern))
+            if self.rope.layer_pattern and self.rope.layer_pattern[element].scaling is not None:
+                key = f"rope.layer_pattern.{element}.scaling"
+            elif any(s.scaling is not None for s in self.stages[: stage + 1]):
+                given = max(i for i in range(stage + 1) if self.stages[i].scaling is not None)
+                key = f"stages.{given}.scaling"
+            else:
+                key = "rope.scaling"
+            try:
+                geometry, scaling = self.rotary_layers.of(layer, self.stage_scaling(stage))
+                if scaling.needs_whole_head and geometry.rotary_dim != self.model.heads_width:
+                    raise ValueError(
+                        f"type: {scaling.type} works on whole heads; rope.rotary_dim "
+                        f"{geometry.rotary_dim} is not head_dim {self.model.heads_width}"
+                    )
+                scaling.check_it_does_something(geometry, length)
+                scaling.query_scale_at(geometry, np.arange(1))
+            except ValueError as error:  # names a key of rope, or of the scaling
+                of_rope = str(error).startswith(("rotary_dim", "base", "train_length"))
+                raise ValueError(f"{'rope' if of_rope else key}.{error}") from None
+
     @property
     def geometry(self) -> RotaryGeometry:
-        """The unscaled rotary embedding."""
+        """The unscaled rotary embedding, of layers without a base of their own."""
         return RotaryGeometry(
             rotary_dim=self.rope.rotary_dim or self.model.heads_width,
             base=self.rope.base,
             train_length=self.rope.train_length or self.stages[0].seq_len,
         )
+
+    @property
+    def rotary_layers(self) -> RotaryLayers:
+        """The rotary embedding of every layer."""
+        own = tuple(LayerOverride(e.base, e.scaling) for e in self.rope.layer_pattern)
+        return RotaryLayers(self.geometry, self.model.num_hidden_layers, own or (LayerOverride(),))
+
+    @property
+    def sliding_windows(self) -> tuple[int | None, ...]:
+        """The attention windows of the layers, a pattern that repeats."""
+        return tuple(element.sliding_window for element in self.rope.layer_pattern) or (None,)
 
     def stage_scaling(self, stage: int) -> Scaling:
         """The scaling in force at a stage: its own, or the last one given before it."""

@@ -21,9 +21,9 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
 from rope_jax.evaluation.results import Origin, Row, rows, summary, write
-from rope_jax.model import LanguageModel
+from rope_jax.model import language_model
 from rope_jax.plots import curve
-from rope_jax.report import device_line, facts, scaling_line
+from rope_jax.report import device_line, facts, scaling_lines
 from rope_jax.rope import Rotary, Scaling
 from rope_jax.run_directory import RunDirectory, write_text
 from rope_jax.schema import Config, MeshConfig
@@ -51,7 +51,7 @@ def _sweep(
     corpus = open_corpus(training.data, tokenizer)
     run.check_corpus(corpus)
     placement = Placement(_mesh_for(training))
-    model = LanguageModel(training.model, tokenizer.vocab_size, training.rope.layout)
+    model = language_model(training, tokenizer.vocab_size)
     like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
     say = functools.partial(console.print, style="yellow", highlight=False)
     step, params = newest_params(run.checkpoints, like, tell=say)
@@ -81,7 +81,7 @@ def _sweep(
             config.lengths,
             [split.document(i)[1:] for i in range(len(split))],
             params=params,
-            geometry=training.geometry,
+            geometry=training.rotary_layers,
             trained=trained,
             window=window,
             bos_id=tokenizer.bos_id,
@@ -159,15 +159,15 @@ def _announce(
     trained: Scaling,
     about_model: dict[str, str],
 ) -> None:
-    geometry, lengths = training.geometry, sweep_lengths(config, window)
+    lengths = sweep_lengths(config, window)
     longest = lengths[-1]
-    lines = []
+    lines: list[str] = []
     for entry in config.scalings:
+        scaling = entry.at(longest, window, trained)
         try:
-            frequencies = entry.at(longest, window, trained).frequencies(geometry, longest)
+            lines += scaling_lines(training.rotary_layers, scaling, longest, entry.label)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None
-        lines.append(f"{entry.label}: {scaling_line(frequencies, geometry)}")
     facts(
         console,
         f"sweep {config.name} of {training.name}",

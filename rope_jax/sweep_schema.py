@@ -1,7 +1,9 @@
 """What a sweep can be asked for. Imports no jax."""
 
+import functools
+import operator
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -13,9 +15,13 @@ from pydantic import (
     create_model,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rope_jax.rope import STRATEGIES, Scaling
+from rope_jax.rope.strategies.base import EXTENSION
+from rope_jax.rope.strategies.registry import PLAIN
+from rope_jax.rope.strategies.resonance import ResonanceScaling
 from rope_jax.schema import (
     DistributedConfig,
     FolderName,
@@ -53,7 +59,9 @@ class SweepEntry(Frozen):
     @property
     def label(self) -> str:
         """The curve's name, unique in the sweep."""
-        return self.name or "-".join(part for part in (self.type, self.factor_label) if part)
+        inner = getattr(self, "inner", None)
+        parts = (self.type, inner.type if inner else "", self.factor_label)
+        return self.name or "-".join(part for part in parts if part)
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
         """The scaling to use at a length; `trained` is the checkpoint's own.
@@ -63,8 +71,9 @@ class SweepEntry(Frozen):
         if self.type == "trained":
             return trained
         settings = self.model_dump(exclude={"name"})
-        if settings.get("factor") == "auto":
-            settings["factor"] = max(1.0, length / window)
+        for strategy in (settings, settings.get("inner", {})):
+            if strategy.get("factor") == "auto":
+                strategy["factor"] = max(1.0, length / window)
         return STRATEGIES[self.type](**settings)
 
 
@@ -83,17 +92,38 @@ def _factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         raise PydanticCustomError("factor", message) from None
 
 
+def _is_extension(field: FieldInfo) -> bool:
+    """Whether a field is how many times longer the context becomes."""
+    inside = [getattr(part, "__metadata__", ()) for part in get_args(field.annotation)]
+    return any(EXTENSION in metadata for metadata in (field.metadata, *inside))
+
+
+def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
+    """The strategy's own settings, but that its factor may be "auto"."""
+    field = strategy.model_fields.get("factor")
+    if field is not None and _is_extension(field):
+        choices: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
+        if field.default is None:
+            choices = choices | None
+        either = Annotated[choices, WrapValidator(_factor)]
+        description = "s; auto: length / window, at least 1"
+        fields["factor"] = (either, Field(default=field.default, description=description))
+    return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
+
+
+def _inner() -> Any:
+    """What resonance may stand on, its factor "auto" or not."""
+    models = [_with_auto(strategy, strategy.__name__ + "Inner") for strategy in PLAIN]
+    field = ResonanceScaling.model_fields["inner"]
+    union = functools.reduce(operator.or_, models)
+    default = Field(default=models[0](), description=field.description)
+    return Annotated[union, Field(discriminator="type")], default
+
+
 def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
     """The strategy's own settings, plus a name; its factor may be "auto"."""
-    auto: dict[str, Any] = {}
-    if "factor" in strategy.model_fields:
-        number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        description = "s; auto: length / window, at least 1"
-        either = Annotated[Literal["auto"] | number, WrapValidator(_factor)]
-        auto["factor"] = (either, Field(description=description))
-    bases: Any = (strategy, SweepEntry)
-    name = strategy.__name__ + "Entry"
-    return create_model(name, __base__=bases, __doc__=strategy.__doc__, **auto)
+    fields = {"inner": _inner()} if strategy is ResonanceScaling else {}
+    return _with_auto(strategy, strategy.__name__ + "Entry", SweepEntry, **fields)
 
 
 ENTRIES: Mapping[str, type[SweepEntry]] = {

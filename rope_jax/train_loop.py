@@ -20,9 +20,9 @@ from rope_jax.data.batches import Batch, training_batch, training_offsets, valid
 from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
 from rope_jax.errors import Stopped, UserError
 from rope_jax.interruption import Interruption
-from rope_jax.model import LanguageModel
+from rope_jax.model import language_model
 from rope_jax.optim import learning_rate, optimizer
-from rope_jax.report import device_line, facts, scaling_line
+from rope_jax.report import device_line, facts, scaling_lines
 from rope_jax.rope import Rotary
 from rope_jax.run_directory import RunDirectory
 from rope_jax.schema import Config, StageConfig
@@ -153,7 +153,7 @@ class Trainer:
     ) -> None:
         self.config, self.corpus, self.placement = config, corpus, placement
         self.console = console
-        self.model = LanguageModel(config.model, ByteTokenizer.vocab_size, config.rope.layout)
+        self.model = language_model(config, ByteTokenizer.vocab_size)
         self.optimizer = optimizer(config)
         self.learning_rate = learning_rate(config)
         self.peak_flops, self.peak_source = peak_flops()
@@ -207,17 +207,22 @@ class Trainer:
 
     def _stage(self, span: Span, start: int, state: TrainState, show: Any) -> TrainState:
         stage = span.stage
-        scaling = self.config.stage_scaling(span.number)
-        frequencies = scaling.frequencies(self.config.geometry, seq_len=stage.seq_len)
-        rotary = Rotary.shared(frequencies)
+        scaling, layers = self.config.stage_scaling(span.number), self.config.rotary_layers
+        rotary = Rotary.of(layers.frequencies(scaling, seq_len=stage.seq_len))
+        # a document's positions begin at 0 wherever it stands in a window: known with the batch
+        query_scales = None
+        if layers.has_query_scale(scaling):
+            query_scales = functools.partial(layers.query_scale, scaling)
         train_step = make_train_step(
             self.model,
             self.optimizer,
             stage.grad_accumulation,
             (self.places, self.placement.everywhere),
+            query_scales,
         )
         sums = jax.jit(
-            lambda *args: loss_sums(self.model, *args), out_shardings=self.placement.everywhere
+            functools.partial(loss_sums, self.model, query_scales=query_scales),
+            out_shardings=self.placement.everywhere,
         )
         clock = _Clock(stage.batch_size * stage.seq_len)
         unread: tuple[int, dict[str, Any]] | None = None
@@ -380,10 +385,9 @@ class Trainer:
         )
         for span in self.spans:
             stage, scaling = span.stage, config.stage_scaling(span.number)
-            effective = scaling_line(scaling.frequencies(geometry, stage.seq_len), geometry)
             rows[f"stage {span.number}"] = [
                 f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
-                f"{scaling.type}: {effective}",
+                *scaling_lines(config.rotary_layers, scaling, stage.seq_len),
             ]
         if done:
             rows["resumes"] = f"after step {done} of {self.spans[-1].end}"

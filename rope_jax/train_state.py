@@ -1,6 +1,6 @@
 """What a training step changes, and the step itself: one jitted pure function.
 
-Shapes: B batch, T length, P position buckets.
+Shapes: B batch, T length, L layers, P position buckets.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from rope_jax.data.batches import Batch
 from rope_jax.model import LanguageModel, Params
@@ -52,8 +52,22 @@ def bucket_edges(seq_len: int) -> list[int]:
     return edges
 
 
-def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
-    """Weighted negative log-likelihood of a batch, by bucket of position within the document."""
+QueryScales = Callable[[Int[Array, "B T"]], Float[Array, "L|1 B T"]]
+
+
+def loss_sums(
+    model: LanguageModel,
+    params: Params,
+    batch: Batch,
+    rotary: Rotary,
+    query_scales: QueryScales | None = None,
+) -> LossSums:
+    """Weighted negative log-likelihood of a batch, by bucket of position within the document.
+
+    query_scales: of the batch's own positions; None: those that `rotary` holds.
+    """
+    if query_scales is not None:
+        rotary = rotary._replace(query_scale=query_scales(batch.positions))
     nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
     bucket = (batch.positions[..., None] >= edges[None, None]).sum(-1) - 1
@@ -69,18 +83,20 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     grad_accumulation: int = 1,
     out_shardings: Any = None,
+    query_scales: QueryScales | None = None,
 ) -> Callable[[TrainState, Batch, Rotary], tuple[TrainState, dict[str, Any]]]:
     """The jitted step. Donates the state: what went in must not be used again.
 
     The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of loss summed,
     over the tokens of all, are added: the same step however it is cut.
     out_shardings: where (state, metrics) are to lie; None: where XLA puts them.
+    query_scales: as in `loss_sums`.
     """
 
     def share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Array
     ) -> tuple[Array, LossSums]:
-        sums = loss_sums(model, params, batch, rotary)
+        sums = loss_sums(model, params, batch, rotary, query_scales)
         # dividing the loss, not the gradient: one number instead of all parameters
         return sums.nll.sum() / tokens, sums
 

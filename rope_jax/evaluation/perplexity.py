@@ -4,6 +4,7 @@ Frequencies are an argument of the compiled function, so a length compiles once 
 number of scalings. Shapes: B batch, n context length, W windows, D documents.
 """
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols
 from rope_jax.evaluation.protocols import Bucket
 from rope_jax.evaluation.statistics import Sums
-from rope_jax.rope import Rotary, RotaryGeometry, Scaling
+from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.sweep_schema import Protocol, SweepConfig, SweepEntry, TrainedEntry, check_targets
 
@@ -62,7 +63,7 @@ def sweep(
     documents: Sequence[NDArray[np.integer]],
     *,
     params: Any,
-    geometry: RotaryGeometry,
+    geometry: RotaryGeometry | RotaryLayers,
     trained: Scaling | None = None,
     window: int | None = None,
     bos_id: int | None = None,
@@ -72,26 +73,29 @@ def sweep(
     """Measure a model's negative log-likelihood at context lengths past its window.
 
     nll_fn(params, tokens [B, n+1], rotary) -> float32 [B, n], the NLL in nats of tokens[:, 1:].
-        Any JAX function. It must take its frequencies from `rotary` (see `rope_jax.rope`).
+        Any JAX function. It must take its frequencies from `rotary` (see `rope_jax.rope`), and
+        multiply its queries by `rotary.query_scale` where an entry has a query scale.
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
     lengths: context lengths in tokens, rising; None: the window times 1/2, 1, 2, 4, 8, 16.
         The window is added where it lies between them: all else is compared with it.
     documents: token arrays without document-start tokens; where `bos` asks, bos_id is added.
     params: passed to nll_fn as it is (closed over, it would be compiled in as constants).
-    geometry: the model's rotary geometry; window: the length it was last trained at
-        (default: geometry.train_length); trained: its own scaling (default: none).
+    geometry: the model's rotary geometry, or those of its layers where they differ; window: the
+        length it was last trained at (default: train_length); trained: its own scaling (default:
+        none). An entry's scaling is that of the layers without one of their own.
     settings: other keys of a sweep file (protocols, blocks, seed, batch_tokens, …).
 
     Every length reads the same documents. Raises UserError for bad input.
     """
     raw = {"scalings": scalings, "lengths": lengths} | settings
     config = validate(SweepConfig, {k: v for k, v in raw.items() if v is not None}, "sweep")
+    layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
     return _Sweep(
         nll_fn,
         params,
-        geometry,
+        layers,
         trained or NoScaling(),
-        window or geometry.train_length,
+        window or layers.geometry.train_length,
         documents,
         bos_id,
         config,
@@ -113,14 +117,14 @@ class _Sweep:
         self,
         nll_fn: NLLFunction,
         params: Any,
-        geometry: RotaryGeometry,
+        layers: RotaryLayers,
         trained: Scaling,
         window: int,
         documents: Sequence[NDArray[np.integer]],
         bos_id: int | None,
         config: SweepConfig,
     ) -> None:
-        self.params, self.geometry, self.trained = params, geometry, trained
+        self.params, self.layers, self.trained = params, layers, trained
         self.window, self.config, self.bos_id = window, config, bos_id
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
@@ -150,8 +154,7 @@ class _Sweep:
 
     def run(self, progress: Progress) -> SweepResult:
         work = list(self._work())
-        for entry in self.config.scalings:
-            self._check_it_does_something(entry)
+        self._check_scalings()
         measurements = []
         for done, (entry, protocol, length) in enumerate(work):
             progress(f"{entry.label} at {length}", done, len(work))
@@ -215,11 +218,26 @@ class _Sweep:
 
         Entries whose frequencies agree (every `auto` one up to the window) are run once.
         """
-        rotary = Rotary.shared(scaling.frequencies(self.geometry, seq_len=length))
+        rotary = self._rotary(scaling, length)
         key = (layout, length, *(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(rotary)))
         if key not in self.known:
             self.known[key] = self._run(layout, length, rotary)
         return self.known[key]
+
+    def _rotary(self, scaling: Scaling, length: int) -> Rotary:
+        """Of one shape for all entries: what differs by layer in one does so in all."""
+        positions = np.arange(length, dtype=np.int32)[None]
+        rotary = self.layers.rotary(scaling, positions, length)
+        axis = self.layer_axis
+        return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (axis, *leaf.shape[1:])), rotary)
+
+    @functools.cached_property
+    def layer_axis(self) -> int:
+        """1 where all layers are alike in every entry, else their number."""
+        return max(
+            len(self.layers.each(entry.at(self.lengths[-1], self.window, self.trained)))
+            for entry in self.config.scalings
+        )
 
     def _run(self, layout: str, length: int, rotary: Rotary) -> tuple[NDArray[np.float32], float]:
         tokens = protocols.cut(
@@ -252,19 +270,12 @@ class _Sweep:
             rows.append(np.asarray(nll)[: len(batch)])
         return np.concatenate(rows), time.perf_counter() - started
 
-    def _check_it_does_something(self, entry: SweepEntry) -> None:
-        """A scaling that silently does nothing is this field's commonest bug."""
-        scaling = entry.at(self.lengths[-1], self.window, self.trained)
-        try:
-            frequencies = scaling.frequencies(self.geometry, seq_len=self.lengths[-1])
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: {error}") from None
-        factor = getattr(scaling, "factor", 1.0)
-        if factor <= 1:
-            return
-        plain = NoScaling().frequencies(self.geometry)
-        if all(np.array_equal(a, b) for a, b in zip(frequencies, plain, strict=True)):
-            raise UserError(
-                f"scalings: {entry.label} has factor {factor:g} and changes no frequency "
-                f"at length {self.lengths[-1]}; check its other settings"
-            )
+    def _check_scalings(self) -> None:
+        """Before the work: each has a formula for every layer at the longest length, and acts."""
+        for entry in self.config.scalings:
+            scaling = entry.at(self.lengths[-1], self.window, self.trained)
+            try:
+                for geometry, own in self.layers.each(scaling):
+                    own.check_it_does_something(geometry, self.lengths[-1])
+            except ValueError as error:
+                raise UserError(f"scalings: {entry.label}: {error}") from None

@@ -6,24 +6,39 @@ Usable on its own: nothing here imports the rest of `rope_jax`.
     scaling = parse_scaling({"type": "yarn", "factor": 8.0})
     cos, sin = cos_sin(scaling.frequencies(geometry), positions)   # f32 [..., T, 32]
     q, k = rotate(q, cos, sin), rotate(k, cos, sin)                # [..., T, heads, head_dim]
+
+or, as a Flax module:
+
+    rope = RotaryEmbedding(geometry, scaling)
+    q, k = rope(q, k, positions)
+
+Hugging Face's config dictionaries: `rope_jax.rope.hf`. A model whose layers differ: `RotaryLayers`.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from rope_jax.rope.frequencies import Frequencies, Rotary
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.layers import LayerOverride, RotaryLayers
+from rope_jax.rope.query_scales import QUERY_SCALES, QueryScale
 from rope_jax.rope.strategies import STRATEGIES, AnyScaling, Scaling, parse_scaling
 
 if TYPE_CHECKING:
     from rope_jax.rope.angles import cos_sin
+    from rope_jax.rope.module import RotaryEmbedding
     from rope_jax.rope.rotation import rotate
 
 __all__ = [
+    "QUERY_SCALES",
     "STRATEGIES",
     "AnyScaling",
     "Frequencies",
+    "LayerOverride",
+    "QueryScale",
     "Rotary",
+    "RotaryEmbedding",
     "RotaryGeometry",
+    "RotaryLayers",
     "Scaling",
     "cos_sin",
     "parse_scaling",
@@ -33,7 +48,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Strategies are configuration and must load in milliseconds (`--help`, config errors);
-    # the two functions below bring in jax, which takes a second. So they load on first use.
+    # the names below bring in jax, which takes a second. So they load on first use.
     if name == "cos_sin":
         from rope_jax.rope.angles import cos_sin
 
@@ -42,4 +57,8 @@ def __getattr__(name: str) -> Any:
         from rope_jax.rope.rotation import rotate
 
         return rotate
+    if name == "RotaryEmbedding":
+        from rope_jax.rope.module import RotaryEmbedding
+
+        return RotaryEmbedding
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,11 +26,14 @@ class Frequencies(NamedTuple):
     attention_factor: Array
 
     @classmethod
-    def from_float64(cls, inv_freq: np.ndarray, attention_factor: float = 1.0) -> "Frequencies":
-        """Split host float64 frequencies [..., d/2] into a float32 and its remainder."""
+    def from_float64(cls, inv_freq: np.ndarray, attention_factor: Any = 1.0) -> "Frequencies":
+        """Split host float64 frequencies [..., d/2] into a float32 and its remainder.
+
+        attention_factor: a number for all, or [...].
+        """
         high = inv_freq.astype(np.float32)
         low = (inv_freq - high.astype(np.float64)).astype(np.float32)
-        m = np.full(inv_freq.shape[:-1], attention_factor, np.float32)
+        m = np.broadcast_to(np.float32(attention_factor), inv_freq.shape[:-1]).copy()
         return cls(high, low, m)
 
 
@@ -48,7 +51,12 @@ class Rotary(NamedTuple):
     query_scale: Array
 
     @classmethod
+    def of(cls, frequencies: Frequencies) -> "Rotary":
+        """With a query scale of 1: of leaves that have the axes [L|1, B|1] already."""
+        return cls(frequencies, np.ones((1, 1, 1), np.float32))
+
+    @classmethod
     def shared(cls, frequencies: Frequencies) -> "Rotary":
         """One strategy for all layers and rows: leaves [d/2] and [] get axes [1, 1] in front."""
         leaves = [leaf.reshape((1, 1, *leaf.shape)) for leaf in frequencies]
-        return cls(Frequencies(*leaves), np.ones((1, 1, 1), np.float32))
+        return cls.of(Frequencies(*leaves))

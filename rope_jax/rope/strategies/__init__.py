@@ -1,4 +1,4 @@
-"""The scaling strategies. To add one: a file here with its class, and its name in the list."""
+"""The scaling strategies, by `type`. To add one: a file here, and its class in registry.py."""
 
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -6,14 +6,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.none import NoScaling
-from rope_jax.rope.strategies.ntk import NTKScaling
-from rope_jax.rope.strategies.pi import PIScaling
-from rope_jax.rope.strategies.yarn import YaRNScaling
+from rope_jax.rope.strategies.registry import PLAIN
+from rope_jax.rope.strategies.resonance import ResonanceScaling
 
-STRATEGIES: dict[str, type[Scaling]] = {
-    strategy.model_fields["type"].default: strategy
-    for strategy in (NoScaling, PIScaling, NTKScaling, YaRNScaling)
-}
+_ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling)
+STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
 
 # One of the strategies, told apart by `type`: what a config field holds.
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ else:
     AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
 
-__all__ = ["STRATEGIES", "AnyScaling", "Scaling", "parse_scaling"]
+__all__ = ["STRATEGIES", "AnyScaling", "NoScaling", "Scaling", "parse_scaling"]
 
 
 def parse_scaling(settings: dict[str, Any]) -> Scaling:

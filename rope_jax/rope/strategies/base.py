@@ -1,5 +1,7 @@
 """What every scaling strategy is: frozen settings that return frequencies."""
 
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -7,11 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.query_scales import AnyQueryScale
 
+# What a sweep's "auto" may stand for: length / window. Marks the fields that mean it.
+EXTENSION = "extension factor"
 Factor = Annotated[
     float,
     Field(ge=1, allow_inf_nan=False, description="s, how many times longer the context becomes"),
+    EXTENSION,
 ]
+AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 class Scaling(BaseModel):
@@ -21,22 +28,51 @@ class Scaling(BaseModel):
 
     source: ClassVar[str]
     type: str
+    query_scale: AnyQueryScale | None = Field(
+        None, description="a factor on whole queries that grows with their position"
+    )
 
     @property
     def length_dependent(self) -> bool:
         """Whether a longer text changes the rotation of every key already in it."""
         return False
 
+    @property
+    def needs_whole_head(self) -> bool:
+        """Whether rotary_dim must be the head's whole width for this to be what it says."""
+        return False
+
     def frequencies(self, geometry: RotaryGeometry, seq_len: Any = None) -> Frequencies:
         """The effective frequencies and m.
 
-        seq_len: the text's length in tokens, for length-dependent strategies: None, an int, or
-        a traced scalar or [batch] array. The others ignore it.
-        Returns float32 leaves: inv_freq [d/2] in radians a token, its remainder, m [].
+        seq_len: the text's length in tokens, for length-dependent strategies: an int or an array
+        of ints on the host (exact), or a traced scalar or [batch] array (float32, within 1e-6 of
+        exact, no recompilation for another length). The others ignore it, and may get None.
+        Returns float32 leaves: inv_freq [*batch, d/2] in radians a token, its remainder (0 where
+        traced), m [*batch].
+
+        ValueError: a setting does not fit the geometry, or a length is needed and was not given.
         """
+        if not self.length_dependent:
+            return self._on_host(geometry, lambda: self.scaled(geometry))
+        if seq_len is None:
+            raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
+        if isinstance(seq_len, int | np.integer | np.ndarray):
+            length = np.asarray(seq_len)
+            if length.dtype.kind not in "iu" or length.min(initial=1) < 1:
+                raise ValueError(f"seq_len: {seq_len} is not a whole number of at least 1")
+            return self._on_host(geometry, lambda: self.scaled_at(geometry, length, np))
+        import jax.numpy as jnp
+
+        inv_freq, m = self.scaled_at(geometry, jnp.asarray(seq_len), jnp)
+        m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
+        return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
+
+    def _on_host(self, geometry: RotaryGeometry, formula: Any) -> Frequencies:
         try:
-            return Frequencies.from_float64(*self.scaled(geometry))
-        except OverflowError:
+            with np.errstate(over="raise", divide="raise", invalid="raise"):
+                return Frequencies.from_float64(*formula())
+        except (OverflowError, FloatingPointError):
             raise ValueError(
                 f"type: {self.type} with these settings and base {geometry.base:g} exceeds "
                 "what a float holds"
@@ -45,3 +81,83 @@ class Scaling(BaseModel):
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         """inv_freq, float64 [d/2], and m, computed on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
+
+    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+        """inv_freq [*batch, d/2] and m [*batch] at text lengths [*batch].
+
+        One formula for both ways: xp is numpy (float64) or jax.numpy (float32, traced).
+        """
+        return self.scaled(geometry)
+
+    def check_it_does_something(self, geometry: RotaryGeometry, seq_len: Any = None) -> None:
+        """ValueError where a factor above 1 leaves frequencies and m as without any scaling.
+
+        A scaling that silently does nothing is this field's commonest bug.
+        """
+        made = self.frequencies(geometry, seq_len)
+        factor = getattr(self, "factor", None) or 1.0
+        # one that depends on the length does nothing at short ones
+        if factor <= 1 or self.length_dependent:
+            return
+        plain = Frequencies.from_float64(geometry.inv_freq())
+        if all(np.array_equal(a, b) for a, b in zip(made, plain, strict=True)):
+            raise ValueError(
+                f"factor: {factor:g} changes no frequency with {self.type}'s other settings at "
+                f"train_length {geometry.train_length}; check them"
+            )
+
+    def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
+        """The factor on whole queries at integer positions [..., T]: float32; 1 without one."""
+        if self.query_scale is None:
+            return np.ones(np.shape(positions), np.float32)
+        return self.query_scale.at(geometry, positions)
+
+    def for_layer(self, layer: int, layers: int) -> "Scaling":
+        """What layer number `layer` of a model of `layers` uses; most use the same in all."""
+        return self
+
+
+class WithFactor(Scaling):
+    """A strategy with a fixed factor."""
+
+    factor: Factor
+
+
+def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:
+    """float64 [d/2]; a ValueError that says both lengths where there is not one for each pair."""
+    pairs = geometry.rotary_dim // 2
+    if len(values) != pairs:
+        raise ValueError(
+            f"{field}: {len(values)} numbers for the {pairs} pairs of rotary_dim "
+            f"{geometry.rotary_dim}"
+        )
+    return np.asarray(values, np.float64)
+
+
+def growth(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: float = 1.0) -> Any:
+    """max(1, 1 + rate · (n − L)/L) of text lengths n: [*batch]. With rate 1 it is max(1, n/L).
+
+    The difference is taken in integers: in float32 rate·n/L − (rate − 1) would cancel.
+    """
+    past = xp.maximum(length - geometry.train_length, 0)
+    past = past.astype(np.float64 if xp is np else np.float32)
+    return 1 + past * past.dtype.type(rate / geometry.train_length)
+
+
+def falling_power(x: Any, exponents: np.ndarray, xp: ModuleType) -> Any:
+    """x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
+
+    In float32 within 3e-7 relative. exp(−e·ln x) alone is 1e-6 off, as ln x of 7 or more has no
+    more digits: so the power of two in x is taken out, and its product with e is kept exact.
+    """
+    x = x[..., None]
+    if xp is np:
+        return x**-exponents
+    mantissa, power = xp.frexp(x)
+    power = power.astype(np.float32)
+    high = (exponents.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
+    low = (exponents - high).astype(np.float32)
+    product = power * high  # at most 6 by 12 bits
+    whole = xp.round(product)
+    rest = (product - whole) + (power * low + exponents.astype(np.float32) * xp.log2(mantissa))
+    return xp.ldexp(xp.exp2(-rest), -whole.astype(np.int32))

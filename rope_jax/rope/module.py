@@ -1,0 +1,71 @@
+"""Rotary embedding as a Flax NNX module, for anyone's own model.
+
+Shapes: B batch, T length, N heads, K key-value heads, H head dim, d rotary dimension.
+"""
+
+from typing import Any
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from rope_jax.rope.angles import cos_sin
+from rope_jax.rope.frequencies import Frequencies
+from rope_jax.rope.geometry import Layout, RotaryGeometry
+from rope_jax.rope.rotation import rotate
+from rope_jax.rope.strategies import Scaling
+
+
+class RotaryNumbers(nnx.Variable):
+    """Frequencies and m: no parameters, until you differentiate with respect to them."""
+
+
+class RotaryEmbedding(nnx.Module):
+    """Rotates queries and keys by a scaling strategy: q_t·R(p_t θ'), RoFormer eq. 34.
+
+        rope = RotaryEmbedding(RotaryGeometry(64, 10000.0, 4096), YaRNScaling(factor=8.0))
+        q, k = rope(q, k, positions)      # before attention, after QK-norm
+
+    `inv_freq` [d/2] (radians a token), `inv_freq_remainder` [d/2] and `attention_factor` [] are
+    `RotaryNumbers`: replace them, or fit them by gradient descent,
+    nnx.grad(loss, argnums=nnx.DiffState(0, RotaryNumbers)). A length-dependent strategy has none
+    of its own: it makes them at every call, from `seq_len`.
+    """
+
+    def __init__(
+        self, geometry: RotaryGeometry, scaling: Scaling, *, layout: Layout = "half"
+    ) -> None:
+        self.geometry, self.scaling, self.layout = geometry, scaling, layout
+        if not scaling.length_dependent:
+            made = scaling.frequencies(geometry)
+            self.inv_freq = RotaryNumbers(jnp.asarray(made.inv_freq))
+            self.inv_freq_remainder = RotaryNumbers(jnp.asarray(made.inv_freq_remainder))
+            self.attention_factor = RotaryNumbers(jnp.asarray(made.attention_factor))
+
+    def frequencies(self, seq_len: Any = None) -> Frequencies:
+        """The frequencies in use; seq_len as in `Scaling.frequencies`."""
+        if self.scaling.length_dependent:
+            return self.scaling.frequencies(self.geometry, seq_len)
+        return Frequencies(
+            self.inv_freq[...], self.inv_freq_remainder[...], self.attention_factor[...]
+        )
+
+    def __call__(
+        self,
+        q: Float[Array, "B T N H"],
+        k: Float[Array, "B T K H"],
+        positions: Int[Array, "B|1 T"],
+        seq_len: Any = None,
+    ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
+        """q and k rotated; q also times the strategy's query scale, where it has one.
+
+        The first d of the H dimensions turn, the rest pass through. Computed in float32, returned
+        in the dtype of q and k. seq_len: a length-dependent strategy needs the text's length, an
+        int, a traced scalar or one a row [B]; ValueError without it.
+        """
+        cos, sin = cos_sin(self.frequencies(seq_len), positions)
+        q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
+        if self.scaling.query_scale is not None:
+            scale = jnp.asarray(self.scaling.query_scale_at(self.geometry, positions))
+            q = (q * scale[..., None, None]).astype(q.dtype)
+        return q, k

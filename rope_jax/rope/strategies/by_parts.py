@@ -1,0 +1,172 @@
+"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: fast pairs kept, slow ones interpolated by a ramp."""
+
+import math
+from types import ModuleType
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.strategies.base import AttentionFactor, Scaling, WithFactor, growth
+
+
+class ByParts(Scaling):
+    """θ_i·(1 − ramp_i) + θ_i/s·ramp_i, with one of two ramps from 0 (fast pairs) to 1 (slow ones).
+
+    ramp: index, as the authors' and Hugging Face's code:
+
+        dim(r) = d·ln(L/(2πr)) / (2 ln b)       the (fractional) pair that turns r times in L
+        low    = max(floor(dim(beta_fast)), 0)
+        high   = min(ceil(dim(beta_slow)), d − 1)
+        ramp_i = clip((i − low)/(high − low), 0, 1)
+
+    high is clamped to d − 1, not to the last pair d/2 − 1: with d 128, b 1e4, L 65,536 it is 65,
+    and the last pair stays short of fully interpolated.
+
+    ramp: rotations, as the paper (eq. 18): with r_i = L·θ_i/(2π) turns in L,
+
+        ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
+
+    Positions are not divided by s as well.
+    """
+
+    beta_fast: float = Field(
+        32.0, gt=0, allow_inf_nan=False, description="turns in L above which a pair keeps θ"
+    )
+    beta_slow: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="turns in L below which a pair gets θ/s"
+    )
+    truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
+    ramp: Literal["index", "rotations"] = Field(
+        "index", description="linear in the pair's index (the code) or in its turns (the paper)"
+    )
+
+    @model_validator(mode="after")
+    def _ramp_makes_sense(self) -> Self:
+        if self.beta_fast <= self.beta_slow:
+            raise ValueError(
+                f"beta_fast ({self.beta_fast:g}) must be above beta_slow ({self.beta_slow:g})"
+            )
+        if self.ramp == "rotations" and not self.truncate:
+            raise ValueError("truncate: false goes with ramp: index; rotations are not rounded")
+        return self
+
+    def ramp_ends(self, geometry: RotaryGeometry) -> tuple[float, float]:
+        """(low, high), in pairs: where the ramp in the index leaves 0 and where it reaches 1."""
+
+        def pair_turning(turns: float) -> float:
+            length_per_radian = geometry.train_length / (2 * math.pi * turns)
+            if not 0 < length_per_radian < math.inf:
+                raise OverflowError
+            return geometry.rotary_dim * math.log(length_per_radian) / (2 * math.log(geometry.base))
+
+        low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, geometry.rotary_dim - 1)
+
+    def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
+        """ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
+        turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
+        if self.ramp == "rotations":
+            return 1 - np.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
+        if geometry.base == 1:
+            raise ValueError(
+                f"base: {self.type} needs a base above 1 (all pairs turn alike at base 1)"
+            )
+        low, high = self.ramp_ends(geometry)
+        if low > high:
+            # The clamps above have crossed: a ramp from here would run backwards, and leave fast
+            # pairs interpolated or slow ones as they are. Other code does so silently.
+            raise ValueError(
+                f"beta_fast, beta_slow: no pair turns between {self.beta_slow:g} and "
+                f"{self.beta_fast:g} times in train_length {geometry.train_length}; the pairs "
+                f"turn {turns[-1]:.3g} to {turns[0]:.3g} times"
+            )
+        if low == high:
+            high += 0.001
+        return np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
+
+    def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
+        """Frequencies for factors s [*batch]: [*batch, d/2], in s's dtype."""
+        dtype = np.asarray(s).dtype if isinstance(s, float) else s.dtype
+        theta, ramp = geometry.inv_freq(), self.share_interpolated(geometry)
+        kept, interpolated = (theta * (1 - ramp)).astype(dtype), (theta * ramp).astype(dtype)
+        return kept + interpolated / (s if isinstance(s, float) else s[..., None])
+
+
+class NTKByPartsScaling(ByParts, WithFactor):
+    """NTK by parts: fast pairs as they are, slow ones θ/s, a linear ramp between; m = 1."""
+
+    source: ClassVar[str] = "bloc97, NTK-by-parts, 2023; YaRN, arXiv 2309.00071, §3.2"
+    type: Literal["ntk_by_parts"] = "ntk_by_parts"
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        return self._blend(geometry, self.factor), 1.0
+
+
+class YaRNScaling(ByParts, WithFactor):
+    """YaRN: fast pairs as they are, slow ones θ/s, a linear ramp between, and m = 0.1 ln s + 1.
+
+    attention_factor, where given, is m itself. With mscale and mscale_all_dim, neither of them 0,
+
+        m = (0.1·mscale·ln s + 1) / (0.1·mscale_all_dim·ln s + 1)
+
+    No root is taken of m: it multiplies cos and sin, and the logits by m². DeepSeek's model code
+    also scales its softmax by (0.1·mscale_all_dim·ln s + 1)²; that is its attention's, not here.
+    """
+
+    source: ClassVar[str] = "Peng et al., arXiv 2309.00071; Hugging Face `yarn`"
+    type: Literal["yarn"] = "yarn"
+    attention_factor: AttentionFactor | None = Field(
+        None, description="m itself; null: follows from s"
+    )
+    mscale: float | None = Field(
+        None, ge=0, lt=1e6, description="DeepSeek's m, with mscale_all_dim; 0: off"
+    )
+    mscale_all_dim: float | None = Field(
+        None, ge=0, lt=1e6, description="what mscale's m is divided by; 0: off"
+    )
+
+    @model_validator(mode="after")
+    def _one_way_to_m(self) -> Self:
+        if (self.mscale is None) != (self.mscale_all_dim is None):
+            given = "mscale" if self.mscale_all_dim is None else "mscale_all_dim"
+            other = "mscale_all_dim" if given == "mscale" else "mscale"
+            raise ValueError(f"{given}: does nothing without {other}; give both")
+        if self.mscale and self.mscale_all_dim and self.attention_factor is not None:
+            raise ValueError("attention_factor: is m itself; give it, or mscale and mscale_all_dim")
+        return self
+
+    @property
+    def m(self) -> float:
+        """The attention factor."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        log = math.log(self.factor)
+        if self.mscale and self.mscale_all_dim:
+            return (0.1 * self.mscale * log + 1) / (0.1 * self.mscale_all_dim * log + 1)
+        return 0.1 * log + 1
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        return self._blend(geometry, self.factor), self.m
+
+
+class DynamicYaRNScaling(ByParts):
+    """YaRN with s = max(1, n/L), n the text's length; m follows it, 0.1 ln s + 1."""
+
+    source: ClassVar[str] = "YaRN, arXiv 2309.00071, §3.3"
+    type: Literal["dynamic_yarn"] = "dynamic_yarn"
+    attention_factor: AttentionFactor | None = Field(
+        None, description="m itself; null: follows from s"
+    )
+
+    @property
+    def length_dependent(self) -> bool:
+        return True
+
+    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+        s = growth(geometry, length, xp)
+        m = 0.1 * xp.log(s) + 1 if self.attention_factor is None else self.attention_factor
+        return self._blend(geometry, s), m

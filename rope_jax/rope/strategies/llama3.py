@@ -1,0 +1,48 @@
+"""`llama3`: Llama 3.1's scaling."""
+
+import math
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.strategies.base import Factor, Scaling
+
+
+class Llama3Scaling(Scaling):
+    """Llama 3.1: pairs that turn often in L as they are, seldom θ/s, in proportion between.
+
+    With r_i = L·θ_i/(2π) turns in L (L over the wavelength),
+
+        g_i  = clip((r_i − low_freq_factor)/(high_freq_factor − low_freq_factor), 0, 1)
+        θ'_i = (1 − g_i)·θ_i/s + g_i·θ_i
+
+    It is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns.
+    """
+
+    source: ClassVar[str] = "Llama 3.1, arXiv 2407.21783; Hugging Face `llama3`"
+    type: Literal["llama3"] = "llama3"
+    factor: Factor = 8.0
+    low_freq_factor: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="turns in L below which a pair gets θ/s"
+    )
+    high_freq_factor: float = Field(
+        4.0, gt=0, allow_inf_nan=False, description="turns in L above which a pair keeps θ"
+    )
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise ValueError(
+                f"high_freq_factor ({self.high_freq_factor:g}) must be above "
+                f"low_freq_factor ({self.low_freq_factor:g})"
+            )
+        return self
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        theta = geometry.inv_freq()
+        turns = geometry.train_length * theta / (2 * math.pi)
+        low, high = self.low_freq_factor, self.high_freq_factor
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        return (1 - kept) * theta / self.factor + kept * theta, 1.0

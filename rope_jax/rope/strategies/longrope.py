@@ -1,0 +1,63 @@
+"""`longrope`: searched factors, one list for short texts and one for long ones."""
+
+import math
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.strategies.base import AttentionFactor, Factor, Scaling, per_pair
+
+PairFactors = Annotated[
+    tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(strict=False)
+]
+
+
+class LongRoPEScaling(Scaling):
+    """LongRoPE: θ_i / λ_i, λ for texts up to L or beyond it; m = √(1 + ln s / ln L) for both.
+
+    λ is short_factor where n ≤ L and long_factor where n > L, n the text's length. m depends on
+    s (`factor`) alone, not on n: it holds for short texts too.
+    """
+
+    source: ClassVar[str] = "Ding et al., arXiv 2402.13753; Hugging Face `longrope`"
+    type: Literal["longrope"] = "longrope"
+    short_factor: PairFactors = Field(description="λ of each pair for texts of at most L tokens")
+    long_factor: PairFactors = Field(description="λ of each pair for longer ones")
+    factor: Factor | None = Field(None, description="s, from which m follows")
+    attention_factor: AttentionFactor | None = Field(
+        None, description="m itself; null: follows from s"
+    )
+
+    @model_validator(mode="after")
+    def _a_way_to_m(self) -> Self:
+        if self.factor is None and self.attention_factor is None:
+            raise ValueError("factor: give it, m follows from it; or give attention_factor")
+        return self
+
+    @property
+    def length_dependent(self) -> bool:
+        return self.short_factor != self.long_factor
+
+    def _parts(self, geometry: RotaryGeometry) -> tuple[np.ndarray, np.ndarray, float]:
+        theta = geometry.inv_freq()
+        short = theta / per_pair(self.short_factor, geometry, "short_factor")
+        long = theta / per_pair(self.long_factor, geometry, "long_factor")
+        if self.attention_factor is not None:
+            return short, long, self.attention_factor
+        if geometry.train_length < 2:
+            raise ValueError("train_length: longrope needs at least 2 (m divides by ln L)")
+        m = math.sqrt(1 + math.log(self.factor or 1) / math.log(geometry.train_length))
+        return short, long, m
+
+    def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
+        short, _, m = self._parts(geometry)
+        return short, m
+
+    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+        short, long, m = self._parts(geometry)
+        if xp is not np:
+            short, long = short.astype(np.float32), long.astype(np.float32)
+        return xp.where((length > geometry.train_length)[..., None], long, short), m
