@@ -383,7 +383,7 @@ def test_attention_is_taken_by_its_name(monkeypatch):
     assert set(choices) == set(attention.BACKENDS)
     called = []
 
-    def recorded(q, k, v, segment_ids):
+    def recorded(q, k, v, segment_ids, sliding_window):
         called.append((q.shape, k.shape, v.shape, segment_ids.shape))
         return q
 

@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rope_jax.rope.strategies.base import Scaling
-from rope_jax.rope.strategies.none import NoScaling
+
+# every class by its name as well: a new one is named in the registry alone
+from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 
@@ -18,8 +20,6 @@ if TYPE_CHECKING:
 else:
     AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
-
-__all__ = ["STRATEGIES", "AnyScaling", "NoScaling", "Scaling", "parse_scaling"]
 
 
 def parse_scaling(settings: dict[str, Any]) -> Scaling:

@@ -102,8 +102,8 @@ class Scaling(BaseModel):
         plain = Frequencies.from_float64(geometry.inv_freq())
         if all(np.array_equal(a, b) for a, b in zip(made, plain, strict=True)):
             raise ValueError(
-                f"factor: {factor:g} changes no frequency with {self.type}'s other settings at "
-                f"train_length {geometry.train_length}; check them"
+                f"factor: {factor:g} changes no frequency at train_length {geometry.train_length}; "
+                f"check {self.type}'s other settings"
             )
 
     def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
