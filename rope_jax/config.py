@@ -1,6 +1,8 @@
 """From a YAML file and `key=value` overrides to one validated, frozen model, and back."""
 
 import difflib
+import functools
+import os
 import re
 import types
 from collections.abc import Iterator, Sequence
@@ -323,13 +325,18 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         if kind == "union_tag_not_found":
             return f"{key}.type: is required; it is one of {', '.join(tags)}"
         tag = given["type"]
-        close = difflib.get_close_matches(tag, tags, n=1) if isinstance(tag, str) else []
-        near = f"; did you mean {close[0]}?" if close else ""
+        close = _close_types(tag, tags) if isinstance(tag, str) else []
+        near = f"; did you mean {' or '.join(close)}?" if close else ""
         return f"{key}.type: {_shown(tag)} is not one of {', '.join(tags)}{near}"
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHOULD.get(kind, message[:1].lower() + message[1:])
     if kind == "value_error":  # a check of ours, which names the values itself
-        return f"{key}: {message}" if key else message
+        names_a_key = any(
+            re.match(rf"{name}\b[\w., ]*: ", message)
+            for model in _models_at(schema, path, raw)
+            for name in model.model_fields
+        )
+        return f"{key}{'.' if names_a_key else ': '}{message}" if key else message
     return f"{key}: {message}, not {_shown(given)}{_hint(schema, path, raw, error)}"
 
 
@@ -352,6 +359,12 @@ def _hint(schema: type[BaseModel], path: list[str | int], raw: Any, error: Error
     return ""
 
 
+def _close_types(tag: str, tags: Sequence[str]) -> list[str]:
+    """The types that a wrong one is the beginning of, or else the one it is most like."""
+    begun = [known for known in tags if tag and known.startswith(tag)]
+    return begun or difflib.get_close_matches(tag, tags, n=1)
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -369,7 +382,9 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> list[str | 
         keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
         if part in keys:
             node = node[part]
-        elif place + 1 < len(loc) or not (names_a_key or _is_field(schema, part)):
+        elif isinstance(part, int) or part in _names(schema):
+            node = None  # of a value that `raw` does not hold: it was read from a file
+        elif place + 1 < len(loc) or not names_a_key:
             continue
         path.append(part)
     return path
@@ -379,8 +394,10 @@ def _is_seq(node: Any) -> bool:
     return isinstance(node, list | tuple)
 
 
-def _is_field(schema: type[BaseModel], part: str | int) -> bool:
-    return any(row[0].rpartition(".")[2] == part for row in fields(schema))
+@functools.cache
+def _names(schema: type[BaseModel]) -> frozenset[str]:
+    """The last part of every key."""
+    return frozenset(key.rpartition(".")[2] for key, *_ in fields(schema))
 
 
 def _models_at(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> list[Any]:
@@ -412,19 +429,25 @@ def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> st
     for part in parents:
         node = node[part]
     every = _models_at(schema, parents, raw)
+    here = {
+        name: f for m in _of_type(every, node.get("type")) for name, f in m.model_fields.items()
+    }
+    for name, field in here.items():
+        if any(wrong in model.model_fields for model in _models_in(field.annotation)):
+            below = f"{name}.N" if _is_list(field.annotation) else name
+            return f"; did you mean {'.'.join([*map(str, parents), below, str(wrong)])}?"
     owners = [str(_type_of(model)) for model in every if wrong in model.model_fields]
     if owners:
         return f"; it goes with {'.'.join(map(str, parents))}.type {' or '.join(owners)}"
-    names = dict.fromkeys(
-        name for model in _of_type(every, node.get("type")) for name in model.model_fields
-    )
-    close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(wrong), here, n=1)
     if close:
         return f"; did you mean {'.'.join([*map(str, parents), close[0]])}?"
-    elsewhere = [row[0] for row in fields(schema) if row[0].rpartition(".")[2] == str(wrong)]
+    elsewhere = [key for key, *_ in fields(schema) if key.rpartition(".")[2] == str(wrong)]
     if elsewhere:
-        return f"; did you mean {elsewhere[0]}?"
-    return f"; there are {', '.join(names)}"
+        place = ["N" if isinstance(part, int) else part for part in parents]
+        shared = lambda key: len(os.path.commonprefix([key.split("."), place]))
+        return f"; did you mean {max(elsewhere, key=shared)}?"
+    return f"; there are {', '.join(here)}"
 
 
 def _type_of(model: type[BaseModel]) -> str | None:

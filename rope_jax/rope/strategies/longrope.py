@@ -41,23 +41,21 @@ class LongRoPEScaling(Scaling):
     def length_dependent(self) -> bool:
         return self.short_factor != self.long_factor
 
-    def _parts(self, geometry: RotaryGeometry) -> tuple[np.ndarray, np.ndarray, float]:
-        theta = geometry.inv_freq()
-        short = theta / per_pair(self.short_factor, geometry, "short_factor")
-        long = theta / per_pair(self.long_factor, geometry, "long_factor")
+    def m(self, geometry: RotaryGeometry) -> float:
+        """The attention factor."""
         if self.attention_factor is not None:
-            return short, long, self.attention_factor
+            return self.attention_factor
         if geometry.train_length < 2:
             raise ValueError("train_length: longrope needs at least 2 (m divides by ln L)")
-        m = math.sqrt(1 + math.log(self.factor or 1) / math.log(geometry.train_length))
-        return short, long, m
+        return math.sqrt(1 + math.log(self.factor or 1) / math.log(geometry.train_length))
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        short, _, m = self._parts(geometry)
-        return short, m
+        factors = per_pair(self.short_factor, geometry, "short_factor")
+        return geometry.inv_freq() / factors, self.m(geometry)
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        short, long, m = self._parts(geometry)
+        short, m = self.scaled(geometry)
+        long = geometry.inv_freq() / per_pair(self.long_factor, geometry, "long_factor")
         if xp is not np:
             short, long = short.astype(np.float32), long.astype(np.float32)
         return xp.where((length > geometry.train_length)[..., None], long, short), m

@@ -1,0 +1,189 @@
+"""Hugging Face transformers' frequencies for many rope configs: golden files, and a comparison.
+
+python scripts/golden_hf.py --write           # tests/rope/golden_hf.json: 15 configs a type
+python scripts/golden_hf.py --compare 1000    # worst differences by type, this many configs each
+
+Runs where transformers and torch are installed; the tests read the golden file everywhere.
+"""
+
+import argparse
+import contextlib
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rope_jax.rope.hf import from_hf, to_hf
+
+GOLDEN = Path(__file__).parents[1] / "tests/rope/golden_hf.json"
+TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
+HEAD_DIMS = (32, 48, 64, 80, 96, 128, 160, 192, 256)
+
+
+def random_config(kind: str, rng: random.Random) -> tuple[dict[str, Any], int]:
+    """A config.json of one rope_type in one of the forms that have been written, and a length."""
+    head_dim = rng.choice(HEAD_DIMS)
+    share = rng.choice((1.0, 1.0, 0.25, 0.5, 0.75))
+    base = round(math.exp(rng.uniform(math.log(1e3), math.log(1e8))), 2)
+    original = rng.choice((256, 2048, 4096, 8192, 32768, 131072, rng.randrange(200, 1_000_000)))
+    factor = rng.choice((1.0, 2.0, 4.0, 8.0, 32.0, round(rng.uniform(1, 64), 3)))
+    longest = original if kind in ("default", "dynamic") else math.ceil(original * factor)
+    pairs = head_dim // 2 if kind == "proportional" else int(head_dim * share) // 2
+    rope: dict[str, Any] = {"rope_type": kind}
+    if kind in ("linear", "dynamic", "yarn", "llama3", "longrope", "proportional"):
+        rope["factor"] = factor
+    if kind in ("yarn", "llama3", "longrope"):
+        rope["original_max_position_embeddings"] = original
+    if kind == "llama3":
+        low = rng.choice((1.0, round(rng.uniform(0.1, 8), 2)))
+        rope |= {"low_freq_factor": low, "high_freq_factor": low * rng.uniform(1.5, 8)}
+    if kind == "longrope":
+        for name in ("short_factor", "long_factor"):
+            rope[name] = [round(rng.uniform(1, 40), 4) for _ in range(pairs)]
+        if rng.random() < 0.5:
+            del rope["factor"]  # transformers then takes the ratio of the two lengths
+        if rng.random() < 0.3:
+            rope["attention_factor"] = round(rng.uniform(0.5, 2), 4)
+    if kind == "yarn":
+        rope |= _yarn_extras(rng)
+    config: dict[str, Any] = {"head_dim": head_dim, "max_position_embeddings": longest}
+    # the two forms: base and share inside (5.x) or beside them (4.x)
+    place = rope if rng.random() < 0.5 else config
+    place["rope_theta"] = base
+    if kind == "proportional":
+        rope["partial_rotary_factor"] = share
+    elif share != 1.0 and kind != "default":  # Llama never rotates in part without scaling
+        place["partial_rotary_factor"] = share
+    if rng.random() < 0.3:
+        rope["type"] = rope["rope_type"]
+        if rng.random() < 0.5 and place is config:
+            del rope["rope_type"]
+    key = "rope_parameters" if place is rope or rng.random() < 0.5 else "rope_scaling"
+    return config | {key: rope}, rng.choice((1, original, original + 1, 3 * original, 1_000_000))
+
+
+def _yarn_extras(rng: random.Random) -> dict[str, Any]:
+    extras: dict[str, Any] = {}
+    if rng.random() < 0.5:
+        slow = rng.uniform(0.2, 4)
+        extras |= {"beta_slow": slow, "beta_fast": slow * rng.uniform(2, 40)}
+    if rng.random() < 0.4:
+        extras["truncate"] = rng.random() < 0.5
+    choice = rng.randrange(4)
+    if choice == 1:
+        extras["attention_factor"] = round(rng.uniform(0.5, 2), 4)
+    elif choice == 2:
+        extras |= {
+            "mscale": round(rng.uniform(0.3, 1.5), 3),
+            "mscale_all_dim": rng.choice((0, 1.0)),
+        }
+    return extras
+
+
+def reference(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
+    """transformers' inv_freq and attention factor, of a fresh module."""
+    import torch
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    made = LlamaConfig(**json.loads(json.dumps(config)))
+    kind = made.rope_parameters["rope_type"]
+    if kind == "default":
+        inv_freq, m = LlamaRotaryEmbedding.compute_default_rope_parameters(made)
+    else:
+        inv_freq, m = ROPE_INIT_FUNCTIONS[kind](made, torch.device("cpu"), seq_len=seq_len)
+    return inv_freq.to(torch.float32).numpy(), float(m)
+
+
+def cases(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Configs of every type that have a reading here: a YaRN ramp that runs backwards has none."""
+    for kind in TYPES:
+        rng, made = random.Random(f"{kind} {seed}"), 0
+        while made < count:
+            config, seq_len = random_config(kind, rng)
+            with contextlib.suppress(_BackwardsError):
+                _check_ramp(config)
+                made += 1
+                yield kind, config, seq_len
+
+
+class _BackwardsError(Exception):
+    pass
+
+
+def _check_ramp(config: dict[str, Any]) -> None:
+    geometry, scaling = from_hf(config)
+    try:
+        scaling.frequencies(geometry, 1)
+    except ValueError as error:
+        if "no pair turns between" not in str(error):
+            raise
+        raise _BackwardsError from None
+
+
+def ours(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
+    """The same from `from_hf`, in float64."""
+    geometry, scaling = from_hf(config)
+    made = scaling.frequencies(geometry, seq_len)
+    exact = made.inv_freq.astype(np.float64) + made.inv_freq_remainder
+    return exact, float(made.attention_factor)
+
+
+def difference(one: tuple[np.ndarray, float], other: tuple[np.ndarray, float]) -> float:
+    """The worst relative difference of frequencies and m; infinite where one of two is 0."""
+    (a, m), (b, n) = one, other
+    if a.shape != b.shape or np.any((a == 0) != (b == 0)):
+        return math.inf
+    turning = a != 0
+    gap = np.abs(a[turning] - b[turning]) / np.abs(a[turning])
+    return max(float(gap.max(initial=0)), abs(m - n) / m)
+
+
+def write() -> None:
+    made = []
+    for _, config, seq_len in cases(15, 0):
+        inv_freq, m = reference(config, seq_len)
+        numbers = [float(str(value)) for value in inv_freq]  # the shortest that float32 reads back
+        made.append({"config": config, "seq_len": seq_len, "inv_freq": numbers, "m": m})
+    lines = ",\n".join(json.dumps(case) for case in made)
+    GOLDEN.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+    print(f"{GOLDEN.name}: {len(made)} configs")
+
+
+def compare(count: int) -> None:
+    import transformers
+
+    print(f"transformers {transformers.__version__}, {count} configs a type, worst difference")
+    there: dict[str, float] = dict.fromkeys(TYPES, 0.0)
+    back = dict(there)
+    for kind, config, seq_len in cases(count, 1):
+        wanted = reference(config, seq_len)
+        there[kind] = max(there[kind], difference(ours(config, seq_len), wanted))
+        written = to_hf(*from_hf(config), head_dim=config["head_dim"])
+        back[kind] = max(back[kind], difference(reference(written, seq_len), wanted))
+    for kind in TYPES:
+        print(f"  {kind:13} from_hf {there[kind]:.2g}   read, written by to_hf {back[kind]:.2g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="the golden file anew")
+    parser.add_argument("--compare", type=int, metavar="N", help="configs a type")
+    arguments = parser.parse_args()
+    if arguments.write:
+        write()
+    if arguments.compare:
+        compare(arguments.compare)
+    if not (arguments.write or arguments.compare):
+        parser.print_help()
+
+
+if __name__ == "__main__":
+    main()
