@@ -359,12 +359,15 @@ def _read(
     if unknown:
         known = ", ".join((*_EVERYWHERE, *_KEYS[kind]))
         raise ValueError(f"{unknown[0]}: has no part in {where} of type {kind}; these have {known}")
-    base = _either(config, rope, "rope_theta", "rotary_emb_base")
+    beside = config
+    if layer_type is not None:  # each has its own: what stands beside them is for the rest
+        beside = {key: value for key, value in config.items() if key not in rope}
+    base = _either(beside, rope, "rope_theta", "rotary_emb_base")
     if base is None:
         if config.get("model_type") not in _BASE_IS_10000:
             raise ValueError(f"rope_theta: stands neither in the {where} nor beside them; write it")
         base = 10000.0
-    share = _either(config, rope, "partial_rotary_factor", "rotary_pct")
+    share = _either(beside, rope, "partial_rotary_factor", "rotary_pct")
     if share is None and config.get("model_type") in _PARTIAL:
         raise ValueError(
             f"partial_rotary_factor: {config['model_type']} rotates a part of the head; say which"
@@ -373,7 +376,7 @@ def _read(
     rotary_dim = head_dim
     if kind != "proportional" and share is not None:
         rotary_dim = int(head_dim * _number("partial_rotary_factor", share))
-    original = _either(config, rope, _LENGTH)
+    original = _either(beside, rope, _LENGTH)
     if kind == "dynamic":
         longest = _whole(config, "max_position_embeddings")
         if rope.get(_LENGTH, longest) != longest:

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import AttentionFactor, Scaling, WithFactor, growth
+from rope_jax.rope.strategies.base import AttentionFactor, Scaling, WithFactor, beside, growth
 
 
 class ByParts(Scaling):
@@ -89,11 +89,9 @@ class ByParts(Scaling):
         return np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
 
     def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
-        """Frequencies for factors s [*batch]: [*batch, d/2], in s's dtype."""
-        dtype = np.asarray(s).dtype if isinstance(s, float) else s.dtype
+        """Frequencies for factors s [*batch], of which a strategy may hold one: [*batch, d/2]."""
         theta, ramp = geometry.inv_freq(), self.share_interpolated(geometry)
-        kept, interpolated = (theta * (1 - ramp)).astype(dtype), (theta * ramp).astype(dtype)
-        return kept + interpolated / (s if isinstance(s, float) else s[..., None])
+        return beside(theta * (1 - ramp), s) + beside(theta * ramp, s) / s[..., None]
 
 
 class NTKByPartsScaling(ByParts, WithFactor):
@@ -103,7 +101,7 @@ class NTKByPartsScaling(ByParts, WithFactor):
     type: Literal["ntk_by_parts"] = "ntk_by_parts"
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        return self._blend(geometry, self.factor), 1.0
+        return self._blend(geometry, np.array(self.factor)), 1.0
 
 
 class YaRNScaling(ByParts, WithFactor):
@@ -150,7 +148,7 @@ class YaRNScaling(ByParts, WithFactor):
         return 0.1 * log + 1
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        return self._blend(geometry, self.factor), self.m
+        return self._blend(geometry, np.array(self.factor)), self.m
 
 
 class DynamicYaRNScaling(ByParts):

@@ -56,6 +56,8 @@ class LongRoPEScaling(Scaling):
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         short, m = self.scaled(geometry)
         long = geometry.inv_freq() / per_pair(self.long_factor, geometry, "long_factor")
-        if xp is not np:
-            short, long = short.astype(np.float32), long.astype(np.float32)
-        return xp.where((length > geometry.train_length)[..., None], long, short), m
+        dtype = np.float64 if xp is np else np.float32
+        is_long = (length > geometry.train_length)[..., None]
+        shape = (*length.shape, short.size)
+        short, long = (xp.broadcast_to(x.astype(dtype), shape) for x in (short, long))
+        return xp.where(is_long, long, short), m

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Scaling, WithFactor, falling_power, growth
+from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, falling_power, growth
 
 
 def _check_dimension(geometry: RotaryGeometry, name: str) -> None:
@@ -55,4 +55,4 @@ class DynamicNTKScaling(Scaling):
         s = growth(geometry, length, xp, self.factor)
         # b'^(−2i/d) = θ_i · s^(−2i/(d−2))
         exponents = np.arange(0, d, 2) / (d - 2)
-        return geometry.inv_freq().astype(s.dtype) * falling_power(s, exponents, xp), 1.0
+        return beside(geometry.inv_freq(), s) * falling_power(s, exponents, xp), 1.0

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Scaling, WithFactor, growth
+from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, growth
 
 
 class PIScaling(WithFactor):
@@ -31,4 +31,4 @@ class DynamicPIScaling(Scaling):
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         s = growth(geometry, length, xp)
-        return geometry.inv_freq().astype(s.dtype) / s[..., None], 1.0
+        return beside(geometry.inv_freq(), s) / s[..., None], 1.0

@@ -20,8 +20,9 @@ else:
 class ResonanceScaling(Scaling):
     """Resonance RoPE: 2π / round(2π/θ'_i), θ' of another strategy, so that every turn repeats.
 
-    m is the other strategy's. A pair that stands still stays so. Where θ' was computed on the
-    device, in float32, a wavelength within 1e-7 of the middle may be rounded to the other side.
+    m is the other strategy's. A pair that stands still stays so. Where θ' follows a traced length,
+    in float32, a wavelength halfway between two tokens may be rounded to the other one: of texts
+    to 200,000 tokens up to 1 wavelength in 60, the shortest 119 (d 64, base 1e4, L 2048).
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"

@@ -1,0 +1,436 @@
+"""Hugging Face's configs: transformers' own frequencies, every form, and what is refused.
+
+golden_hf.json is written by scripts/golden_hf.py where transformers is installed.
+"""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
+from rope_jax.rope.hf import HF_FORMS, from_hf, layers_from_hf, to_hf
+
+GOLDEN = json.loads((Path(__file__).parent / "golden_hf.json").read_text(encoding="utf-8"))
+# transformers computes in float32: its worst is llama3's blend, of two numbers that cancel
+RTOL = {"llama3": 6e-6, "yarn": 3e-6}
+BASE = {"head_dim": 64, "rope_theta": 10000.0, "max_position_embeddings": 4096}
+
+
+def rope_of(config):
+    return config.get("rope_scaling") or config["rope_parameters"]
+
+
+def kind_of(config):
+    rope = rope_of(config)
+    return rope.get("rope_type", rope.get("type"))
+
+
+def numbers(pair, seq_len=1):
+    geometry, scaling = pair
+    made = scaling.frequencies(geometry, seq_len)
+    return np.float64(made.inv_freq) + np.float64(made.inv_freq_remainder), made.attention_factor
+
+
+def assert_same(one, other, rtol=1e-12):
+    np.testing.assert_allclose(one[0], other[0], rtol=rtol)
+    assert one[1] == pytest.approx(other[1], rel=max(rtol, 1e-7))
+
+
+# Parity
+
+
+@pytest.mark.parametrize("index", range(len(GOLDEN)))
+def test_transformers_golden(index):
+    case = GOLDEN[index]
+    found = numbers(from_hf(case["config"]), case["seq_len"])
+    rtol = RTOL.get(kind_of(case["config"]), 1e-6)
+    assert_same(found, (np.array(case["inv_freq"]), case["m"]), rtol)
+
+
+def test_the_golden_file_has_every_type_and_form():
+    kinds = [kind_of(case["config"]) for case in GOLDEN]
+    assert len(set(kinds)) == 7
+    assert min(map(kinds.count, kinds)) >= 15
+    configs = [case["config"] for case in GOLDEN]
+    for present in (
+        lambda c: "rope_parameters" in c and "rope_theta" in rope_of(c),
+        lambda c: "rope_scaling" in c and "rope_theta" in c,
+        lambda c: "rope_type" not in rope_of(c),
+        lambda c: "partial_rotary_factor" in c,
+        lambda c: "partial_rotary_factor" in rope_of(c),
+        lambda c: kind_of(c) == "longrope" and "factor" not in rope_of(c),
+        lambda c: "mscale" in rope_of(c),
+        lambda c: rope_of(c).get("truncate") is False,
+        lambda c: c["head_dim"] == 32,
+        lambda c: c["head_dim"] == 256,
+        lambda c: c["max_position_embeddings"] > 500_000,
+    ):
+        assert any(map(present, configs))
+
+
+@pytest.mark.skipif(
+    not importlib.util.find_spec("transformers") or not importlib.util.find_spec("torch"),
+    reason="transformers and torch are not installed; the golden file stands for them",
+)
+def test_transformers_itself(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    import golden_hf
+
+    for kind, config, seq_len in golden_hf.cases(100, seed=2):
+        wanted = golden_hf.reference(config, seq_len)
+        assert golden_hf.difference(golden_hf.ours(config, seq_len), wanted) < RTOL.get(kind, 1e-6)
+        again = to_hf(*from_hf(config), head_dim=config["head_dim"])
+        assert golden_hf.difference(golden_hf.reference(again, seq_len), wanted) < 1e-6
+
+
+@pytest.mark.parametrize("index", range(len(GOLDEN)))
+def test_read_written_and_read_again(index):
+    case = GOLDEN[index]
+    geometry, scaling = from_hf(case["config"])
+    again = from_hf(to_hf(geometry, scaling, head_dim=case["config"]["head_dim"]))
+    assert again[0] == geometry
+    assert_same(numbers(again, case["seq_len"]), numbers((geometry, scaling), case["seq_len"]))
+
+
+# Known mistakes
+
+
+def test_dynamic_grows_from_max_position_embeddings():
+    config = BASE | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}
+    geometry, scaling = from_hf(config)
+    assert (geometry.train_length, scaling.type, scaling.factor) == (4096, "dynamic_ntk", 2.0)
+    # HF's factor is a, not s: at n = 2L, s = 2·2 − 1 = 3
+    ntk = parse_scaling({"type": "ntk", "factor": 3.0})
+    assert_same(numbers((geometry, scaling), 8192), numbers((geometry, ntk)))
+
+
+def test_the_base_never_falls_back_in_silence():
+    unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "cohere"}
+    with pytest.raises(ValueError, match=r"^rope_theta: stands neither in the rope parameters nor"):
+        from_hf(unknown)
+    assert from_hf(unknown | {"model_type": "llama"})[0].base == 10000.0
+    inside = unknown | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+    assert from_hf(inside)[0].base == from_hf(unknown | {"rope_theta": 5e5})[0].base == 5e5
+    with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters and 10"):
+        from_hf(inside | {"rope_theta": 1e4})
+
+
+def test_partial_rotary_is_not_proportional():
+    share = {"rope_theta": 1e4, "partial_rotary_factor": 0.25}
+    partial = from_hf(BASE | {"rope_parameters": {"rope_type": "default"} | share})
+    whole = from_hf(BASE | {"rope_parameters": {"rope_type": "proportional"} | share})
+    assert (partial[0].rotary_dim, partial[1].type) == (16, "none")
+    assert (whole[0].rotary_dim, whole[1].type, whole[1].p) == (64, "p_rope", 0.25)
+
+
+# Forms
+
+
+@pytest.mark.parametrize(
+    ("config", "rotary_dim"),
+    [
+        ({"hidden_size": 4096, "num_attention_heads": 32}, 128),
+        ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 64}, 64),
+        ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": None}, 128),
+        ({"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64}, 64),
+        ({"head_dim": 80, "partial_rotary_factor": 0.4}, 32),
+        ({"head_dim": 96, "rotary_pct": 0.25, "model_type": "gpt_neox"}, 24),
+        ({"text_config": {"head_dim": 48, "rope_theta": 1e4, "max_position_embeddings": 8}}, 48),
+    ],
+)
+def test_the_rotary_dimension(config, rotary_dim):
+    config = {"rope_theta": 1e4, "max_position_embeddings": 2048} | config
+    assert from_hf(config)[0].rotary_dim == rotary_dim
+
+
+def test_gpt_neox():
+    config = {"model_type": "gpt_neox", "hidden_size": 768, "num_attention_heads": 12}
+    config |= {"rotary_pct": 0.25, "rotary_emb_base": 1e5, "max_position_embeddings": 2048}
+    assert from_hf(config)[0] == RotaryGeometry(16, 1e5, 2048)
+    with pytest.raises(ValueError, match=r"^partial_rotary_factor: gpt_neox rotates a part"):
+        from_hf({key: value for key, value in config.items() if key != "rotary_pct"})
+
+
+LLAMA3 = {
+    "type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_scaling": LLAMA3, "rope_theta": 5e5},
+        {"rope_parameters": LLAMA3 | {"rope_theta": 5e5}},
+        {"rope_parameters": LLAMA3 | {"rope_theta": 5e5, "rope_type": "llama3"}},
+        {"rope_scaling": LLAMA3, "rope_parameters": LLAMA3, "rope_theta": 5e5},
+        {"rope_parameters": LLAMA3 | {"rope_theta": 5e5, "partial_rotary_factor": None}},
+        {"rope_parameters": {"full_attention": LLAMA3 | {"rope_theta": 5e5}}},
+    ],
+)
+def test_every_place_of_the_same(config):
+    geometry, scaling = from_hf({"head_dim": 128, "max_position_embeddings": 131072} | config)
+    assert geometry == RotaryGeometry(128, 5e5, 8192)
+    assert scaling == parse_scaling({"type": "llama3"})
+
+
+def test_the_original_length_beside_or_missing():
+    scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    assert from_hf(BASE | scaled)[0].train_length == 4096
+    beside = {"original_max_position_embeddings": 1024}
+    assert from_hf(BASE | scaled | beside)[0].train_length == 1024
+    # the factor from the two lengths
+    geometry, scaling = from_hf(BASE | beside | {"rope_scaling": {"rope_type": "yarn"}})
+    assert (geometry.train_length, scaling.factor) == (1024, 4.0)
+
+
+def test_deepseeks_mscale():
+    rope = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    rope |= {"beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.5}
+    scaling = from_hf(BASE | {"rope_scaling": rope})[1]
+    assert (scaling.mscale, scaling.mscale_all_dim) == (0.707, 0.5)
+    for idle in ({"mscale": 0}, {"mscale_all_dim": 0}, {"attention_factor": 1.5}):
+        assert from_hf(BASE | {"rope_scaling": rope | idle})[1].mscale is None
+    assert from_hf(BASE | {"rope_scaling": rope | {"attention_factor": 1.5}})[1].m == 1.5
+
+
+def test_phi3s_longrope():
+    lists = {"short_factor": [1.0] * 32, "long_factor": [2.5] * 32}
+    config = BASE | {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
+    for kind in ("longrope", "su"):
+        geometry, scaling = from_hf(config | {"rope_scaling": {"type": kind} | lists})
+        assert (geometry.train_length, scaling.factor) == (4096, 32.0)
+        assert scaling.frequencies(geometry, 1).attention_factor == pytest.approx(1.1902380714)
+    yarn = {"model_type": "phi3", "rope_scaling": {"type": "yarn"} | lists}
+    assert from_hf(config | yarn)[1] == scaling
+
+
+def test_ministrals_query_scale():
+    rope = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384}
+    rope |= {"llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144}
+    config = BASE | {"rope_parameters": rope | {"rope_theta": 1e6}}
+    del config["rope_theta"]
+    geometry, scaling = from_hf(config)
+    assert (
+        scaling.query_scale
+        == parse_scaling(
+            {"type": "none", "query_scale": {"type": "ministral", "beta": 0.1}}
+        ).query_scale
+    )
+    assert from_hf(to_hf(geometry, scaling)) == (geometry, scaling)
+
+
+# Layers
+
+
+def types_of(count, every):
+    return ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
+
+
+GEMMA3_NOW = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+    "layer_types": types_of(12, 6),
+}
+GEMMA3_BEFORE = {
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "sliding_window_pattern": 6,
+}
+
+
+@pytest.mark.parametrize("form", [GEMMA3_NOW, GEMMA3_BEFORE], ids=["5.x", "4.x"])
+def test_gemma3s_layers(form):
+    config = {"head_dim": 256, "max_position_embeddings": 131072, "num_hidden_layers": 12} | form
+    layers, scaling = layers_from_hf(config)
+    assert layers.count == 12
+    assert len(layers.pattern) == 6
+    for layer in range(12):
+        geometry, own = layers.of(layer, scaling)
+        is_global = layer % 6 == 5
+        assert geometry.base == (1e6 if is_global else 1e4)
+        assert own.type == ("pi" if is_global else "none")
+    with pytest.raises(ValueError, match=r"^layer_type: .* differ; name one, or take layers_from"):
+        from_hf(config)
+    assert from_hf(config, "full_attention")[1].type == "pi"
+    with pytest.raises(ValueError, match=r"^layer_type: 'global' is not one of full_attention, sl"):
+        from_hf(config, "global")
+
+
+def test_layers_without_positions():
+    config = BASE | {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
+    layers, scaling = layers_from_hf(config | {"model_type": "smollm3"})
+    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    assert len(layers.pattern) == 4
+    assert not layers.has_query_scale(scaling)
+    llama = {"model_type": "llama4_text", "attn_temperature_tuning": True, "floor_scale": 4096}
+    layers, scaling = layers_from_hf(config | llama)
+    assert layers.of(3, scaling)[1].query_scale.floor_scale == 4096
+    assert layers.of(0, scaling)[1].query_scale is None
+    cohere = {"model_type": "cohere2", "sliding_window": 4096, "layer_types": types_of(8, 4)}
+    layers, scaling = layers_from_hf(config | cohere)
+    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+
+
+def test_layers_that_one_rotation_cannot_hold():
+    rope = {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default"},
+    }
+    config = BASE | {"rope_parameters": rope, "layer_types": types_of(6, 6)}
+    config |= {"num_hidden_layers": 6}
+    assert layers_from_hf(config)[0].of(5, parse_scaling({"type": "none"}))[1].type == "p_rope"
+    for wider in ({"global_head_dim": 128}, {"per_layer_config": {"05": {"head_dim": 128}}}):
+        assert from_hf(config | wider, "full_attention")[0].rotary_dim == 128
+        assert from_hf(config | wider, "sliding_attention")[0].rotary_dim == 64
+        with pytest.raises(ValueError, match=r"^rope_parameters: layers differ in rotary_dim"):
+            layers_from_hf(config | wider)
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "yran", "factor": 2}, "rope_type: 'yran' is not one of default, linear, dy"),
+        ({"rope_type": "linear", "type": "yarn", "factor": 2}, "rope_type: .* have 'linear' and"),
+        ({"rope_type": "linear"}, "factor: is required for rope_type linear"),
+        ({"rope_type": "linear", "factor": 0.5}, "factor: .*greater than or equal to 1"),
+        ({"rope_type": "linear", "factor": float("nan")}, "factor: .*finite"),
+        ({"rope_type": "linear", "factor": "8"}, "factor: .*valid number"),
+        ({"factor": 2.0}, "factor: has no part in rope parameters of type default; these have"),
+        ({"rope_type": "linear", "factor": 2, "beta_fast": 32}, "beta_fast: has no part in"),
+        (
+            {"rope_type": "yarn", "factor": 2, "finetuned": True},
+            "finetuned: has no part in rope pa",
+        ),
+        ({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 4}, "beta_fast .1. must"),
+        ({"rope_type": "dynamic", "alpha": 1000.0, "factor": 1}, "alpha: has no part in rope par"),
+        (
+            {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 1024},
+            "original_max_position_embeddings: dynamic scaling grows from max_position_embeddings",
+        ),
+        ({"rope_type": "llama3", "factor": 8}, "low_freq_factor: is required for rope_type llama3"),
+        (
+            {"rope_type": "longrope", "factor": 8, "short_factor": [1.0] * 32},
+            "long_factor: is required for rope_type longrope",
+        ),
+        ({"rope_type": "default", "mrope_section": [16, 24, 24]}, "mrope_section: has no part in"),
+        ({"rope_type": "default", "partial_rotary_factor": 0.3}, "rotary_dim: 19 is not an even"),
+        (
+            {"rope_type": "default", "partial_rotary_factor": "x"},
+            "partial_rotary_factor: should be",
+        ),
+        ({"rope_type": "default", "rope_theta": True}, "rope_theta: "),
+    ],
+)
+def test_what_is_refused_by_name(rope, message):
+    config = {"head_dim": 64, "max_position_embeddings": 4096, "rope_parameters": rope}
+    with pytest.raises(ValueError, match=f"^{message}") as caught:
+        from_hf(config if "rope_theta" in rope else config | {"rope_theta": 1e4})
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"max_position_embeddings": None}, "max_position_embeddings: is required"),
+        ({"max_position_embeddings": 4096.5}, "max_position_embeddings: should be a whole number"),
+        ({"head_dim": None}, "hidden_size: is required"),
+        ({"rope_scaling": "yarn"}, "rope_scaling: should be a mapping, not 'yarn'"),
+        (
+            {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
+            "rope_scaling, rope_parameters: differ; keep one",
+        ),
+        (
+            {"rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2}},
+            "rope_parameters.factor: stands beside one mapping a layer type",
+        ),
+    ],
+)
+def test_bad_configs(config, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        from_hf(BASE | config)
+
+
+# Written
+
+
+def example(name):
+    lists = {"short_factor": [1.5] * 32, "long_factor": [3.0] * 32}
+    settings = {
+        "longrope": {"factor": 4.0} | lists,
+        "llama3": {},
+        "abf": {"base": 5e5},
+        "p_rope": {"p": 0.5},
+        "cope": {},
+        "drope": {},
+        "explicit": {"factors": [1 + 0.1 * i for i in range(32)], "attention_factor": 1.1},
+        "resonance": {"inner": {"type": "yarn", "factor": 8.0}},
+        "none": {},
+        "dynamic_ntk": {"factor": 2.0},
+        "dynamic_pi": {},
+        "dynamic_yarn": {},
+    }.get(name, {"factor": 8.0})
+    return parse_scaling({"type": name} | settings)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_has_a_form_or_says_that_it_has_none(name):
+    geometry, made = RotaryGeometry(64, 1e4, 2048), example(name)
+    assert set(HF_FORMS) == set(STRATEGIES)
+    if HF_FORMS[name] is None:
+        with pytest.raises(ValueError, match=f"^type: {name} has no form in Hugging Face's config"):
+            to_hf(geometry, made)
+        return
+    written = to_hf(geometry, made, head_dim=64 if name == "p_rope" else 80)
+    assert json.loads(json.dumps(written)) == written
+    again = from_hf(written)
+    assert again[0].rotary_dim == 64
+    for length in (1, 2048, 2049, 10**6):
+        assert_same(numbers(again, length), numbers((geometry, made), length))
+
+
+def test_the_papers_ramp_goes_by_its_numbers():
+    geometry = RotaryGeometry(64, 1e4, 2048)
+    made = parse_scaling({"type": "yarn", "factor": 8.0, "ramp": "rotations"})
+    written = to_hf(geometry, made)
+    assert written["rope_scaling"]["rope_type"] == "longrope"
+    assert_same(numbers(from_hf(written)), numbers((geometry, made)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"type": "pi", "factor": 2.0, "query_scale": {"type": "logn"}},
+            "query_scale: logn has no",
+        ),
+        ({"type": "pi", "factor": 2.0, "query_scale": {"type": "ministral"}}, "query_scale: min"),
+        ({"type": "resonance", "inner": {"type": "dynamic_pi"}}, "type: resonance over a length-d"),
+        ({"type": "resonance", "inner": {"type": "cope"}}, "type: resonance has pairs that do not"),
+        ({"type": "explicit", "inv_freq": [0.1] * 31 + [0.0]}, "type: explicit has pairs that do"),
+        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has an entry for each la"),
+    ],
+)
+def test_what_has_no_form(settings, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        to_hf(RotaryGeometry(64, 1e4, 2048), parse_scaling(settings))
+
+
+@pytest.mark.parametrize(("rotary_dim", "head_dim"), [(2 * k, 96) for k in range(1, 49)])
+def test_partial_rotary_is_written_so_that_it_is_cut_off_right(rotary_dim, head_dim):
+    geometry = RotaryGeometry(rotary_dim, 1e4, 128)
+    written = to_hf(geometry, parse_scaling({"type": "none"}), head_dim=head_dim)
+    assert from_hf(written)[0] == geometry
+    assert int(head_dim * written.get("partial_rotary_factor", 1.0)) == rotary_dim

@@ -1,0 +1,168 @@
+"""Strategies that follow the text's length: traced as on the host, row by row, nothing remembered.
+
+Shapes: B batch, d rotary dimension.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin, parse_scaling
+
+GEOMETRY = RotaryGeometry(64, 1e4, 2048)
+RISING = [float(x) for x in np.linspace(1, 40, 32)]
+SCALINGS = {
+    "dynamic_ntk": {"type": "dynamic_ntk"},
+    "dynamic_ntk a=4": {"type": "dynamic_ntk", "factor": 4.0},
+    "dynamic_ntk a=1.3": {"type": "dynamic_ntk", "factor": 1.3},
+    "dynamic_pi": {"type": "dynamic_pi"},
+    "dynamic_yarn": {"type": "dynamic_yarn"},
+    "dynamic_yarn, the paper's ramp": {"type": "dynamic_yarn", "ramp": "rotations"},
+    "dynamic_yarn, m given": {"type": "dynamic_yarn", "attention_factor": 1.1},
+    "longrope": {
+        "type": "longrope",
+        "short_factor": RISING,
+        "long_factor": [2 * x for x in RISING],
+        "factor": 32.0,
+    },
+}
+jitted = jax.jit(cos_sin)
+EVERY = pytest.mark.parametrize("name", SCALINGS)
+
+
+def many_lengths():
+    rng = np.random.default_rng(0)
+    drawn = [rng.integers(1, bound, 400) for bound in (5000, 10**6, 2**31 - 1)]
+    edges = [1, 2047, 2048, 2049, 2**24 + 1, 2**31 - 1]
+    return np.concatenate([*drawn, edges]).astype(np.int32)
+
+
+def in_float64(frequencies):
+    return np.float64(frequencies.inv_freq) + np.float64(frequencies.inv_freq_remainder)
+
+
+@EVERY
+@pytest.mark.parametrize(
+    "geometry", [GEOMETRY, RotaryGeometry(64, 5e5, 8192), RotaryGeometry(64, 1e4, 100)]
+)
+def test_traced_is_as_exact_as_on_the_host(name, geometry):
+    made, lengths = parse_scaling(SCALINGS[name]), many_lengths()
+    exact = made.frequencies(geometry, lengths)
+    traced = jax.jit(lambda n: made.frequencies(geometry, n))(lengths)
+    wanted = in_float64(exact)
+    assert wanted.shape == traced.inv_freq.shape == (len(lengths), 32)
+    assert traced.inv_freq.dtype == traced.attention_factor.dtype == jnp.float32
+    assert np.max(np.abs(in_float64(traced) - wanted) / wanted) <= 5e-7  # 2.9e-7 was seen
+    np.testing.assert_allclose(traced.attention_factor, exact.attention_factor, rtol=3e-7)
+
+
+def test_a_plain_power_in_float32_would_not_be():
+    # What `falling_power` is for: exp(−e·ln s), as FORMULAS often have it, is four times as far.
+    made = parse_scaling(SCALINGS["dynamic_ntk"])
+    lengths = many_lengths()
+    wanted = in_float64(made.frequencies(GEOMETRY, lengths))
+    s = np.maximum(1, lengths.astype(np.float32) / np.float32(2048))
+    exponents = (np.arange(0, 64, 2) / 62).astype(np.float32)
+    theta = GEOMETRY.inv_freq().astype(np.float32)
+    plain = np.float64(theta * np.asarray(jnp.exp(-exponents[None] * jnp.log(s)[:, None])))
+    assert np.max(np.abs(plain - wanted) / wanted) > 8e-7
+
+
+@EVERY
+def test_no_recompilation_over_lengths(name):
+    made = parse_scaling(SCALINGS[name])
+    traces = []
+
+    @jax.jit
+    def angles(positions, length):
+        traces.append(1)
+        return cos_sin(made.frequencies(GEOMETRY, length), positions)
+
+    positions = np.arange(64, dtype=np.int32)
+    found = [angles(positions, jnp.int32(n)) for n in (64, 2048, 2049, 5000, 10**6)]
+    assert len(traces) == 1
+    for length, one in zip((64, 2048, 2049, 5000, 10**6), found, strict=True):
+        wanted = jitted(made.frequencies(GEOMETRY, length), positions)
+        for a, b in zip(one, wanted, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5)  # 63 positions × 3e-7
+
+
+@EVERY
+def test_rows_do_not_see_each_other(name):
+    # A batch that inherits its longest row's base is a known bug.
+    made = parse_scaling(SCALINGS[name])
+    batch = jax.jit(lambda n: made.frequencies(GEOMETRY, n))
+    rows = np.array([100, 2048, 4096, 10**6], np.int32)
+    together = batch(rows)
+    alone = [batch(rows[i : i + 1]) for i in range(4)]
+    others = batch(np.array([100, 7, 4096, 3], np.int32))
+    for leaf, *singles in zip(together, *alone, strict=True):
+        np.testing.assert_array_equal(leaf, np.concatenate(singles))
+    for leaf, other in zip(together, others, strict=True):
+        np.testing.assert_array_equal(leaf[0], other[0])
+        np.testing.assert_array_equal(leaf[2], other[2])
+    assert not np.array_equal(together.inv_freq[2], together.inv_freq[3]) or name == "longrope"
+
+
+@EVERY
+def test_a_long_text_leaves_short_ones_as_they_are(name):
+    made = parse_scaling(SCALINGS[name])
+    before = made.frequencies(GEOMETRY, 1000)
+    made.frequencies(GEOMETRY, 10**6)
+    for a, b in zip(before, made.frequencies(GEOMETRY, 1000), strict=True):
+        np.testing.assert_array_equal(a, b)
+    if "longrope" not in name:
+        plain = parse_scaling({"type": "none"}).frequencies(GEOMETRY)
+        np.testing.assert_allclose(in_float64(before), in_float64(plain), rtol=1e-15)
+
+
+@EVERY
+def test_host_arrays_are_row_by_row_too(name):
+    made = parse_scaling(SCALINGS[name])
+    rows = made.frequencies(GEOMETRY, np.array([[10, 5000], [2049, 10**6]]))
+    assert rows.inv_freq.shape == (2, 2, 32)
+    assert rows.attention_factor.shape == (2, 2)
+    for leaf, one in zip(rows, made.frequencies(GEOMETRY, 10**6), strict=True):
+        np.testing.assert_array_equal(leaf[1, 1], one)
+
+
+def test_a_batch_of_lengths_turns_each_row_by_its_own():
+    made = parse_scaling(SCALINGS["dynamic_ntk"])
+    positions = np.arange(50, dtype=np.int32)[None]
+    rotary = jax.jit(RotaryLayers(GEOMETRY, 2).rotary, static_argnums=0)(
+        made, positions, jnp.asarray([50, 8192])
+    )
+    assert [leaf.shape[:2] for leaf in rotary.frequencies] == [(1, 2)] * 3
+    cos, _ = jitted(rotary.frequencies, positions)
+    assert cos.shape == (1, 2, 50, 32)
+    for row, length in enumerate((50, 8192)):
+        wanted, _ = jitted(made.frequencies(GEOMETRY, length), positions[0])
+        np.testing.assert_allclose(cos[0, row], wanted, atol=2e-5)
+
+
+def test_resonance_over_a_dynamic_scaling():
+    made = parse_scaling({"type": "resonance", "inner": {"type": "dynamic_yarn"}})
+    assert made.length_dependent
+    lengths = np.arange(1, 20000, 37, dtype=np.int32)
+    wavelengths = 2 * np.pi / in_float64(made.frequencies(GEOMETRY, lengths))
+    np.testing.assert_allclose(wavelengths, np.round(wavelengths), rtol=1e-12)
+    traced = 2 * np.pi / in_float64(jax.jit(lambda n: made.frequencies(GEOMETRY, n))(lengths))
+    off = np.abs(traced - wavelengths)
+    # float32 may round a wavelength halfway between two to the other one, as documented
+    assert np.mean(off > 0.5) < 0.02
+    assert off.max() < 1.1
+
+
+def test_gradients_reach_the_length_and_the_frequencies():
+    made = parse_scaling(SCALINGS["dynamic_yarn"])
+    positions = np.arange(30, dtype=np.int32)
+
+    @jax.jit
+    def score(scale):
+        frequencies = made.frequencies(GEOMETRY, jnp.int32(8192))
+        cos, _ = cos_sin(frequencies._replace(inv_freq=frequencies.inv_freq * scale), positions)
+        return cos.sum()
+
+    slope = (score(1.001) - score(0.999)) / 0.002
+    assert jax.grad(score)(1.0) == pytest.approx(float(slope), rel=1e-2)

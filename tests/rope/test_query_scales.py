@@ -1,0 +1,99 @@
+"""Factors on queries by position, against their formulas in float64."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.rope import QUERY_SCALES, RotaryGeometry, parse_scaling
+
+GEOMETRY = RotaryGeometry(64, 1e4, 512)
+# type: settings, the formula written again for one position
+FORMULAS = {
+    "logn": ({}, lambda p: max(1.0, math.log(p + 1) / math.log(512))),
+    "llama4": (
+        {"attn_scale": 0.2, "floor_scale": 1000},
+        lambda p: 1 + 0.2 * math.log(math.floor((p + 1) / 1000) + 1),
+    ),
+    "ministral": ({"beta": 0.3}, lambda p: 1 + 0.3 * math.log(1 + math.floor(p / 512))),
+}
+EVERY = pytest.mark.parametrize("name", FORMULAS)
+
+
+def scaled_by(name, **settings):
+    return parse_scaling({"type": "none", "query_scale": {"type": name} | settings})
+
+
+def test_every_query_scale_has_a_formula_here():
+    assert set(FORMULAS) == set(QUERY_SCALES)
+
+
+@EVERY
+def test_against_the_formula(name):
+    settings, formula = FORMULAS[name]
+    edges = [0, 1, 510, 511, 512, 513, 998, 999, 1000, 1023, 1024, 10**7, 2**31 - 2]
+    positions = np.array([edges, [7 * p % 100_003 for p in edges]], np.int32)
+    wanted = np.vectorize(formula)(positions.astype(np.int64))
+    made = scaled_by(name, **settings)
+    on_host = made.query_scale_at(GEOMETRY, positions)
+    traced = jax.jit(lambda p: made.query_scale_at(GEOMETRY, p))(positions)
+    for found in (on_host, traced):
+        assert found.dtype == np.float32
+        assert found.shape == positions.shape
+        np.testing.assert_allclose(found, wanted, rtol=3e-7)
+
+
+def test_golden():
+    # Llama 4's own numbers: floor_scale 8192, attn_scale 0.1; Ministral 3's: L 16384, beta 0.1
+    llama = scaled_by("llama4").query_scale_at(GEOMETRY, np.array([8190, 8191, 131071]))
+    np.testing.assert_allclose(llama, [1, 1.0693147181, 1.2833213344], rtol=1e-7)
+    geometry = RotaryGeometry(64, 1e6, 16384)
+    ministral = scaled_by("ministral").query_scale_at(geometry, np.array([16383, 16384, 262143]))
+    np.testing.assert_allclose(ministral, [1, 1.0693147181, 1.2772588722], rtol=1e-7)
+    logn = scaled_by("logn").query_scale_at(GEOMETRY, np.array([0, 511, 512**2 - 1]))
+    np.testing.assert_allclose(logn, [1, 1, 2], rtol=1e-7)
+
+
+def test_logn_as_it_is_often_written_differs_where_it_must_not():
+    # Without the maximum it would shrink every query before L; by L of another window it starts
+    # elsewhere.
+    positions = np.arange(1, 512)
+    assert np.all(scaled_by("logn").query_scale_at(GEOMETRY, positions) == 1)
+    assert np.all(np.log(positions) / np.log(512) < 1)
+
+
+def test_without_one_it_is_1():
+    ones = parse_scaling({"type": "pi", "factor": 2.0}).query_scale_at(GEOMETRY, np.arange(5)[None])
+    np.testing.assert_array_equal(ones, np.ones((1, 5), np.float32))
+
+
+def test_logn_needs_a_length():
+    with pytest.raises(ValueError, match=r"^train_length: logn needs at least 2"):
+        scaled_by("logn").query_scale_at(RotaryGeometry(64, 1e4, 1), np.arange(3))
+
+
+def test_frequencies_do_not_depend_on_it():
+    plain, scaled = parse_scaling({"type": "none"}), scaled_by("logn")
+    for a, b in zip(plain.frequencies(GEOMETRY), scaled.frequencies(GEOMETRY), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert not scaled.length_dependent  # keys stay as they are
+
+
+@EVERY
+def test_every_field_changes_something(name):
+    positions = np.arange(20_000)
+    before = scaled_by(name).query_scale_at(GEOMETRY, positions)
+    for field in set(QUERY_SCALES[name].model_fields) - {"type"}:
+        value = 3000 if field == "floor_scale" else 0.7
+        after = scaled_by(name, **{field: value}).query_scale_at(GEOMETRY, positions)
+        assert not np.array_equal(before, after), field
+
+
+def test_traced_positions_of_any_shape():
+    made = scaled_by("ministral")
+    shape = jax.eval_shape(
+        lambda p: made.query_scale_at(GEOMETRY, p), jax.ShapeDtypeStruct((2, 3, 4), jnp.int32)
+    )
+    assert (shape.shape, shape.dtype) == ((2, 3, 4), jnp.float32)
