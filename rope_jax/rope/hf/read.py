@@ -1,22 +1,17 @@
-"""Hugging Face's config dictionaries to a geometry and a strategy, and back. Imports no torch.
+"""Hugging Face's config dictionaries to a geometry and a strategy. Imports no torch.
 
-Reads every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with
-`type` or `rope_type`), `rope_parameters` with the base inside, and one such dictionary a layer
-type. A key that has no part in its type is refused by name: transformers only warns, and a
-scaling that is silently off is this field's commonest bug.
+Every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with `type`
+or `rope_type`), `rope_parameters` with the base inside, and one such dictionary a layer type. A
+key that has no part in its type is refused by name: transformers only warns, and a scaling that
+is silently off is this field's commonest bug.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
-from rope_jax.rope.strategies.by_parts import ByParts
-from rope_jax.rope.strategies.longrope import LongRoPEScaling
 
 Config = Mapping[str, Any]
 
@@ -57,29 +52,6 @@ _PARTIAL = {
     *("bamba", "glm", "glm4", "glm4_moe", "gpt_neox", "mistral4", "nemotron", "persimmon", "phi"),
     *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "stablelm"),
 }
-# Model types whose code, not config, leaves the layers without a sliding window unrotated.
-_GLOBAL_LAYERS_WITHOUT_POSITIONS = {"cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe"}
-
-HF_FORMS: dict[str, str | None] = {
-    "none": "`default`",
-    "pi": "`linear`",
-    "ntk": "`default`, another `rope_theta`",
-    "dynamic_ntk": "`dynamic`",
-    "dynamic_pi": None,
-    "ntk_by_parts": "`yarn`, `attention_factor` 1",
-    "yarn": "`yarn`",
-    "dynamic_yarn": None,
-    "longrope": "`longrope`",
-    "llama3": "`llama3`",
-    "abf": "`default`, another `rope_theta`",
-    "mixed_base": "`longrope`, by its numbers",
-    "p_rope": "`proportional`",
-    "cope": None,
-    "drope": None,
-    "explicit": "`longrope`, by its numbers (no frequency 0)",
-    "resonance": "`longrope`, by its numbers (no frequency 0)",
-}
-"""What `to_hf` writes for each strategy; None: transformers has no form for it."""
 
 
 def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeometry, Scaling]:
@@ -97,10 +69,12 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     ValueError, naming the key: one that is missing, that has no part in its type, or that stands
     in two places with two values; a type that is not known.
     """
-    config = _of_text(config)
-    parts = _by_layer_type(config)
+    config = of_text(config)
+    parts = by_layer_type(config)
     if layer_type is None and len(parts) > 1:
-        made = {name: _read(config, part, name) for name, part in parts.items() if part is not None}
+        made = {
+            name: read_part(config, part, name) for name, part in parts.items() if part is not None
+        }
         if len(made) < len(parts) or any(one != next(iter(made.values())) for one in made.values()):
             raise ValueError(
                 f"layer_type: {' and '.join(map(str, parts))} differ; name one, or take "
@@ -110,172 +84,16 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     name = next(iter(parts)) if layer_type is None or None in parts else layer_type
     if name not in parts:
         raise ValueError(f"layer_type: {layer_type!r} is not one of {', '.join(map(str, parts))}")
-    return _read(config, parts[name], name)
+    return read_part(config, parts[name], name)
 
 
-def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
-    """Every layer's geometry and scaling: what one model of `num_hidden_layers` takes.
-
-    By `layer_types` where parameters differ between them (Gemma 3's older
-    `sliding_window_pattern` and `rope_local_base_freq` too), and with `no_rope_layers` (0: a
-    layer without positions, as in Llama 4 and SmolLM3), on which Llama 4 scales its queries.
-    Where a model's code leaves layers unrotated, no config says so: known here of Cohere 2 and
-    EXAONE 4, unknown of others.
-    The scaling is that of the first layer that rotates; the others' stand in the pattern.
-
-    ValueError as `from_hf`, and where layers differ in rotary_dim or in train_length.
-    """
-    config = _of_text(config)
-    count = _whole(config, "num_hidden_layers")
-    parts = _by_layer_type(config)
-    types = _layer_types(config, count) if len(parts) > 1 else [next(iter(parts))] * count
-    missing = sorted({str(name) for name in types if name not in parts})
-    if missing:
-        raise ValueError(f"layer_types: {', '.join(missing)} has no rope_parameters")
-    read = {
-        name: _read(config, parts[name], name)
-        for name in dict.fromkeys(types)
-        if parts[name] is not None
-    }
-    rotates = _rotating_layers(config, count)
-    if not read or not any(r and name in read for name, r in zip(types, rotates, strict=True)):
-        raise ValueError("rope_parameters: no layer rotates")
-    geometry, scaling = next(
-        read[name] for name, r in zip(types, rotates, strict=True) if r and name in read
-    )
-    # The length stands in the formulas of scaled layers alone; theirs must agree.
-    lengths = {g.train_length for g, s in read.values() if s.type != "none"}
-    if len({g.rotary_dim for g, _ in read.values()}) > 1 or len(lengths) > 1:
-        raise ValueError("rope_parameters: layers differ in rotary_dim or in their trained length")
-    if lengths:
-        geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
-    nope = parse_scaling({"type": "drope"} | _nope_query_scale(config))
-    pattern = []
-    for name, turns in zip(types, rotates, strict=True):
-        if not turns or name not in read:
-            pattern.append(LayerOverride(scaling=nope))
-            continue
-        own_geometry, own = read[name]
-        base = None if own_geometry.base == geometry.base else own_geometry.base
-        pattern.append(LayerOverride(base, None if own == scaling else own))
-    return RotaryLayers(geometry, count, _shortest(pattern)), scaling
-
-
-def to_hf(
-    geometry: RotaryGeometry,
-    scaling: Scaling,
-    *,
-    head_dim: int | None = None,
-    max_position_embeddings: int | None = None,
-) -> dict[str, Any]:
-    """The config keys from which transformers makes the same frequencies and m.
-
-    `rope_theta` and `rope_scaling` beside each other, which 4.x and 5.x both read. head_dim: the
-    head's width where it is more than rotary_dim; a `partial_rotary_factor` is then written,
-    which model types that never rotate in part (Llama) do not read for `default`.
-    max_position_embeddings: the length the model is to be used at; default: factor · train_length
-    (of `dynamic`, train_length itself: there it stands in the formula).
-
-    ValueError: a strategy that transformers has no form for (`HF_FORMS` lists them).
-    """
-    head_dim = head_dim or geometry.rotary_dim
-    base, rope = _written(geometry, scaling)
-    if scaling.query_scale is not None:
-        if scaling.query_scale.type != "ministral" or rope.get("rope_type") != "yarn":
-            raise ValueError(
-                f"query_scale: {scaling.query_scale.type} has no form in Hugging Face's rope "
-                f"parameters with {scaling.type}"
-            )
-        rope["llama_4_scaling_beta"] = scaling.query_scale.model_dump()["beta"]
-    longest = max_position_embeddings
-    if longest is None or scaling.type == "dynamic_ntk":
-        s = 1.0 if scaling.type == "dynamic_ntk" else getattr(scaling, "factor", None) or 1.0
-        longest = math.ceil(s * geometry.train_length)
-    written: dict[str, Any] = {
-        "rope_theta": base,
-        "rope_scaling": rope or None,
-        "max_position_embeddings": longest,
-        "head_dim": head_dim,
-    }
-    if scaling.type == "p_rope":
-        if head_dim != geometry.rotary_dim:
-            raise ValueError(
-                f"head_dim: p_rope works on whole heads, and {head_dim} is not rotary_dim "
-                f"{geometry.rotary_dim}"
-            )
-    elif head_dim != geometry.rotary_dim:
-        share = geometry.rotary_dim / head_dim
-        if int(head_dim * share) != geometry.rotary_dim:
-            share = math.nextafter(share, 2.0)  # transformers cuts the product off
-        written["partial_rotary_factor"] = share
-    if rope.get("rope_type") == "longrope" or (
-        _LENGTH not in rope and longest != geometry.train_length
-    ):  # 4.x reads LongRoPE's here only
-        written[_LENGTH] = geometry.train_length
-    return written
-
-
-def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
-    """(rope_theta, rope_scaling), the second empty where there is only a base."""
-    settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
-    kind, length = scaling.type, {_LENGTH: geometry.train_length}
-    if HF_FORMS.get(kind) is None:
-        raise ValueError(f"type: {kind} has no form in Hugging Face's config")
-    if kind == "none":
-        return geometry.base, {}
-    if kind == "abf":
-        return settings["base"], {}
-    if kind == "ntk":
-        d = geometry.rotary_dim
-        scaling.frequencies(geometry)  # a ValueError where it has no formula
-        return geometry.base * settings["factor"] ** (d / (d - 2)), {}
-    if kind == "pi":
-        return geometry.base, {"rope_type": "linear", **settings}
-    if kind == "dynamic_ntk":
-        return geometry.base, {"rope_type": "dynamic", **settings}
-    if kind == "p_rope":
-        share = {"partial_rotary_factor": settings["p"], "factor": settings["factor"]}
-        return geometry.base, {"rope_type": "proportional", **share}
-    if kind == "llama3":
-        return geometry.base, {"rope_type": "llama3", **settings, **length}
-    if isinstance(scaling, LongRoPEScaling):
-        lists = {name: list(settings.pop(name)) for name in ("short_factor", "long_factor")}
-        # m itself: of two lengths and a factor, 4.x and 5.x derive it differently
-        settings |= {"factor": scaling.factor or 1.0, "attention_factor": scaling.m(geometry)}
-        return geometry.base, {"rope_type": "longrope", **settings, **lists, **length}
-    if isinstance(scaling, ByParts) and settings.pop("ramp") == "index":
-        if kind == "ntk_by_parts":
-            settings["attention_factor"] = 1.0
-        return geometry.base, {"rope_type": "yarn", **settings, **length}
-    return geometry.base, _by_numbers(geometry, scaling) | length
-
-
-def _by_numbers(geometry: RotaryGeometry, scaling: Scaling) -> dict[str, Any]:
-    """Any fixed frequencies as LongRoPE's factors, the same for short and long texts."""
-    if scaling.length_dependent:
-        raise ValueError(f"type: {scaling.type} over a length-dependent scaling has no form there")
-    inv_freq, m = scaling.scaled(geometry)
-    if not np.all(inv_freq > 0):
-        raise ValueError(
-            f"type: {scaling.type} has pairs that do not turn, which no form there has"
-        )
-    factors = (geometry.inv_freq() / inv_freq).tolist()
-    return {
-        "rope_type": "longrope",
-        "short_factor": factors,
-        "long_factor": list(factors),
-        "factor": 1.0,
-        "attention_factor": float(m),
-    }
-
-
-def _of_text(config: Config) -> Config:
+def of_text(config: Config) -> Config:
     """The language model's part of a multimodal config."""
     inside = config.get("text_config")
     return inside if isinstance(inside, Mapping) else config
 
 
-def _by_layer_type(config: Config) -> dict[str | None, Config | None]:
+def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     """Rope parameters by layer type; {None: …} where all layers share them. None: no rotation."""
     given = {key: config[key] for key in ("rope_scaling", "rope_parameters") if config.get(key)}
     for key, value in given.items():
@@ -288,7 +106,7 @@ def _by_layer_type(config: Config) -> dict[str | None, Config | None]:
         wrong = [k for k, v in parameters.items() if not (isinstance(v, Mapping) or v is None)]
         if wrong:
             raise ValueError(f"rope_parameters.{wrong[0]}: stands beside one mapping a layer type")
-        return {**parameters}
+        return {name: own for name, own in parameters.items() if isinstance(name, str)}
     if config.get("rope_local_base_freq") is not None:
         # Gemma 3 before 5.0: scaling and rope_theta are the global layers'
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
@@ -300,10 +118,10 @@ def _by_layer_type(config: Config) -> dict[str | None, Config | None]:
     return {None: parameters}
 
 
-def _layer_types(config: Config, count: int) -> list[str | None]:
+def layer_types(config: Config, count: int) -> list[str | None]:
     types = config.get("layer_types")
     if types is None and config.get("sliding_window_pattern"):
-        every = _whole(config, "sliding_window_pattern")
+        every = whole(config, "sliding_window_pattern")
         return [
             "sliding_attention" if (layer + 1) % every else "full_attention"
             for layer in range(count)
@@ -315,38 +133,7 @@ def _layer_types(config: Config, count: int) -> list[str | None]:
     return list(types)
 
 
-def _rotating_layers(config: Config, count: int) -> list[bool]:
-    if config.get("model_type") in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get(
-        "sliding_window"
-    ):
-        return [kind != "full_attention" for kind in _layer_types(config, count)]
-    own = config.get("no_rope_layers")
-    if not own:
-        every = config.get("no_rope_layer_interval")
-        return [not every or (layer + 1) % every != 0 for layer in range(count)]
-    if len(own) != count:
-        raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
-    return [bool(rotates) for rotates in own]
-
-
-def _nope_query_scale(config: Config) -> dict[str, Any]:
-    if config.get("model_type") not in ("llama4", "llama4_text"):
-        return {}
-    if not config.get("attn_temperature_tuning", True):
-        return {}
-    settings = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
-    return {"query_scale": {"type": "llama4"} | settings}
-
-
-def _shortest(pattern: list[LayerOverride]) -> tuple[LayerOverride, ...]:
-    """The shortest pattern whose repeats are this one."""
-    for period in range(1, len(pattern)):
-        if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
-            return tuple(pattern[:period])
-    return tuple(pattern)
-
-
-def _read(
+def read_part(
     config: Config, rope: Config | None, layer_type: str | None
 ) -> tuple[RotaryGeometry, Scaling]:
     """One layer type's geometry and scaling."""
@@ -378,7 +165,7 @@ def _read(
         rotary_dim = int(head_dim * _number("partial_rotary_factor", share))
     original = _either(beside, rope, _LENGTH)
     if kind == "dynamic":
-        longest = _whole(config, "max_position_embeddings")
+        longest = whole(config, "max_position_embeddings")
         if rope.get(_LENGTH, longest) != longest:
             raise ValueError(
                 f"{_LENGTH}: dynamic scaling grows from max_position_embeddings, {longest}, "
@@ -386,8 +173,8 @@ def _read(
             )
         original = longest
     if original is None:
-        original = _whole(config, "max_position_embeddings")
-    length = _whole({_LENGTH: original}, _LENGTH)
+        original = whole(config, "max_position_embeddings")
+    length = whole({_LENGTH: original}, _LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
     settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
     return geometry, parse_scaling(settings)
@@ -414,7 +201,7 @@ def _settings(
     own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != _LENGTH}
     derived = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
     if derived and "factor" not in own:
-        longest = _whole(config, "max_position_embeddings")
+        longest = whole(config, "max_position_embeddings")
         # below 1 where a config has them the wrong way round: refused by the factor's own check
         own["factor"] = longest / geometry.train_length
     required = {"linear": ("factor",), "dynamic": ("factor",)} | {
@@ -456,21 +243,21 @@ def _head_dim(config: Config, layer_type: str | None) -> int:
     if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
         # Gemma 4's global layers have wider heads; indices are written as text
         widths = {int(index): layer.get("head_dim") for index, layer in own.items()}
-        types = _layer_types(config, _whole(config, "num_hidden_layers"))
+        types = layer_types(config, whole(config, "num_hidden_layers"))
         found = {widths.get(layer) for layer, kind in enumerate(types) if kind == layer_type}
         if len(found) > 1:
             raise ValueError(f"per_layer_config: layers of {layer_type} differ in head_dim")
         if None not in found:
-            return _whole({"head_dim": found.pop()}, "head_dim")
+            return whole({"head_dim": found.pop()}, "head_dim")
     if layer_type == "full_attention" and config.get("global_head_dim"):
-        return _whole(config, "global_head_dim")  # the same, as first written
+        return whole(config, "global_head_dim")  # the same, as first written
     for key in ("head_dim", "qk_rope_head_dim"):
         if config.get(key) is not None:
-            return _whole(config, key)
-    return _whole(config, "hidden_size") // _whole(config, "num_attention_heads")
+            return whole(config, key)
+    return whole(config, "hidden_size") // whole(config, "num_attention_heads")
 
 
-def _whole(config: Config, key: str) -> int:
+def whole(config: Config, key: str) -> int:
     value = config.get(key)
     if value is None:
         raise ValueError(f"{key}: is required and was not given")

@@ -1,0 +1,90 @@
+"""Hugging Face's config of a model whose layers differ, to every layer's rotary embedding."""
+
+from typing import Any
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.hf.read import Config, by_layer_type, layer_types, of_text, read_part, whole
+from rope_jax.rope.layers import LayerOverride, RotaryLayers
+from rope_jax.rope.strategies import Scaling, parse_scaling
+
+# Model types whose code, not config, leaves the layers without a sliding window unrotated.
+_GLOBAL_LAYERS_WITHOUT_POSITIONS = {"cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe"}
+
+
+def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
+    """Every layer's geometry and scaling: what one model of `num_hidden_layers` takes.
+
+    By `layer_types` where parameters differ between them (Gemma 3's older
+    `sliding_window_pattern` and `rope_local_base_freq` too), and with `no_rope_layers` (0: a
+    layer without positions, as in Llama 4 and SmolLM3), on which Llama 4 scales its queries.
+    Where a model's code leaves layers unrotated, no config says so: known here of Cohere 2 and
+    EXAONE 4, unknown of others.
+    The scaling is that of the first layer that rotates; the others' stand in the pattern.
+
+    ValueError as `from_hf`, and where layers differ in rotary_dim or in train_length.
+    """
+    config = of_text(config)
+    count = whole(config, "num_hidden_layers")
+    parts = by_layer_type(config)
+    types = layer_types(config, count) if len(parts) > 1 else [next(iter(parts))] * count
+    missing = sorted({str(name) for name in types if name not in parts})
+    if missing:
+        raise ValueError(f"layer_types: {', '.join(missing)} has no rope_parameters")
+    read = {
+        name: read_part(config, parts[name], name)
+        for name in dict.fromkeys(types)
+        if parts[name] is not None
+    }
+    rotates = _rotating_layers(config, count)
+    if not read or not any(r and name in read for name, r in zip(types, rotates, strict=True)):
+        raise ValueError("rope_parameters: no layer rotates")
+    geometry, scaling = next(
+        read[name] for name, r in zip(types, rotates, strict=True) if r and name in read
+    )
+    # The length stands in the formulas of scaled layers alone; theirs must agree.
+    lengths = {g.train_length for g, s in read.values() if s.type != "none"}
+    if len({g.rotary_dim for g, _ in read.values()}) > 1 or len(lengths) > 1:
+        raise ValueError("rope_parameters: layers differ in rotary_dim or in their trained length")
+    if lengths:
+        geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
+    nope = parse_scaling({"type": "drope"} | _nope_query_scale(config))
+    pattern = []
+    for name, turns in zip(types, rotates, strict=True):
+        if not turns or name not in read:
+            pattern.append(LayerOverride(scaling=nope))
+            continue
+        own_geometry, own = read[name]
+        base = None if own_geometry.base == geometry.base else own_geometry.base
+        pattern.append(LayerOverride(base, None if own == scaling else own))
+    return RotaryLayers(geometry, count, _shortest(pattern)), scaling
+
+
+def _rotating_layers(config: Config, count: int) -> list[bool]:
+    if config.get("model_type") in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get(
+        "sliding_window"
+    ):
+        return [kind != "full_attention" for kind in layer_types(config, count)]
+    own = config.get("no_rope_layers")
+    if not own:
+        every = config.get("no_rope_layer_interval")
+        return [not every or (layer + 1) % every != 0 for layer in range(count)]
+    if len(own) != count:
+        raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")
+    return [bool(rotates) for rotates in own]
+
+
+def _nope_query_scale(config: Config) -> dict[str, Any]:
+    if config.get("model_type") not in ("llama4", "llama4_text"):
+        return {}
+    if not config.get("attn_temperature_tuning", True):
+        return {}
+    settings = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
+    return {"query_scale": {"type": "llama4"} | settings}
+
+
+def _shortest(pattern: list[LayerOverride]) -> tuple[LayerOverride, ...]:
+    """The shortest pattern whose repeats are this one."""
+    for period in range(1, len(pattern)):
+        if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
+            return tuple(pattern[:period])
+    return tuple(pattern)

@@ -1,0 +1,142 @@
+"""A geometry and a strategy to the config keys from which transformers makes the same."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.strategies import Scaling
+from rope_jax.rope.strategies.by_parts import ByParts
+from rope_jax.rope.strategies.longrope import LongRoPEScaling
+
+_LENGTH = "original_max_position_embeddings"
+
+HF_FORMS: dict[str, str | None] = {
+    "none": "`default`",
+    "pi": "`linear`",
+    "ntk": "`default`, another `rope_theta`",
+    "dynamic_ntk": "`dynamic`",
+    "dynamic_pi": None,
+    "ntk_by_parts": "`yarn`, `attention_factor` 1",
+    "yarn": "`yarn`",
+    "dynamic_yarn": None,
+    "longrope": "`longrope`",
+    "llama3": "`llama3`",
+    "abf": "`default`, another `rope_theta`",
+    "mixed_base": "`longrope`, by its numbers",
+    "p_rope": "`proportional`",
+    "cope": None,
+    "drope": None,
+    "explicit": "`longrope`, by its numbers (no frequency 0)",
+    "resonance": "`longrope`, by its numbers (no frequency 0)",
+}
+"""What `to_hf` writes for each strategy; None: transformers has no form for it."""
+
+
+def to_hf(
+    geometry: RotaryGeometry,
+    scaling: Scaling,
+    *,
+    head_dim: int | None = None,
+    max_position_embeddings: int | None = None,
+) -> dict[str, Any]:
+    """The config keys from which transformers makes the same frequencies and m.
+
+    `rope_theta` and `rope_scaling` beside each other, which 4.x and 5.x both read. head_dim: the
+    head's width where it is more than rotary_dim; a `partial_rotary_factor` is then written,
+    which model types that never rotate in part (Llama) do not read for `default`.
+    max_position_embeddings: the length the model is to be used at; default: factor · train_length
+    (of `dynamic`, train_length itself: there it stands in the formula).
+
+    ValueError: a strategy that transformers has no form for (`HF_FORMS` lists them).
+    """
+    head_dim = head_dim or geometry.rotary_dim
+    base, rope = _written(geometry, scaling)
+    if scaling.query_scale is not None:
+        if scaling.query_scale.type != "ministral" or rope.get("rope_type") != "yarn":
+            raise ValueError(
+                f"query_scale: {scaling.query_scale.type} has no form in Hugging Face's rope "
+                f"parameters with {scaling.type}"
+            )
+        rope["llama_4_scaling_beta"] = scaling.query_scale.model_dump()["beta"]
+    longest = max_position_embeddings
+    if longest is None or scaling.type == "dynamic_ntk":
+        s = 1.0 if scaling.type == "dynamic_ntk" else getattr(scaling, "factor", None) or 1.0
+        longest = math.ceil(s * geometry.train_length)
+    written: dict[str, Any] = {
+        "rope_theta": base,
+        "rope_scaling": rope or None,
+        "max_position_embeddings": longest,
+        "head_dim": head_dim,
+    }
+    if scaling.type == "p_rope":
+        if head_dim != geometry.rotary_dim:
+            raise ValueError(
+                f"head_dim: p_rope works on whole heads, and {head_dim} is not rotary_dim "
+                f"{geometry.rotary_dim}"
+            )
+    elif head_dim != geometry.rotary_dim:
+        share = geometry.rotary_dim / head_dim
+        if int(head_dim * share) != geometry.rotary_dim:
+            share = math.nextafter(share, 2.0)  # transformers cuts the product off
+        written["partial_rotary_factor"] = share
+    if rope.get("rope_type") == "longrope" or (
+        _LENGTH not in rope and longest != geometry.train_length
+    ):  # 4.x reads LongRoPE's here only
+        written[_LENGTH] = geometry.train_length
+    return written
+
+
+def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
+    """(rope_theta, rope_scaling), the second empty where there is only a base."""
+    settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
+    kind, length = scaling.type, {_LENGTH: geometry.train_length}
+    if HF_FORMS.get(kind) is None:
+        raise ValueError(f"type: {kind} has no form in Hugging Face's config")
+    if kind == "none":
+        return geometry.base, {}
+    if kind == "abf":
+        return settings["base"], {}
+    if kind == "ntk":
+        d = geometry.rotary_dim
+        scaling.frequencies(geometry)  # a ValueError where it has no formula
+        return geometry.base * settings["factor"] ** (d / (d - 2)), {}
+    if kind == "pi":
+        return geometry.base, {"rope_type": "linear", **settings}
+    if kind == "dynamic_ntk":
+        return geometry.base, {"rope_type": "dynamic", **settings}
+    if kind == "p_rope":
+        share = {"partial_rotary_factor": settings["p"], "factor": settings["factor"]}
+        return geometry.base, {"rope_type": "proportional", **share}
+    if kind == "llama3":
+        return geometry.base, {"rope_type": "llama3", **settings, **length}
+    if isinstance(scaling, LongRoPEScaling):
+        lists = {name: list(settings.pop(name)) for name in ("short_factor", "long_factor")}
+        # m itself: of two lengths and a factor, 4.x and 5.x derive it differently
+        settings |= {"factor": scaling.factor or 1.0, "attention_factor": scaling.m(geometry)}
+        return geometry.base, {"rope_type": "longrope", **settings, **lists, **length}
+    if isinstance(scaling, ByParts) and settings.pop("ramp") == "index":
+        if kind == "ntk_by_parts":
+            settings["attention_factor"] = 1.0
+        return geometry.base, {"rope_type": "yarn", **settings, **length}
+    return geometry.base, _by_numbers(geometry, scaling) | length
+
+
+def _by_numbers(geometry: RotaryGeometry, scaling: Scaling) -> dict[str, Any]:
+    """Any fixed frequencies as LongRoPE's factors, the same for short and long texts."""
+    if scaling.length_dependent:
+        raise ValueError(f"type: {scaling.type} over a length-dependent scaling has no form there")
+    inv_freq, m = scaling.scaled(geometry)
+    if not np.all(inv_freq > 0):
+        raise ValueError(
+            f"type: {scaling.type} has pairs that do not turn, which no form there has"
+        )
+    factors = (geometry.inv_freq() / inv_freq).tolist()
+    return {
+        "rope_type": "longrope",
+        "short_factor": factors,
+        "long_factor": list(factors),
+        "factor": 1.0,
+        "attention_factor": float(m),
+    }
