@@ -72,7 +72,8 @@ class SelfAttention(nnx.Module):
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
-        q = q * query_scale[..., None, None].astype(q.dtype)
+        # in float32: in bfloat16 the scale itself would be off by up to 0.4%
+        q = (q.astype(jnp.float32) * query_scale[..., None, None]).astype(q.dtype)
         out = BACKENDS[self.config.attention](q, k, v, segment_ids, sliding_window)
         return self.o_proj(out.reshape(x.shape[0], -1))
 

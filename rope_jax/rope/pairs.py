@@ -22,7 +22,7 @@ def effective(
 ) -> tuple[Array, float]:
     """θ' [d/2], radians a token, and m; seq_len as in `Scaling.frequencies`."""
     made = scaling.frequencies(geometry, seq_len)
-    inv_freq = np.float64(made.inv_freq) + np.float64(made.inv_freq_remainder)
+    inv_freq = made.inv_freq.astype(np.float64) + made.inv_freq_remainder.astype(np.float64)
     return inv_freq, float(made.attention_factor)
 
 
@@ -114,11 +114,11 @@ def decay(inv_freq: Array, distances: NDArray[np.integer], m: float = 1.0) -> Ar
 
 
 def log_decay(geometry: RotaryGeometry, distances: Array) -> Array:
-    """√d·(1 − (ln Δ + γ)/ln b): what `decay` of θ_i = b^(−2i/d) does on average, 1 ≪ Δ ≪ b.
+    """√d·(1 − (ln Δ + C)/ln b), C = 0.577: the mean of `decay` of θ_i = b^(−2i/d), 1 ≪ Δ ≪ b.
 
     With many pairs the sum is an integral, √d·(Ci(Δ) − Ci(Δ/b))/ln b, Ci the cosine integral:
-    Ci(Δ) → 0, and Ci(x) → γ + ln x for small x. So the score falls by √d·ln 2/ln b an octave: the
-    larger the base, the weaker the decay.
+    Ci(Δ) → 0, and Ci(x) → C + ln x for small x, C Euler's constant. So the score falls by
+    √d·ln 2/ln b an octave: the larger the base, the weaker the decay. Of b > 1.
     """
     log_base = np.log(geometry.base)
     return np.sqrt(geometry.rotary_dim) * (1 - (np.log(distances) + np.euler_gamma) / log_base)
