@@ -2,7 +2,6 @@
 
 import difflib
 import functools
-import os
 import re
 import types
 from collections.abc import Iterator, Sequence
@@ -331,12 +330,10 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
     message = _SHOULD.get(kind, message[:1].lower() + message[1:])
     if kind == "value_error":  # a check of ours, which names the values itself
-        names_a_key = any(
-            re.match(rf"{name}\b[\w., ]*: ", message)
-            for model in _models_at(schema, path, raw)
-            for name in model.model_fields
-        )
-        return f"{key}{'.' if names_a_key else ': '}{message}" if key else message
+        keys = {name for model in _models_at(schema, path, raw) for name in model.model_fields}
+        begins = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
+        between = "." if begins and begins[1] in keys else ": "
+        return f"{key}{between}{message}" if key else message
     return f"{key}: {message}, not {_shown(given)}{_hint(schema, path, raw, error)}"
 
 
@@ -445,8 +442,8 @@ def _nearest(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> st
     elsewhere = [key for key, *_ in fields(schema) if key.rpartition(".")[2] == str(wrong)]
     if elsewhere:
         place = ["N" if isinstance(part, int) else part for part in parents]
-        shared = lambda key: len(os.path.commonprefix([key.split("."), place]))
-        return f"; did you mean {max(elsewhere, key=shared)}?"
+        around = [key for key in elsewhere if key.split(".")[:-1] == place[: key.count(".")]]
+        return f"; did you mean {max(around, key=len, default=elsewhere[0])}?"
     return f"; there are {', '.join(here)}"
 
 

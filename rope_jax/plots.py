@@ -1,6 +1,6 @@
 """Figures of sweeps."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,19 +73,25 @@ def curve(
     temporary.replace(path)
 
 
+def colours(kinds: Iterable[str]) -> dict[str, str]:
+    """By kind of curve, a scaling's type or "trained"; the same in every figure where named."""
+    unnamed = [kind for kind in dict.fromkeys(kinds) if kind not in _COLOURS]
+    more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unnamed)}
+    return _COLOURS | more
+
+
 def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     """By curve: colour by type, dashes for a fixed factor, a marker for each curve of a type."""
     last = {row.name: row for row in rows}
     kinds = {name: name if name == "trained" else row.scaling for name, row in last.items()}
-    unnamed = [kind for kind in dict.fromkeys(kinds.values()) if kind not in _COLOURS]
-    more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unnamed)}
+    by_kind = colours(kinds.values())
     seen: dict[str, int] = {}
     styles = {}
     for name, kind in kinds.items():
         nth = seen[kind] = seen.get(kind, -1) + 1
         fixed = last[name].factor is not None and not last[name].auto and kind != "trained"
         styles[name] = {
-            "color": (_COLOURS | more)[kind],
+            "color": by_kind[kind],
             "linestyle": "--" if fixed else "-",
             "marker": _MARKERS[nth % len(_MARKERS)],
         }

@@ -3,6 +3,7 @@
 A field's description is its line in `--help`, in the JSON schema and in an editor's tooltip.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -313,6 +314,12 @@ class DistributedConfig(Frozen):
         return self
 
 
+def _strategies(key: str, scaling: Scaling) -> list[tuple[str, Scaling]]:
+    """A scaling and what it stands on, if anything, with their keys; the innermost first."""
+    inner = getattr(scaling, "inner", None)
+    return [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
+
+
 class Config(Frozen):
     """One training run."""
 
@@ -357,34 +364,54 @@ class Config(Frozen):
         return self
 
     def _pattern_fits(self) -> None:
-        layers, elements = self.model.num_hidden_layers, len(self.rope.layer_pattern)
-        if elements > layers:
-            raise ValueError(f"rope.layer_pattern has {elements} elements for {layers} layers")
+        layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
+        if len(pattern) > layers:
+            raise ValueError(
+                f"rope.layer_pattern: {len(pattern)} elements, more than "
+                f"model.num_hidden_layers {layers}"
+            )
+        if pattern and all(element.scaling is not None for element in pattern):
+            for stage in range(len(self.stages)):
+                if self.stage_scaling(stage) != NoScaling():
+                    raise ValueError(
+                        f"{self._scaling_key(stage)}: no layer has it, as every element of "
+                        "rope.layer_pattern has a scaling of its own"
+                    )
 
     def _scalings_fit(self, stage: int) -> None:
         """Every layer's scaling has a formula here, and does something."""
-        length = self.stages[stage].seq_len
-        for layer in range(self.model.num_hidden_layers):
-            element = layer % max(1, len(self.rope.layer_pattern))
-            if self.rope.layer_pattern and self.rope.layer_pattern[element].scaling is not None:
-                key = f"rope.layer_pattern.{element}.scaling"
-            elif any(s.scaling is not None for s in self.stages[: stage + 1]):
-                given = max(i for i in range(stage + 1) if self.stages[i].scaling is not None)
-                key = f"stages.{given}.scaling"
-            else:
-                key = "rope.scaling"
-            try:
-                geometry, scaling = self.rotary_layers.of(layer, self.stage_scaling(stage))
-                if scaling.needs_whole_head and geometry.rotary_dim != self.model.heads_width:
-                    raise ValueError(
-                        f"type: {scaling.type} works on whole heads; rope.rotary_dim "
-                        f"{geometry.rotary_dim} is not head_dim {self.model.heads_width}"
-                    )
-                scaling.check_it_does_something(geometry, length)
-                scaling.query_scale_at(geometry, np.arange(1))
-            except ValueError as error:  # names a key of rope, or of the scaling
-                of_rope = str(error).startswith(("rotary_dim", "base", "train_length"))
-                raise ValueError(f"{'rope' if of_rope else key}.{error}") from None
+        layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern or (LayerConfig(),)
+        for number, element in enumerate(pattern):
+            own = f"rope.layer_pattern.{number}"
+            key = self._scaling_key(stage) if element.scaling is None else f"{own}.scaling"
+            scaling = element.scaling or self.stage_scaling(stage)
+            geometry = replace(self.geometry, base=element.base or self.rope.base)
+            sections = {"base": "rope" if element.base is None else own}
+            sections |= {"rotary_dim": "rope", "train_length": "rope"}
+            for layer in range(number, layers, len(pattern)):
+                for place, strategy in _strategies(key, scaling):
+                    try:
+                        one = strategy.for_layer(layer, layers)
+                        self._scaling_fits(geometry, one, self.stages[stage].seq_len)
+                    except ValueError as error:  # begins with a key of the geometry or strategy
+                        section = sections.get(str(error).partition(":")[0], place)
+                        raise ValueError(f"{section}.{error}") from None
+                if scaling.for_layer(layer, layers) == scaling:
+                    break  # the other layers of this element are like this one
+
+    def _scaling_fits(self, geometry: RotaryGeometry, scaling: Scaling, length: int) -> None:
+        if scaling.needs_whole_head and geometry.rotary_dim != self.model.heads_width:
+            raise ValueError(
+                f"type: {scaling.type} works on whole heads; rope.rotary_dim "
+                f"{geometry.rotary_dim} is not head_dim {self.model.heads_width}"
+            )
+        scaling.check_it_does_something(geometry, length)
+        scaling.query_scale_at(geometry, np.arange(1))
+
+    def _scaling_key(self, stage: int) -> str:
+        """Where `stage_scaling` was given."""
+        given = [i for i in range(stage + 1) if self.stages[i].scaling is not None]
+        return f"stages.{given[-1]}.scaling" if given else "rope.scaling"
 
     @property
     def geometry(self) -> RotaryGeometry:

@@ -3,9 +3,10 @@
 Imports no jax.
 """
 
+import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -16,12 +17,13 @@ from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.pairs import Pairs, effective
 from rope_jax.rope.strategies import NoScaling
-from rope_jax.schema import Base, Config, Frozen, Length, PathText, PositiveInt, Whole
+from rope_jax.schema import Base, Config, Frozen, Length, PathText, Whole
 from rope_jax.sweep_schema import ENTRIES, AnyEntry, SweepEntry, TrainedEntry
 
 USUAL_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
+LONGEST = 2**20  # distances of a decay: half a minute, at most
 MOST_CURVES = 12  # what a figure tells apart
-# What is asked of a model; the other keys, of a geometry, are then the training config's own.
+# What is asked of a training config's layers; the other keys are of a geometry.
 _OF_A_MODEL = ("length", "scalings", "output")
 _SUFFIXES = (".png", ".pdf", ".svg")
 
@@ -34,14 +36,14 @@ def _is_a_figure(path: str) -> str:
 
 FigurePath = Annotated[PathText, AfterValidator(_is_a_figure)]
 Entries = Annotated[tuple[AnyEntry, ...], Field(strict=False)]
-Distances = Annotated[int, Field(ge=2, le=2**20), Whole]
+Distances = Annotated[int, Field(ge=2, le=LONGEST), Whole]
 
 
 class Asked(Frozen):
-    """A bare geometry, and the scalings of it. Of a training config: its own geometry."""
+    """A bare geometry and scalings of it; or scalings of a training config's layers."""
 
     rotary_dim: Annotated[int, Field(ge=2, le=2**12), Whole] = Field(
-        64, description="d, even; of a model: its own, as are the next two"
+        64, description="d, even; a training config has its own, and b, and L"
     )
     base: Base = Field(10000.0, description="b")
     train_length: Length = Field(4096, description="L, tokens that training saw at once")
@@ -49,8 +51,8 @@ class Asked(Frozen):
         None, description="n, tokens of the text; null: 4 times the training window"
     )
     scalings: Entries = Field(
-        description="one curve each: none, or a strategy with a factor or auto, which is n/L; of "
-        "a model also trained; not given: those of its stages",
+        description="one curve each: none, or a strategy with a factor or auto, n/L; of a training "
+        "config also trained, and by default those of its stages",
         default_factory=tuple,
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
@@ -87,14 +89,22 @@ class DecayAsked(Asked):
 
     length: Distances | None = Field(
         None,
-        description="distances, from 0; null: 2048, with scalings 4 times the training window",
+        description="distances, from 0; null: 2048; with scalings 4 times the training window",
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
-        None, description="one curve each, without scaling; null: 1 to 50000, with scalings none"
+        None,
+        description="an unscaled curve each; null: from 1 to 50000, unless scalings are given",
     )
     output: FigurePath = Field(
         "decay.png", description="the figure: .png, .pdf or .svg; a .csv goes beside it"
     )
+
+    @model_validator(mode="after")
+    def _bases_are_unique(self) -> Self:
+        bases = self.bases or ()
+        if len(set(bases)) < len(bases):
+            raise ValueError(f"bases: {', '.join(map(str, bases))} names one twice")
+        return self
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
@@ -145,83 +155,187 @@ def resolved(asked: Asked, training: Config | None) -> BaseModel:
 def check_output(*paths: Path) -> None:
     """UserError where a file cannot be put, before the work that it is for."""
     for path in paths:
-        if not path.parent.is_dir():
+        try:
+            there, taken = path.parent.is_dir(), path.is_dir()
+        except OSError as error:  # a name that is too long
+            raise UserError(f"output: {path}: {error.strerror}") from None
+        if not there:
             raise UserError(f"output: {path.parent} is not a folder; make it, or name another")
-        if path.is_dir():
+        if taken:
             raise UserError(f"output: {path} is a folder; name a file")
         if not os.access(path.parent, os.W_OK):
             raise UserError(f"output: nothing can be written to {path.parent}")
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What is shown: rotary layers, their training, and the scalings of a text.
+def number(value: float) -> str:
+    """Four digits or so, for people."""
+    if not math.isfinite(value):
+        return "∞"
+    if 1000 <= value < 999_999.5:
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("e+0", "e").replace("e+", "e")
 
-    window:   L, tokens of training, under the scaling `trained`.
-    length:   n, tokens of the text.
-    scalings: name, kind (a scaling's type, or "trained") and scaling of each.
-    sliding:  attention windows of the layers, a pattern that repeats; None: all the text.
+
+@dataclass(frozen=True)
+class Model:
+    """Rotary layers and their training; of a bare geometry one layer, trained without scaling.
+
+    window:  L, tokens of the last stage, under the scaling `trained`.
+    stages:  the scaling of each.
+    sliding: attention windows of the layers, a pattern that repeats; None: all the text.
     """
 
-    title: str
+    name: str
     layers: RotaryLayers
     window: int
-    length: int
-    scalings: tuple[tuple[str, str, Scaling], ...]
-    trained: Scaling = NoScaling()
+    stages: tuple[Scaling, ...] = (NoScaling(),)
     sliding: tuple[int | None, ...] = (None,)
 
+    @classmethod
+    def of(cls, asked: Asked, training: Config | None) -> "Model":
+        """What `read` found."""
+        if training is None:
+            geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
+            return cls("", RotaryLayers(geometry), asked.train_length)
+        stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
+        window = training.stages[-1].seq_len
+        layers, sliding = training.rotary_layers, training.sliding_windows
+        return cls(training.name, layers, window, stages, sliding)
 
-def subject(asked: Asked, training: Config | None, length: int | None = None) -> Subject:
-    """The layers and scalings to show; length: of the text, where none was asked for."""
-    if training is None:
-        geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
-        return _subject(asked, RotaryLayers(geometry), asked.train_length, length)
-    last = len(training.stages) - 1
-    return _subject(
-        asked,
-        training.rotary_layers,
-        training.stages[last].seq_len,
-        length,
-        name=training.name,
-        trained=training.stage_scaling(last),
-        sliding=training.sliding_windows,
-        stages=None
-        if "scalings" in asked.model_fields_set
-        else [training.stage_scaling(stage) for stage in range(last + 1)],
+    @property
+    def trained(self) -> Scaling:
+        """The last stage's scaling."""
+        return self.stages[-1]
+
+    def title(self) -> str:
+        """The model in a line."""
+        bases = dict.fromkeys(
+            number(geometry.base) for geometry, _ in self.layers.each(NoScaling())
+        )
+        name = f"{self.name}: " if self.name else ""
+        scaling = "" if self.trained.type == "none" else f" with {_label(self.trained)}"
+        return (
+            f"{name}d {self.layers.geometry.rotary_dim}, base {' and '.join(bases)}, "
+            f"trained at {self.window:,} tokens{scaling}"
+        )
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One scaling, in layers that are alike. kind: its type, or "trained": what colours it."""
+
+    name: str
+    kind: str
+    scaling: Scaling
+    geometry: RotaryGeometry
+    pairs: Pairs
+
+
+def curves(model: Model, asked: Asked, length: int) -> list[Curve]:
+    """Of every scaling asked for, or of the model's stages; one for each kind of layer.
+
+    length: n. Layers with a scaling of their own are shown once: it holds whatever the others have.
+    """
+    made: dict[str, Curve] = {}
+    for name, kind, scaling in _wanted(model, asked, length):
+        try:
+            alike = _layers_alike(model, scaling)
+            for numbers in alike:
+                curve = _curve(model, name, kind, scaling, numbers, length)
+                if len(alike) > 1:
+                    curve = replace(curve, name=f"{curve.name} ({_numbers(numbers)})")
+                made[curve.name] = curve
+        except ValueError as error:  # names a setting of the scaling, or of the geometry
+            raise UserError(f"scalings: {name}: {error}") from None
+    return list(made.values())
+
+
+def check_curves(count: int) -> None:
+    """UserError where there are none, or more than a figure tells apart."""
+    if count == 0:
+        raise UserError("scalings: give at least one")
+    if count > MOST_CURVES:
+        raise UserError(
+            f"{count} curves are asked for, counting each kind of layer; a figure tells "
+            f"{MOST_CURVES} apart"
+        )
+
+
+def _wanted(model: Model, asked: Asked, length: int) -> list[tuple[str, str, Scaling]]:
+    """Name, kind and scaling."""
+    if model.name and "scalings" not in asked.model_fields_set:
+        earlier = {
+            f"stage {number}: {_label(scaling)}": scaling
+            for number, scaling in enumerate(model.stages)
+            if scaling not in (*model.stages[:number], model.trained)
+        }
+        stages = [(name, scaling.type, scaling) for name, scaling in earlier.items()]
+        return [*stages, ("trained", "trained", model.trained)]
+    wanted = []
+    for entry in asked.scalings:
+        try:
+            scaling = entry.at(length, model.window, model.trained)
+        except ValidationError as error:  # what auto stands for does not fit its other settings
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise UserError(f"scalings: {entry.label}: {message}") from None
+        wanted.append((entry.label, entry.type, scaling))
+    return wanted
+
+
+def _layers_alike(model: Model, scaling: Scaling) -> list[list[int]]:
+    """Numbers of the layers that share all that a curve is made of."""
+    alike: dict[Any, list[int]] = {}
+    for layer in range(model.layers.count):
+        geometry, own = model.layers.of(layer, scaling)
+        _, trained = model.layers.of(layer, model.trained)
+        settings = own.model_dump_json(), trained.model_dump_json()
+        key = geometry, *settings, _of_its_own(model, layer), _sliding(model, layer)
+        alike.setdefault(key, []).append(layer)
+    return list(alike.values())
+
+
+def _curve(
+    model: Model, name: str, kind: str, scaling: Scaling, numbers: Sequence[int], length: int
+) -> Curve:
+    layer = numbers[0]
+    geometry, own = model.layers.of(layer, scaling)
+    _, trained = model.layers.of(layer, model.trained)
+    if _of_its_own(model, layer):
+        name, kind = _label(own), own.type
+    # a query of a sliding window reads that far and no farther, in training and after it
+    reach = _sliding(model, layer) or max(length, model.window)
+    inv_freq, m = effective(own, geometry, length)
+    pairs = Pairs(
+        theta=geometry.inv_freq(),
+        inv_freq=inv_freq,
+        m=m,
+        trained=effective(trained, geometry, model.window)[0],
+        window=min(model.window, reach),
+        length=min(length, reach),
     )
+    return Curve(name, kind, own, geometry, pairs)
 
 
-def _subject(
-    asked: Asked,
-    layers: RotaryLayers,
-    window: int,
-    length: int | None,
-    name: str = "",
-    trained: Scaling = NoScaling(),
-    sliding: tuple[int | None, ...] = (None,),
-    stages: Sequence[Scaling] | None = None,
-) -> Subject:
-    length = asked.length or length or 4 * window
-    scalings: list[tuple[str, str, Scaling]] = []
-    if stages is None:
-        for entry in asked.scalings:
-            with _named(entry.label):
-                scalings.append((entry.label, entry.type, entry.at(length, window, trained)))
-    else:
-        for number, scaling in enumerate(stages):
-            if scaling != trained and scaling not in stages[:number]:
-                scalings.append((f"stage {number}: {_label(scaling)}", scaling.type, scaling))
-        scalings.append(("trained", "trained", trained))
-    bases = dict.fromkeys(f"{geometry.base:,g}" for geometry, _ in layers.each(trained))
-    parts = [
-        *([name] if name else []),
-        f"d {layers.geometry.rotary_dim}, base {' and '.join(bases)}",
-        f"trained at {window:,} tokens"
-        + (f" with {_label(trained)}" if trained.type != "none" else ""),
-        f"a text of {length:,}",
-    ]
-    return Subject(", ".join(parts), layers, window, length, tuple(scalings), trained, sliding)
+def _of_its_own(model: Model, layer: int) -> bool:
+    pattern = model.layers.pattern
+    return pattern[layer % len(pattern)].scaling is not None
+
+
+def _sliding(model: Model, layer: int) -> int | None:
+    return model.sliding[layer % len(model.sliding)]
+
+
+def _numbers(layers: Sequence[int]) -> str:
+    """The first few, which tell them from others: layers 0–2, 4–6, …"""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][-1] + 1:
+            runs[-1].append(layer)
+        else:
+            runs.append([layer])
+    shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
+    shown[2:] = ["…"] if len(shown) > 2 else []
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(shown)}"
 
 
 def _label(scaling: Scaling) -> str:

@@ -52,8 +52,11 @@ class SweepEntry(Frozen):
 
     @property
     def factor_label(self) -> str:
-        """The factor as given: a number, "auto", or "" where there is none."""
+        """The factor as given: a number, "auto", or "" where there is none but the default."""
         factor = getattr(self, "factor", None)
+        field = type(self).model_fields.get("factor")
+        if field is not None and factor == field.default:
+            return ""
         return factor if isinstance(factor, str) else "" if factor is None else f"{factor:g}"
 
     @property

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 H = 8
 
 
-def plain_attention(q, k, v, segment_ids=None):
+def plain_attention(q, k, v, segment_ids=None, window=None):
     """softmax(q·kᵀ/√H)·v, one query at a time."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
     batch, length, heads, width = q.shape
@@ -23,9 +23,9 @@ def plain_attention(q, k, v, segment_ids=None):
     out = np.zeros_like(q)
     for b in range(batch):
         for t in range(length):
-            seen = np.arange(t + 1)
+            seen = np.arange(0 if window is None else max(0, t + 1 - window), t + 1)
             if segment_ids is not None:
-                seen = seen[segment_ids[b, : t + 1] == segment_ids[b, t]]
+                seen = seen[segment_ids[b, seen] == segment_ids[b, t]]
             for n in range(heads):
                 logits = k[b, seen, n // group] @ q[b, t, n] / np.sqrt(width)
                 weights = np.exp(logits - logits.max())
@@ -44,7 +44,7 @@ def inputs(length, heads, kv_heads, batch=2, scale=1.0):
 
 @pytest.fixture(params=list(BACKENDS))
 def attention(request):
-    return jax.jit(BACKENDS[request.param])
+    return jax.jit(BACKENDS[request.param], static_argnums=4)
 
 
 # Lengths below a chunk, one chunk, a chunk and a bit, and more than 8 chunks of the least size.
@@ -58,6 +58,44 @@ def test_against_plain_attention(attention, length, heads, kv_heads, segments):
     out = attention(q, k, v, segment_ids)
     assert out.dtype == jnp.float32
     np.testing.assert_allclose(out, plain_attention(q, k, v, segment_ids), atol=2e-6)
+
+
+@pytest.mark.parametrize("window", [1, 3, 64, 129, 10_000])
+def test_a_sliding_window_against_plain_attention(attention, window):
+    q, k, v, segment_ids = inputs(300, 4, 2)  # three chunks
+    out = attention(q, k, v, segment_ids, window)
+    wanted = plain_attention(q, k, v, segment_ids, window)
+    np.testing.assert_allclose(out, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("window", [None, 1, 40, 200])
+def test_gradients_against_those_of_plain_attention(attention, window):
+    q, k, v, _ = inputs(300, 2, 1, batch=1)
+    direction = np.random.default_rng(3).standard_normal(q.shape).astype(np.float32)
+    distance = np.subtract.outer(np.arange(300), np.arange(300))
+    hidden = (distance < 0) | (distance >= (window or 300))
+
+    def plain(q, k, v):
+        logits = jnp.einsum("btnh,bskh->bnts", q, k) * np.float32(H**-0.5)
+        weights = jax.nn.softmax(jnp.where(hidden[None, None], -jnp.inf, logits), axis=-1)
+        return jnp.sum(jnp.einsum("bnts,bskh->btnh", weights, v) * direction)
+
+    def ours(q, k, v):
+        return jnp.sum(attention(q, k, v, None, window) * direction)
+
+    found, wanted = (jax.jit(jax.grad(f, argnums=(0, 1, 2)))(q, k, v) for f in (ours, plain))
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_a_sliding_window_computes_no_more_than_it_needs():
+    q, k, v, _ = inputs(4096, 1, 1, batch=1)
+    made = jax.make_jaxpr(lambda q, k, v: BACKENDS["xla"](q, k, v, None, 256))(q, k, v)
+    (call,) = made.eqns
+    program = call.params["call_jaxpr"]
+    found = [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "dot_general"]
+    # eight chunks of 512 rows, each with its own keys and 255 before
+    assert [keys for *_, keys in found[0::2]] == [512] + [767] * 7
 
 
 @pytest.mark.parametrize("length", [512, 601, 4001])

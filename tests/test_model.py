@@ -62,7 +62,9 @@ def turn(x, inv_freq, m, positions, layout):
     return out
 
 
-def reference_nll(config, layout, params, tokens, targets, positions, segment_ids, rotary):
+def reference_nll(
+    config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
+):
     """Llama's forward pass, one layer and one head after the other, in float64."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     inv_freq, remainder, m = (np.float64(leaf) for leaf in rotary.frequencies)
@@ -96,7 +98,9 @@ def reference_nll(config, layout, params, tokens, targets, positions, segment_id
         for head in range(heads):
             of_group = head // (heads // kv_heads)
             logits = q[:, :, head] @ k[:, :, of_group].swapaxes(1, 2) / np.sqrt(width)
-            logits = np.where(visible, logits, -np.inf)
+            window = windows[number % len(windows)] or length
+            near = np.subtract.outer(np.arange(length), np.arange(length)) < window
+            logits = np.where(visible & near, logits, -np.inf)
             p = np.exp(logits - logits.max(-1, keepdims=True))
             mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, of_group]
         x = x + mixed.reshape(batch, length, -1) @ weights["o_proj"]["kernel"]
@@ -218,6 +222,31 @@ def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
     config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
     inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
     assert_agrees(nll_of(config, *inputs), config, *inputs)
+
+
+@pytest.mark.parametrize(
+    ("layers", "windows", "remat"),
+    [
+        ("unrolled", (5, None), True),
+        ("scanned", (5, None), True),  # one repeat of two layers, and one layer left over
+        ("scanned", (5, None, 20), False),
+        ("scanned", (1,), False),
+    ],
+)
+def test_sliding_windows_by_layer(layers, windows, remat):
+    config = with_fields(FULL, layers=layers, remat=remat)
+    inputs = by_layer(8), POSITIONS, SEGMENTS
+    model = LanguageModel(config, V, "half", windows)
+    params = loud_params(model)
+    rotary, positions, segments = inputs
+
+    def loss(params):
+        return model.nll(params, *text(), positions, segments, rotary).sum()
+
+    found = jax.jit(model.nll)(params, *text(), positions, segments, rotary)
+    wanted = reference_nll(config, "half", params, *text(), positions, segments, rotary, windows)
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    assert all(np.isfinite(g).all() for g in jax.tree.leaves(jax.jit(jax.grad(loss))(params)))
 
 
 # Against itself

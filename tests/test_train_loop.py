@@ -328,3 +328,44 @@ def test_a_checkpoint_belongs_to_the_stage_it_was_made_in(tmp_path: Path) -> Non
 
 def test_stages_take_consecutive_steps(tmp_path: Path) -> None:
     assert [(s.begin, s.end) for s in stage_spans(config(tmp_path))] == [(0, 5), (5, 9)]
+
+
+def test_layers_that_differ_train_and_are_swept(tmp_path: Path) -> None:
+    """A local layer with its own base, a scaled one, one without positions; queries by position."""
+    from rope_jax.sweep_run import sweep_run
+    from rope_jax.sweep_schema import SweepConfig
+
+    scaling = {"type": "yarn", "factor": 2.0, "query_scale": {"type": "logn"}, "beta_slow": 0.1}
+    pattern = [
+        {"sliding_window": 4, "base": 100.0, "scaling": {"type": "none"}},
+        {},
+        {"scaling": {"type": "drope"}},
+    ]
+    config_ = config(
+        tmp_path,
+        model={
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+        },
+        rope={"train_length": 8, "scaling": scaling, "layer_pattern": pattern},
+        stages=[{"steps": 4, "seq_len": 16, "batch_size": 4}],
+    )
+    said = Console(file=io.StringIO(), width=300)
+    run = train(config_, said)
+    text = said.file.getvalue()
+    assert "layer 0: none, base 100" in text
+    assert "layer 1: yarn, base 10000" in text
+    assert "queries × 1 … 1.333 (logn)" in text  # ln 16 / ln 8
+    assert "layer 2: drope, base 10000: drope: no pair rotates" in text
+    sweep = SweepConfig(
+        lengths=(16,),
+        scalings=("trained", {"type": "pi", "factor": "auto"}),
+        max_documents=2,
+        resamples=20,
+    )
+    sweep_run(run, config_, sweep, said)
+    rows = (run.evals / "sweep" / "results.csv").read_text().splitlines()
+    assert len(rows) == 1 + 2
+    assert "1 compilations" in said.file.getvalue()

@@ -3,6 +3,8 @@
 Shapes: B batch, T length, V vocabulary.
 """
 
+import functools
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -15,7 +17,7 @@ from rope_jax.data.batches import Batch, training_batch
 from rope_jax.data.tokens import ByteTokenizer, TokenSplit
 from rope_jax.model import LanguageModel
 from rope_jax.optim import optimizer
-from rope_jax.rope import Rotary
+from rope_jax.rope import Rotary, parse_scaling
 from rope_jax.schema import Config
 from rope_jax.train_state import TrainState, bucket_edges, loss_sums, make_train_step
 
@@ -81,6 +83,32 @@ def test_golden_losses(split):
         losses.append(float(metrics["sums"].mean()))
     found = ", ".join(f"{loss:.8f}" for loss in losses)
     np.testing.assert_allclose(losses, GOLDEN_LOSSES, rtol=1e-5, err_msg=WHEN_TO_UPDATE + found)
+
+
+def test_query_scales_follow_a_documents_own_positions(split):
+    layers, batch = CONFIG.rotary_layers, batch_of(split)
+    scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
+    layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
+    assert batch.segment_ids.max() >= 1  # documents that begin inside a window
+    model = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size)
+    params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
+    scales = functools.partial(layers.query_scale, scaling)
+    frequencies = layers.frequencies(scaling)
+    by_batch = jax.jit(functools.partial(loss_sums, model, query_scales=scales))
+    found = by_batch(params, batch, Rotary.of(frequencies))
+    wanted = jax.jit(functools.partial(loss_sums, model))
+    given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
+    np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
+    # by the place in the window it would be another loss
+    by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
+    other = wanted(params, batch, Rotary(frequencies, by_place))
+    assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
+    # and the step that cuts its batch into parts takes the parts' own positions
+    transform = optimizer(CONFIG)
+    step = make_train_step(model, transform, 4, query_scales=scales)
+    state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
+    in_parts = step(state, batch, Rotary.of(frequencies))[1]["sums"]
+    np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
 
 
 # Gradients and sums, with a model small enough to differentiate by hand

@@ -4,6 +4,7 @@ All in float64 on the host, from frequencies to about 48 bits. Shapes: d rotary 
 distances.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,10 @@ _AT_ONCE = 2**14  # distances: a block of angles stays within megabytes
 def effective(
     scaling: Scaling, geometry: RotaryGeometry, seq_len: int | None = None
 ) -> tuple[Array, float]:
-    """θ' [d/2], radians a token, and m; seq_len as in `Scaling.frequencies`."""
+    """θ' [d/2], radians a token, and m; seq_len as in `Scaling.frequencies`.
+
+    As a model has them: what is below a float32's least, 1e-45, is 0.
+    """
     made = scaling.frequencies(geometry, seq_len)
     inv_freq = made.inv_freq.astype(np.float64) + made.inv_freq_remainder.astype(np.float64)
     return inv_freq, float(made.attention_factor)
@@ -136,15 +140,13 @@ def over_octaves(scores: Array) -> tuple[Array, Array]:
     return np.array([part.mean() for part in parts]), np.array([abs(part).max() for part in parts])
 
 
-def running(scores: Array, centres: NDArray[np.integer]) -> tuple[Array, Array, Array]:
-    """Mean, least and largest score within half an octave either side: distances Δ/√2 … Δ√2.
+def running(scores: Array, centres: NDArray[np.integer]) -> Array:
+    """Mean score within half an octave either side, distances Δ/√2 … Δ√2, by centre Δ.
 
     scores: at distances 0 … N−1; centres: Δ ≥ 1, with ⌊Δ√2⌋ below N. An octave averages out every
     pair that turns often within it, whatever its phase.
     """
-    parts = [scores[int(np.ceil(c / 2**0.5)) : int(c * 2**0.5) + 1] for c in centres]
-    return (
-        np.array([part.mean() for part in parts]),
-        np.array([part.min() for part in parts]),
-        np.array([part.max() for part in parts]),
+    half = 2**0.5
+    return np.array(
+        [scores[math.ceil(c / half) : math.floor(c * half) + 1].mean() for c in centres]
     )

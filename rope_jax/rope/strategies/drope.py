@@ -27,7 +27,7 @@ class DRoPEScaling(Scaling):
 
     @model_validator(mode="after")
     def _c_is_known(self) -> Self:
-        if self.factor > 1 and self.c is None:
+        if self.factor != 1 and self.c is None:  # in a sweep it may be auto, a text
             raise ValueError(
                 "c: drope needs it for a factor above 1; fit it to the model "
                 "(the paper has 0.412 and 0.103)"
