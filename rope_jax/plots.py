@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 
@@ -13,18 +13,35 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
-from rope_jax.evaluation.results import Row
+if TYPE_CHECKING:  # it brings in jax, which figures of frequencies do without
+    from rope_jax.evaluation.results import Row
 
-# Okabe and Ito's colours: told apart by colour-blind readers too. One a scaling type; types that
-# are not named here take the rest in turn.
+# Okabe and Ito's colours, then Tol's: told apart by colour-blind readers too. One a scaling type; a
+# dynamic one has its family's, and another marker.
 _COLOURS = {
     "trained": "#000000",
     "none": "#999999",
     "pi": "#E69F00",
+    "dynamic_pi": "#E69F00",
     "ntk": "#0072B2",
+    "dynamic_ntk": "#0072B2",
+    "mixed_base": "#56B4E9",
+    "abf": "#332288",
     "yarn": "#D55E00",
+    "dynamic_yarn": "#D55E00",
+    "ntk_by_parts": "#882255",
+    "llama3": "#009E73",
+    "longrope": "#CC79A7",
+    "p_rope": "#117733",
+    "cope": "#DDCC77",
+    "drope": "#AA4499",
+    "explicit": "#44AA99",
+    "resonance": "#661100",
 }
-_MORE_COLOURS = ("#009E73", "#CC79A7", "#56B4E9", "#F0E442")
+# Types that are not named here take these in turn.
+_MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
+# More bands than these would hide one another.
+_MOST_BANDS = 6
 _MARKERS = "os^Dv<>P"
 _TITLES = {
     "same_tokens": "the same tokens at every length",
@@ -34,7 +51,7 @@ _TITLES = {
 
 
 def curve(
-    path: Path, rows: Sequence[Row], *, window: int, truncation: float | None, title: str
+    path: Path, rows: Sequence["Row"], *, window: int, truncation: float | None, title: str
 ) -> None:
     """Perplexity over context length, log-log: a panel a protocol, a line a scaling.
 
@@ -45,7 +62,7 @@ def curve(
     figure, axes = plt.subplots(
         1,
         len(panels),
-        figsize=(1.5 + 5.2 * len(panels), 4.8),
+        figsize=(1.5 + 5.2 * len(panels), max(4.8, 1 + 0.24 * len({row.name for row in rows}))),
         sharey=True,
         squeeze=False,
         layout="constrained",
@@ -56,7 +73,8 @@ def curve(
     for axis, protocol in zip(axes[0], panels, strict=True):
         shown = [row for row in rows if row.protocol == protocol]
         for name in names:
-            _line(axis, name, styles[name], [row for row in shown if row.name == name])
+            of_name = [row for row in shown if row.name == name]
+            _line(axis, name, styles[name], of_name, band=len(names) <= _MOST_BANDS)
         _scales(axis, sorted({row.last_position for row in shown}), limits)
         _mark_window(axis, window)
         if truncation is not None and protocol == "same_tokens":
@@ -66,7 +84,7 @@ def curve(
     axes[0][0].set_ylabel("perplexity")
     figure.suptitle(title, fontsize=11)
     handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=150)
     plt.close(figure)
@@ -80,41 +98,43 @@ def colours(kinds: Iterable[str]) -> dict[str, str]:
     return _COLOURS | more
 
 
-def _styles(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
-    """By curve: colour by type, dashes for a fixed factor, a marker for each curve of a type."""
+def _styles(rows: Sequence["Row"]) -> dict[str, dict[str, Any]]:
+    """By curve: colour by type, dashes for a fixed factor, a marker for each of one colour."""
     last = {row.name: row for row in rows}
     kinds = {name: name if name == "trained" else row.scaling for name, row in last.items()}
     by_kind = colours(kinds.values())
     seen: dict[str, int] = {}
     styles = {}
     for name, kind in kinds.items():
-        nth = seen[kind] = seen.get(kind, -1) + 1
-        fixed = last[name].factor is not None and not last[name].auto and kind != "trained"
+        colour = by_kind[kind]
+        nth = seen[colour] = seen.get(colour, -1) + 1
+        fixed = (last[name].factor or 1) > 1 and not last[name].auto and kind != "trained"
         styles[name] = {
-            "color": by_kind[kind],
+            "color": colour,
             "linestyle": "--" if fixed else "-",
             "marker": _MARKERS[nth % len(_MARKERS)],
         }
     return styles
 
 
-def _line(axis: Axes, name: str, style: dict[str, Any], rows: Sequence[Row]) -> None:
+def _line(axis: Axes, name: str, style: dict[str, Any], rows: Sequence["Row"], band: bool) -> None:
     if not rows:
         return
     x = [row.last_position for row in rows]
     middle, low, high = _perplexity(rows)
     axis.plot(x, middle, ms=3.5, label=name, **style)
-    axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    if band:
+        axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _perplexity(rows: Sequence[Row]) -> np.ndarray:
+def _perplexity(rows: Sequence["Row"]) -> np.ndarray:
     """[3, rows]: perplexity and the ends of its interval; inf where it is too large to say."""
     nll = np.array([(row.nll, row.ci_low, row.ci_high) for row in rows]).T
     with np.errstate(over="ignore"):
         return np.exp(nll)
 
 
-def _limits(rows: Sequence[Row], truncation: float | None) -> tuple[float, float]:
+def _limits(rows: Sequence["Row"], truncation: float | None) -> tuple[float, float]:
     """The same for all panels; what is infinite leaves the page and takes nothing along."""
     values = np.append(_perplexity(rows), np.nan if truncation is None else np.exp(truncation))
     finite = values[np.isfinite(values)]

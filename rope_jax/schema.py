@@ -392,21 +392,13 @@ class Config(Frozen):
                 for place, strategy in _strategies(key, scaling):
                     try:
                         one = strategy.for_layer(layer, layers)
-                        self._scaling_fits(geometry, one, self.stages[stage].seq_len)
+                        one.check(geometry, self.stages[stage].seq_len, self.model.heads_width)
+                        one.query_scale_at(geometry, np.arange(1))
                     except ValueError as error:  # begins with a key of the geometry or strategy
                         section = sections.get(str(error).partition(":")[0], place)
                         raise ValueError(f"{section}.{error}") from None
                 if scaling.for_layer(layer, layers) == scaling:
                     break  # the other layers of this element are like this one
-
-    def _scaling_fits(self, geometry: RotaryGeometry, scaling: Scaling, length: int) -> None:
-        if scaling.needs_whole_head and geometry.rotary_dim != self.model.heads_width:
-            raise ValueError(
-                f"type: {scaling.type} works on whole heads; rope.rotary_dim "
-                f"{geometry.rotary_dim} is not head_dim {self.model.heads_width}"
-            )
-        scaling.check_it_does_something(geometry, length)
-        scaling.query_scale_at(geometry, np.arange(1))
 
     def _scaling_key(self, stage: int) -> str:
         """Where `stage_scaling` was given."""
@@ -426,7 +418,9 @@ class Config(Frozen):
     def rotary_layers(self) -> RotaryLayers:
         """The rotary embedding of every layer."""
         own = tuple(LayerOverride(e.base, e.scaling) for e in self.rope.layer_pattern)
-        return RotaryLayers(self.geometry, self.model.num_hidden_layers, own or (LayerOverride(),))
+        pattern = own or (LayerOverride(),)
+        head_dim = self.model.heads_width
+        return RotaryLayers(self.geometry, self.model.num_hidden_layers, pattern, head_dim)
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:

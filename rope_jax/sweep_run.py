@@ -96,9 +96,8 @@ def _sweep(
     tables(console, table, about)
     if "same_tokens" in config.protocols and not result.baseline:
         console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
-    console.print(
-        f"{result.compilations} compilations; figure: {folder / 'curve.png'}", highlight=False
-    )
+    compiled = f"{result.compilations} compilation{'s' * (result.compilations != 1)}"
+    console.print(f"{compiled}; figure: {folder / 'curve.png'}", highlight=False)
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""Write what is derived: JSON schemas, the README's scalings and demo table, docs/bad-input.md.
+"""Write what is derived: JSON schemas, the tables of scalings, the demo's, docs/bad-input.md.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit status 1 where a file is stale; changes nothing
@@ -15,12 +15,14 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
-from rope_jax.rope import STRATEGIES
+from rope_jax.rope import QUERY_SCALES, STRATEGIES
+from rope_jax.rope.hf import HF_FORMS
 from rope_jax.schema import Config
 from rope_jax.sweep_schema import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+SCALINGS = ROOT / "docs/scalings.md"
 BAD_INPUT = """\
 # What wrong input is answered
 
@@ -48,12 +50,33 @@ def json_schema(model: type[BaseModel]) -> str:
 
 
 def scalings_table() -> str:
-    """Each strategy's type, the first line of its docstring, its settings and its source."""
-    lines = ["| `type` | what it does | settings | source |", "|---|---|---|---|"]
+    """Each strategy's type, its docstring's first line, whether it follows the length, source."""
+    lines = ["| `type` | what it does | follows the length | source |", "|---|---|---|---|"]
     for name, strategy in STRATEGIES.items():
         about = (strategy.__doc__ or "").splitlines()[0]
-        settings = ", ".join(f"`{field}`" for field in strategy.model_fields if field != "type")
-        lines.append(f"| `{name}` | {about} | {settings} | {strategy.source} |")
+        follows = "no"
+        if "length_dependent" in vars(strategy):
+            follows = vars(strategy)["length_dependent"].__doc__
+        lines.append(f"| `{name}` | {about} | {follows} | {strategy.source} |")
+    return "\n".join(lines) + "\n"
+
+
+def settings_table() -> str:
+    """Each strategy's settings, and what Hugging Face's config calls it."""
+    lines = ["| `type` | settings | in Hugging Face's config |", "|---|---|---|"]
+    for name, strategy in STRATEGIES.items():
+        own = [field for field in strategy.model_fields if field not in ("type", "query_scale")]
+        settings = ", ".join(f"`{field}`" for field in own)
+        lines.append(f"| `{name}` | {settings} | {HF_FORMS[name] or '–'} |")
+    return "\n".join(lines) + "\n"
+
+
+def query_scales_table() -> str:
+    """Each query scale's type, formula and source."""
+    lines = ["| `type` | factor on a query at position p | source |", "|---|---|---|"]
+    for name, scale in QUERY_SCALES.items():
+        about = (scale.__doc__ or "").splitlines()[0]
+        lines.append(f"| `{name}` | {about} | {scale.source} |")
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +127,7 @@ def between(text: str, name: str, content: str) -> str:
     """`text` with what stands between the markers of a part replaced."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
     if not pattern.search(text):
-        sys.exit(f"{README.name}: has no part marked {name}")
+        sys.exit(f"no part marked {name}")
     return pattern.sub(lambda found: found[1] + content + found[2], text)
 
 
@@ -112,7 +135,10 @@ def generated() -> dict[Path, str]:
     """Every derived file and what it should hold."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
+    scalings = between(SCALINGS.read_text(encoding="utf-8"), "settings", settings_table())
+    scalings = between(scalings, "query scales", query_scales_table())
     return {
+        SCALINGS: scalings,
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
         README: readme,

@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import numpy as np
+import yaml
 
-from rope_jax.rope import RotaryGeometry
+from rope_jax.rope import RotaryGeometry, parse_scaling
+from rope_jax.schema import Config
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -16,13 +18,39 @@ def code(containing: str) -> str:
 
 
 def test_the_scaling_that_the_readme_adds() -> None:
-    names: dict = {}
+    """With the test that stands below it."""
+    names: dict = {"RotaryGeometry": RotaryGeometry}
     exec(code("class HalfScaling"), names)
-    geometry = RotaryGeometry(rotary_dim=8)
-    frequencies = names["HalfScaling"](factor=4).frequencies(geometry)
-    theta = geometry.inv_freq()
-    np.testing.assert_allclose(frequencies.inv_freq, theta / [1, 1, 4, 4], rtol=1e-6)
-    assert frequencies.attention_factor == 1
+    names["parse_scaling"] = names["HalfScaling"].model_validate
+
+    def assert_golden(frequencies, golden) -> None:
+        np.testing.assert_allclose(frequencies.inv_freq, list(golden.values()), rtol=1e-6)
+
+    names["assert_golden"] = assert_golden
+    exec(code("def test_half_golden"), names)
+    names["test_half_golden"]()
+
+
+def test_the_examples_of_docs_scalings() -> None:
+    text = (Path(__file__).parents[1] / "docs/scalings.md").read_text(encoding="utf-8")
+    module, functions, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict = {}
+    exec(module + functions, names)
+    assert names["q"].shape == (2, 100, 8, 64)
+    assert names["k"].shape == (2, 100, 2, 64)
+    # the layers' YAML is a config
+    layers = next(b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pattern" in b)
+    raw = yaml.safe_load(layers) | {"name": "x", "model": {"num_hidden_layers": 8}}
+    config = Config.model_validate(
+        raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
+    )
+    assert config.sliding_windows == (1024, 1024, 1024, None, 1024, 1024, 1024, None)
+    kinds = [config.rotary_layers.of(i, config.rope.scaling)[1].type for i in range(8)]
+    assert kinds == ["none"] * 3 + ["yarn"] + ["none"] * 3 + ["drope"]
+    # every setting of every explicit example parses
+    for line in re.findall(r"scaling: (\{type: explicit.*?\})(?: |$)", text, re.MULTILINE):
+        if "path" not in line:
+            parse_scaling(yaml.safe_load(line))
 
 
 def test_the_model_that_the_readme_sweeps(capsys) -> None:

@@ -368,4 +368,4 @@ def test_layers_that_differ_train_and_are_swept(tmp_path: Path) -> None:
     sweep_run(run, config_, sweep, said)
     rows = (run.evals / "sweep" / "results.csv").read_text().splitlines()
     assert len(rows) == 1 + 2
-    assert "1 compilations" in said.file.getvalue()
+    assert "1 compilation;" in said.file.getvalue()

@@ -275,7 +275,6 @@ class _Sweep:
         for entry in self.config.scalings:
             scaling = entry.at(self.lengths[-1], self.window, self.trained)
             try:
-                for geometry, own in self.layers.each(scaling):
-                    own.check_it_does_something(geometry, self.lengths[-1])
+                self.layers.check(scaling, self.lengths[-1])
             except ValueError as error:
                 raise UserError(f"scalings: {entry.label}: {error}") from None

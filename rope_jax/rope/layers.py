@@ -31,11 +31,13 @@ class RotaryLayers:
     count:    L, how many layers there are.
     pattern:  a short one repeats. Every fourth layer without positions:
               (LayerOverride(),) * 3 + (LayerOverride(scaling=DRoPEScaling()),)
+    head_dim: the heads' width, where it is known: `check` then knows partial rotary.
     """
 
     geometry: RotaryGeometry
     count: int = 1
     pattern: tuple[LayerOverride, ...] = (LayerOverride(),)
+    head_dim: int | None = None
 
     def of(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
         """One layer's geometry and scaling, where `scaling` is in force for the others."""
@@ -47,6 +49,12 @@ class RotaryLayers:
         """Of all L layers; of one, where all are alike."""
         layers = [self.of(layer, scaling) for layer in range(self.count)]
         return layers[:1] if all(layer == layers[0] for layer in layers) else layers
+
+    def check(self, scaling: Scaling, seq_len: Any = None) -> None:
+        """ValueError, as `Scaling.check`, for any layer."""
+        for geometry, own in self.each(scaling):
+            own.check(geometry, seq_len, self.head_dim)
+            own.query_scale_at(geometry, np.arange(1))
 
     def frequencies(self, scaling: Scaling, seq_len: Any = None) -> Frequencies:
         """Leaves with axes [L|1, B|1] in front; B where seq_len has one length a row."""

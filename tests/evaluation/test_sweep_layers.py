@@ -81,6 +81,15 @@ def test_one_entry_by_layer_makes_one_shape_of_all():
         run(["trained", explicit], RotaryLayers(GEOMETRY, 2))
 
 
+def test_what_works_on_whole_heads_is_refused_on_a_part():
+    layers = RotaryLayers(GEOMETRY, 3, head_dim=16)
+    for entry in ({"type": "p_rope", "p": 0.5}, {"type": "drope", "factor": 2, "c": 0.5}):
+        with pytest.raises(
+            UserError, match=r"works on whole heads; rotary_dim 8 is not head_dim 16"
+        ):
+            run(["trained", entry], layers)
+
+
 def test_queries_are_scaled_by_position_without_another_compilation():
     logn = {"type": "none", "query_scale": {"type": "logn"}, "name": "logn"}
     result, found = run(["trained", logn], RotaryLayers(GEOMETRY, 3))

@@ -700,12 +700,12 @@ def test_a_strategy_that_needs_a_length_says_so(name):
 def test_a_factor_that_changes_nothing_is_refused():
     idle = scaling("ntk_by_parts", beta_slow=0.01, beta_fast=0.02)
     with pytest.raises(ValueError, match=r"^factor: 8 changes no frequency at train_length 4096"):
-        idle.check_it_does_something(RotaryGeometry(64, 1e4, 4096))
+        idle.check(RotaryGeometry(64, 1e4, 4096))
     inner = {"type": "resonance", "inner": idle.model_dump()}
     with pytest.raises(ValueError, match=r"^factor: 8 changes no frequency"):
-        parse_scaling(inner).check_it_does_something(RotaryGeometry(64, 1e4, 4096))
+        parse_scaling(inner).check(RotaryGeometry(64, 1e4, 4096))
     for name in SETTINGS:
-        scaling(name, pairs=32).check_it_does_something(RotaryGeometry(64, 1e4, 4096), 10**5)
+        scaling(name, pairs=32).check(RotaryGeometry(64, 1e4, 4096), 10**5)
 
 
 def test_yarn_needs_a_base_above_1():

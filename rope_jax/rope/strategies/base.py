@@ -34,7 +34,10 @@ class Scaling(BaseModel):
 
     @property
     def length_dependent(self) -> bool:
-        """Whether a longer text changes the rotation of every key already in it."""
+        """Whether a longer text changes the rotation of every key already in it.
+
+        One that may says when in its own docstring: that is its line in every list.
+        """
         return False
 
     @property
@@ -89,11 +92,20 @@ class Scaling(BaseModel):
         """
         return self.scaled(geometry)
 
-    def check_it_does_something(self, geometry: RotaryGeometry, seq_len: Any = None) -> None:
-        """ValueError where a factor above 1 leaves frequencies and m as without any scaling.
+    def check(
+        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+    ) -> None:
+        """ValueError where this has no formula, does nothing, or is not what it says.
 
-        A scaling that silently does nothing is this field's commonest bug.
+        Nothing: a factor above 1 that leaves frequencies and m as without any scaling; that it
+        does so silently is this field's commonest bug. head_dim: of the model, where it is known;
+        some strategies are themselves only where rotary_dim is all of it.
         """
+        if self.needs_whole_head and head_dim not in (None, geometry.rotary_dim):
+            raise ValueError(
+                f"type: {self.type} works on whole heads; rotary_dim {geometry.rotary_dim} is not "
+                f"head_dim {head_dim}"
+            )
         made = self.frequencies(geometry, seq_len)
         factor = getattr(self, "factor", None) or 1.0
         # one that depends on the length does nothing at short ones

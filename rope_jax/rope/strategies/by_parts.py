@@ -162,6 +162,7 @@ class DynamicYaRNScaling(ByParts):
 
     @property
     def length_dependent(self) -> bool:
+        """yes"""
         return True
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:

@@ -39,6 +39,7 @@ class LongRoPEScaling(Scaling):
 
     @property
     def length_dependent(self) -> bool:
+        """at L, unless the lists are equal"""
         return self.short_factor != self.long_factor
 
     def m(self, geometry: RotaryGeometry) -> float:

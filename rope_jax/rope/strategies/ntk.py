@@ -47,6 +47,7 @@ class DynamicNTKScaling(Scaling):
 
     @property
     def length_dependent(self) -> bool:
+        """yes"""
         return True
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:

@@ -27,6 +27,7 @@ class DynamicPIScaling(Scaling):
 
     @property
     def length_dependent(self) -> bool:
+        """yes"""
         return True
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:

@@ -36,6 +36,7 @@ class ResonanceScaling(Scaling):
 
     @property
     def length_dependent(self) -> bool:
+        """as inner"""
         return self.inner.length_dependent
 
     @property
@@ -50,9 +51,11 @@ class ResonanceScaling(Scaling):
         inv_freq, m = self.inner.scaled_at(geometry, length, xp)
         return _whole_wavelengths(inv_freq, xp), m
 
-    def check_it_does_something(self, geometry: RotaryGeometry, seq_len: Any = None) -> None:
-        self.inner.check_it_does_something(geometry, seq_len)
-        super().check_it_does_something(geometry, seq_len)
+    def check(
+        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+    ) -> None:
+        self.inner.check(geometry, seq_len, head_dim)
+        super().check(geometry, seq_len, head_dim)
 
     def for_layer(self, layer: int, layers: int) -> "ResonanceScaling":
         return self.model_copy(update={"inner": self.inner.for_layer(layer, layers)})

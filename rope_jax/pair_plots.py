@@ -1,0 +1,270 @@
+"""Figures of scalings pair by pair, and of scores by distance."""
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from rope_jax.errors import UserError
+from rope_jax.plots import colours
+from rope_jax.rope import RotaryGeometry
+from rope_jax.rope.pairs import Array, log_decay, running
+from rope_jax.show_schema import Curve, number
+
+_DASHES = ("-", "--", ":", "-.")
+_LONGEST = 30  # characters of a name
+
+
+def scaling_figure(
+    path: Path, curves: Sequence[Curve], *, window: int, length: int, title: str
+) -> None:
+    """Wavelength, scale against none and unseen share by pair: a panel each, a line a curve.
+
+    window, length: L and n, marked among the wavelengths. A pair that stands still is drawn at ∞
+    and 0, on the panels' edges.
+    """
+    figure, axes = plt.subplots(
+        3, 1, figsize=(9.6, 9.2), sharex=True, height_ratios=(1.3, 1, 1), layout="constrained"
+    )
+    # thinner and thinner: those that coincide are seen beneath one another
+    widths = np.linspace(3.2, 1.4, len(curves)) if len(curves) > 1 else [1.8]
+    styles = [
+        {**style, "linewidth": width}
+        for style, width in zip(_styles([curve.kind for curve in curves]), widths, strict=True)
+    ]
+    wavelengths = [curve.pairs.wavelengths for curve in curves]
+    _log_panel(axes[0], styles, wavelengths, at_top=True, also=(window, length))
+    axes[0].set_ylabel("wavelength 2π/θ' (tokens)")
+    _mark_length(axes[0], window, f"window {window:,}", above=length < window)
+    if length != window:
+        _mark_length(axes[0], length, f"text {length:,}", above=length > window)
+    _log_panel(axes[1], styles, [c.pairs.scale for c in curves], at_top=False, also=(1,))
+    axes[1].set_ylabel("scale against none θ'/θ")
+    for curve, style in zip(curves, styles, strict=True):
+        axes[2].plot(curve.pairs.unseen, marker=".", markersize=4, **style)
+    axes[2].set_ylim(-0.03, 1.03)
+    axes[2].set_ylabel("unseen share of the circle")
+    axes[2].set_xlabel("pair, fastest first")
+    pairs = curves[0].pairs.theta.size
+    axes[2].set_xticks(np.arange(0, pairs, 2 ** max(0, round(math.log2(pairs / 8)))))
+    figure.align_ylabels()
+    for axis in axes:
+        axis.grid(True, which="major", color="0.92")
+        axis.spines[["top", "right"]].set_visible(False)
+    handles = axes[2].get_lines()
+    labels = [_shortened(curve.name) for curve in curves]
+    across = max(1, min(len(labels), 110 // (max(map(len, labels)) + 8)))
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=across, frameon=False, fontsize=9
+    )
+    _title(figure, title)
+    _save(figure, path)
+
+
+def decay_figure(
+    path: Path,
+    scores: Mapping[str, Array],
+    *,
+    kinds: Mapping[str, str],
+    unscaled: Mapping[str, RotaryGeometry],
+    title: str,
+) -> None:
+    """Scores over distance: a panel a curve, and their running means together in one more.
+
+    scores: at distances 0 … n−1, by curve. Each is in kinds (a scaling's type, or "trained") or in
+    unscaled, beside which `log_decay` is drawn and whose colours follow their order.
+    """
+    count = len(scores) + (len(scores) > 1)
+    columns = min((4, 3), key=lambda columns: -count % columns) if count > 4 else count
+    rows = math.ceil(count / columns)
+    figure, grid = plt.subplots(
+        rows,
+        columns,
+        figsize=(max(7, 1.2 + 3.1 * columns), max(5, 1.3 + 2.4 * rows)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    panels = list(grid.flat)
+    styles = _decay_styles(list(scores), kinds)
+    length = next(iter(scores.values())).size
+    together = panels[count - 1] if len(scores) > 1 else None
+    for axis, (name, score) in zip(panels, scores.items(), strict=False):
+        _decay_panel(axis, score, styles[name], unscaled.get(name))
+        axis.set_title(_shortened(name), fontsize=10, color=styles[name]["color"])
+        if together is not None:
+            centres = _centres(length)
+            together.plot(centres, running(score, centres), linewidth=1.6, **styles[name])
+    if together is not None:
+        together.set_title("the means together", fontsize=10)
+    for place, axis in enumerate(panels):
+        axis.set_visible(place < count)
+        _decay_axes(axis, length)
+        # where nothing is below it: the others' labels are those of the panel below
+        axis.tick_params(labelbottom=place + columns >= count)
+        if place + columns >= count:
+            axis.set_xlabel("distance Δ (tokens)", fontsize=9)
+    for row in grid:
+        row[0].set_ylabel("score")
+    _title(figure, title)
+    meanings = [Line2D([], [], color="0.4", alpha=0.5, linewidth=0.8)]
+    meanings += [Line2D([], [], color="0.4", linewidth=2)]
+    labels = ["score", "mean from Δ/√2 to Δ√2"]
+    if unscaled:
+        meanings += [Line2D([], [], color="black", linestyle=":", linewidth=1.3)]
+        labels += ["√d·(1 − (ln Δ + 0.577)/ln b)"]
+    figure.legend(meanings, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def _decay_panel(
+    axis: Axes, score: Array, style: dict[str, Any], geometry: RotaryGeometry | None
+) -> None:
+    """One curve, its running mean, and what the logarithm says of it."""
+    centres = _centres(score.size)
+    axis.plot(np.arange(1, score.size), score[1:], color=style["color"], alpha=0.4, linewidth=0.6)
+    axis.plot(centres, running(score, centres), color=style["color"], linewidth=2)
+    if geometry is not None and geometry.base > 1:
+        distances = np.geomspace(1, min(geometry.base, score.size - 1), 100)
+        expected = log_decay(geometry, distances)
+        axis.plot(distances, expected, color="black", linestyle=":", linewidth=1.3)
+
+
+def _decay_axes(axis: Axes, length: int) -> None:
+    axis.axhline(0, color="0.75", linewidth=0.8, zorder=0)
+    axis.set_xscale("log", base=2)
+    powers = np.arange(int(length - 1).bit_length())
+    step = math.ceil(powers.size / 6)
+    ticks = 2 ** powers[::step]
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    axis.minorticks_off()
+    axis.grid(True, which="major", color="0.92")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _decay_styles(names: Sequence[str], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """By curve: by type where it is of a scaling, else in order from dark to light."""
+    unscaled = [name for name in names if name not in kinds]
+    shades = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(unscaled)))
+    styles = _styles(list(kinds.values()))
+    by_kind = dict(zip(kinds, styles, strict=True))
+    by_shade = {name: {"color": shade} for name, shade in zip(unscaled, shades, strict=True)}
+    return {
+        name: {"color": style["color"], "linestyle": style.get("linestyle", "-")}
+        for name, style in (by_kind | by_shade).items()
+    }
+
+
+def _centres(length: int) -> NDArray[np.int64]:
+    """Distances, about evenly on the logarithm, half an octave inside the last."""
+    last = max(1, math.ceil(length / 2**0.5) - 1)
+    return np.unique(np.geomspace(1, last, 300).astype(np.int64))
+
+
+def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """Colour by kind, dashes for each further curve of a colour."""
+    by_kind = colours(kinds)
+    seen: dict[str, int] = {}
+    styles: list[dict[str, Any]] = []
+    for kind in kinds:
+        colour = by_kind[kind]
+        nth = seen[colour] = seen.get(colour, -1) + 1
+        styles.append({"color": colour, "linestyle": _DASHES[nth % len(_DASHES)]})
+    return styles
+
+
+def _log_panel(
+    axis: Axes,
+    styles: Sequence[dict[str, Any]],
+    values: Sequence[Array],
+    *,
+    at_top: bool,
+    also: Sequence[float],
+) -> None:
+    """A line a curve on a logarithmic axis; what has no place on it (0, ∞) along one edge."""
+    known = np.concatenate([*values, np.array(also, np.float64)])
+    known = known[(known > 0) & np.isfinite(known)]
+    still = [~np.isfinite(value) | (value == 0) for value in values]
+    for nth, (value, style) in enumerate(zip(values, styles, strict=True)):
+        axis.plot(np.where(still[nth], np.nan, value), marker=".", markersize=4, **style)
+    axis.set_yscale("log")
+    decades = max(np.log10(known.max() / known.min()), 0.3)
+    below = decades * (0.04 if at_top or not np.any(still) else 0.16)
+    above = decades * (0.16 if at_top and np.any(still) else 0.04)
+    axis.set_ylim(known.min() / 10**below, known.max() * 10**above)
+    ticks = _powers(10 if at_top else 2, known.min(), known.max())  # factors: mostly of two
+    axis.set_yticks(ticks, [number(y) if y >= 1 else f"1/{number(1 / y)}" for y in ticks])
+    axis.minorticks_off()
+    middle = 0.96 if at_top else 0.04
+    shown = [nth for nth in range(len(values)) if still[nth].any()]
+    for place, nth in enumerate(shown):
+        pairs = np.flatnonzero(still[nth])
+        # a little apart, so that each is seen
+        height = middle + 0.03 * (place / (len(shown) - 1) - 0.5 if len(shown) > 1 else 0)
+        edge = axis.get_xaxis_transform()  # data along x, a share of the panel along y
+        style = {**styles[nth], "linestyle": "none"}
+        axis.plot(
+            pairs, np.full(pairs.size, height), marker=".", markersize=4, transform=edge, **style
+        )
+    if shown:
+        axis.annotate(
+            "∞" if at_top else "0",
+            (0, middle),
+            xycoords="axes fraction",
+            xytext=(-8, 0),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+        )
+
+
+def _powers(base: float, low: float, high: float) -> Array:
+    """base^k from low to high, at most ten, evenly spaced."""
+    first = math.ceil(math.log(low, base) - 1e-6)
+    last = math.floor(math.log(high, base) + 1e-6)
+    powers = np.arange(first, last + 1, max(1, math.ceil((last - first + 1) / 10)))
+    return np.power(base, powers, dtype=np.float64)
+
+
+def _mark_length(axis: Axes, length: int, label: str, *, above: bool) -> None:
+    axis.axhline(length, color="0.6", linewidth=1, zorder=0)
+    axis.annotate(
+        label,
+        (1, length),
+        xycoords=("axes fraction", "data"),
+        xytext=(3, 0),
+        textcoords="offset points",
+        va="bottom" if above else "top",
+        fontsize=8,
+        color="0.35",
+    )
+
+
+def _title(figure: Figure, title: str) -> None:
+    figure.suptitle(textwrap.fill(title, int(11 * figure.get_figwidth())), fontsize=11)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """The whole file or none of it."""
+    temporary = path.with_name(f"{path.stem}.tmp{path.suffix}")
+    try:
+        figure.savefig(temporary, dpi=150)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise UserError(f"output: {path} cannot be written ({error.strerror or error})") from None
+    finally:
+        plt.close(figure)
