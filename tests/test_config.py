@@ -1,27 +1,86 @@
 """From YAML and overrides to a validated config and back; and what bad input is told."""
 
 import copy
+import json
 import re
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from rope_jax.config import dump, fields, load, validate
 from rope_jax.errors import UserError
-from rope_jax.rope.strategies import NoScaling, NTKScaling, PIScaling, YaRNScaling
+from rope_jax.rope import (
+    QUERY_SCALES,
+    STRATEGIES,
+    LayerOverride,
+    RotaryGeometry,
+    RotaryLayers,
+    parse_scaling,
+)
+from rope_jax.rope.strategies import (
+    ABFScaling,
+    DRoPEScaling,
+    ExplicitScaling,
+    NoScaling,
+    NTKScaling,
+    PIScaling,
+    ResonanceScaling,
+    YaRNScaling,
+)
 from rope_jax.schema import Config, StdlibData, TextData
 from rope_jax.sweep_schema import SweepConfig, SweepEntry
 
 CONFIGS = sorted(Path(__file__).parent.parent.glob("configs/*.yaml"))
 SWEEPS = sorted(Path(__file__).parent.parent.glob("configs/sweeps/*.yaml"))
 
+TYPES = ", ".join(STRATEGIES)
+# Those with a factor that is how many times longer the context becomes: a sweep's may be auto.
+EXTENDING = [
+    name
+    for name, strategy in STRATEGIES.items()
+    if "factor" in strategy.model_fields and name != "dynamic_ntk"
+]
+
 PLAIN = """\
 name: plain
 stages:
   - {steps: 200, seq_len: 128, batch_size: 16}
 """
+
+# What PLAIN's model of 4 layers, each with heads of 16 pairs, has to be told of a scaling beside
+# its factor. A new strategy without an example fails below.
+EXAMPLES = {
+    "none": {"query_scale": {"type": "logn"}},
+    "pi": {"query_scale": {"type": "llama4", "attn_scale": 0.2, "floor_scale": 64}},
+    "ntk": {"query_scale": {"type": "ministral", "beta": 0.3}},
+    "dynamic_ntk": {"factor": 3.0},
+    "dynamic_pi": {},
+    "ntk_by_parts": {"ramp": "rotations"},
+    "yarn": {"beta_fast": 16.0, "mscale": 0.7, "mscale_all_dim": 0.5},
+    "dynamic_yarn": {"attention_factor": 1.5, "truncate": False},
+    "longrope": {"short_factor": [1.0] * 16, "long_factor": [1 + n / 8 for n in range(16)]},
+    "llama3": {"low_freq_factor": 0.5},
+    "abf": {"base": 2e6},
+    "mixed_base": {"e": 0.5},
+    "p_rope": {"p": 0.25},
+    "cope": {"c": 5},
+    "drope": {"c": 0.103},
+    "explicit": {
+        "inv_freq": [[0.5**n / layer for n in range(16)] for layer in (1, 2, 3, 4)],
+        "attention_factor": [1.0, 1.25, 1.5, 2.0],
+    },
+    "resonance": {"inner": {"type": "llama3", "factor": 4.0}},
+}
+
+
+def example(kind, **settings):
+    """A scaling of this type as YAML says it; its factor, where it has one, is 2."""
+    factor = {"factor": 2.0} if kind in EXTENDING else {}
+    return {"type": kind} | factor | EXAMPLES[kind] | settings
+
 
 # Every section, both kinds of list, every union; no key left out.
 FULL = """\
@@ -49,8 +108,12 @@ rope:
   rotary_dim: 12
   train_length: 256
   layout: interleaved
-  scaling: {type: yarn, factor: 4.0, beta_fast: 16, beta_slow: 2, truncate: false,
-            attention_factor: 1.1}
+  scaling: {type: yarn, factor: 4.0, beta_fast: 16, beta_slow: 2, truncate: false, ramp: index,
+            attention_factor: 1.1, mscale: 0.0, mscale_all_dim: 0.5,
+            query_scale: {type: llama4, attn_scale: 0.2, floor_scale: 64}}
+  layer_pattern:
+    - {scaling: {type: abf, base: 1.0e+6, query_scale: null}, base: null, sliding_window: 32}
+    - {scaling: null, base: 1000.0, sliding_window: null}
 data:
   type: parquet
   files: {train: [a, b], test: [c]}
@@ -70,10 +133,11 @@ optim:
   eps: 1.0e-9
   clip_norm: 0.5
 stages:
-  - {steps: 20, seq_len: 64, batch_size: 4, grad_accumulation: 2, scaling: {type: none},
-     learning_rate: null}
+  - {steps: 20, seq_len: 64, batch_size: 4, grad_accumulation: 2, learning_rate: null,
+     scaling: {type: none, query_scale: null}}
   - {steps: 30, seq_len: 256, batch_size: 2, grad_accumulation: 1,
-     scaling: {type: pi, factor: 4.0}, learning_rate: 5.0e-5}
+     scaling: {type: pi, factor: 4.0, query_scale: {type: ministral, beta: 0.2}},
+     learning_rate: 5.0e-5}
 validation: {every_steps: 3, batches: 2}
 checkpoint: {every_steps: 4, keep: 1}
 mesh: {data: 2, fsdp: 3}
@@ -91,6 +155,8 @@ scalings:
   - {type: ntk, factor: 8}
   - {type: ntk, factor: 8, name: again}
   - {type: yarn, factor: 2.5, beta_fast: 64, truncate: false, attention_factor: 1.0}
+  - {type: resonance, inner: {type: ntk, factor: auto}, query_scale: {type: logn}}
+  - {type: longrope, factor: auto, short_factor: [1, 1], long_factor: [1, 2.5]}
 max_documents: 8
 max_blocks: 3
 targets: 10
@@ -137,9 +203,20 @@ def test_a_file_says_what_it_holds(read):
     config = read(FULL)
     assert yaml.safe_load(FULL) == config.model_dump(mode="json")
     assert config.rope.scaling == YaRNScaling(
-        factor=4, beta_fast=16, beta_slow=2, truncate=False, attention_factor=1.1
+        factor=4,
+        beta_fast=16,
+        beta_slow=2,
+        truncate=False,
+        attention_factor=1.1,
+        mscale=0,
+        mscale_all_dim=0.5,
+        query_scale=QUERY_SCALES["llama4"](attn_scale=0.2, floor_scale=64),
     )
-    assert [stage.scaling for stage in config.stages] == [NoScaling(), PIScaling(factor=4)]
+    ministral = QUERY_SCALES["ministral"](beta=0.2)
+    assert [stage.scaling for stage in config.stages] == [
+        NoScaling(),
+        PIScaling(factor=4, query_scale=ministral),
+    ]
 
 
 def test_what_is_left_out_has_its_default(read):
@@ -254,6 +331,115 @@ def test_interpolations_are_resolved(read):
     assert (config.rope.train_length, config.runs_dir) == (64, "other-runs")
 
 
+# Scalings of every type, and layers that differ
+
+
+def test_every_scaling_type_has_an_example():
+    assert set(EXAMPLES) == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("place", ["rope.scaling", "stages.0.scaling"])
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_scaling_of_every_type_is_read_and_dumped(read, kind, place):
+    config = read(PLAIN, f"{place}={json.dumps(example(kind))}")
+    made = config.rope.scaling if place == "rope.scaling" else config.stages[0].scaling
+    assert made == parse_scaling(example(kind))
+    for key, value in example(kind).items():
+        assert made.model_dump(mode="json")[key] == value or isinstance(value, dict)
+    again = read(dump(config))
+    assert again == config
+    assert dump(again) == dump(config)
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_sweeps_entry_of_every_type_is_read_and_dumped(read, kind):
+    sweep = read("{}", f"scalings=[{json.dumps(example(kind))}]", schema=SweepConfig)
+    assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(example(kind))
+    assert read(dump(sweep), schema=SweepConfig) == sweep
+
+
+@pytest.mark.parametrize(
+    ("here", "file"),
+    [
+        ({}, {"inv_freq": [0.5**n for n in range(16)]}),
+        ({}, {"factors": [[1 + n / layer for n in range(16)] for layer in (1, 2, 3, 4)]}),
+        ({}, {"factors": [2] * 16, "attention_factor": [1.1, 1.2, 1.3, 1.4]}),
+        ({"factors": [2] * 16}, {"attention_factor": 1.5}),
+    ],
+)
+def test_explicit_numbers_take_the_place_of_their_files_path(read, tmp_path, here, file):
+    path = tmp_path / "numbers.json"
+    path.write_text(json.dumps(file))
+    config = read(
+        PLAIN, f"rope.scaling={json.dumps({'type': 'explicit', 'path': str(path), **here})}"
+    )
+    assert config.rope.scaling == ExplicitScaling(**here, **file)
+    dumped = dump(config)
+    assert yaml.safe_load(dumped)["rope"]["scaling"].items() >= (here | file).items()
+    assert path.name not in dumped
+    path.unlink()
+    assert read(dumped) == config
+
+
+def test_a_pattern_says_what_layers_have_of_their_own(read):
+    text = PLAIN + (
+        "model: {num_hidden_layers: 5}\n"
+        "rope:\n"
+        "  base: 500.0\n"
+        "  rotary_dim: 16\n"
+        "  scaling: {type: pi, factor: 2}\n"
+        "  layer_pattern:\n"
+        "    - {sliding_window: 32, base: 100}\n"
+        "    - {scaling: {type: drope}}\n"
+        "    - {}\n"
+    )
+    config = read(text)
+    # of the layers that the pattern leaves as they are
+    assert config.geometry == RotaryGeometry(rotary_dim=16, base=500.0, train_length=128)
+    assert config.sliding_windows == (32, None, None)
+    layers = config.rotary_layers
+    pattern = (LayerOverride(base=100.0), LayerOverride(scaling=DRoPEScaling()), LayerOverride())
+    assert layers == RotaryLayers(config.geometry, 5, pattern, head_dim=32)
+    shared, own = PIScaling(factor=2), RotaryGeometry(16, 100.0, 128)
+    wanted = [(own, shared), (config.geometry, DRoPEScaling()), (config.geometry, shared)]
+    assert layers.each(config.stage_scaling(0)) == [*wanted, *wanted[:2]]
+
+
+def test_without_a_pattern_all_layers_are_alike(read):
+    config = read(PLAIN, "rope.scaling={type: ntk, factor: 2}")
+    assert config.sliding_windows == (None,)
+    assert config.rotary_layers.each(config.rope.scaling) == [
+        (RotaryGeometry(32, 10000.0, 128), NTKScaling(factor=2))
+    ]
+
+
+def test_a_layers_scaling_stays_in_every_stage_and_the_others_change(read):
+    config = read(
+        PLAIN,
+        "stages=[{steps: 200, seq_len: 64, batch_size: 1}, {steps: 9, seq_len: 128, batch_size: 1,"
+        " scaling: {type: yarn, factor: 2}}]",
+        "rope.layer_pattern=[{scaling: {type: abf}}, {}]",
+    )
+    assert config.geometry.train_length == 64  # the first stage's
+    for stage, shared in enumerate([NoScaling(), YaRNScaling(factor=2)]):
+        made = [scaling for _, scaling in config.rotary_layers.each(config.stage_scaling(stage))]
+        assert made == [ABFScaling(), shared] * 2
+
+
+def test_explicit_numbers_by_layer_reach_their_layers(read):
+    config = read(PLAIN, f"rope.scaling={json.dumps(example('explicit'))}")
+    made = [scaling for _, scaling in config.rotary_layers.each(config.rope.scaling)]
+    rows, m = EXAMPLES["explicit"]["inv_freq"], EXAMPLES["explicit"]["attention_factor"]
+    assert made == [
+        ExplicitScaling(inv_freq=row, attention_factor=own)
+        for row, own in zip(rows, m, strict=True)
+    ]
+
+
+def test_any_number_of_layers_is_checked_at_once(read):
+    assert read(PLAIN, "model.num_hidden_layers=2147483647").model.num_hidden_layers == 2**31 - 1
+
+
 # And back
 
 
@@ -360,12 +546,12 @@ TOP = (
         ("rope.scaling.type=pi", "rope.scaling.factor: is required and was not given"),
         (
             "rope.scaling.factor=2",
-            "rope.scaling.type: is required; it is one of none, pi, ntk, yarn",
+            f"rope.scaling.type: is required; it is one of {TYPES}",
         ),
         # which of a union
         (
             "rope.scaling.type=yran",
-            "rope.scaling.type: 'yran' is not one of none, pi, ntk, yarn; did you mean yarn?",
+            f"rope.scaling.type: 'yran' is not one of {TYPES}; did you mean yarn?",
         ),
         ("data.type=csv", "data.type: 'csv' is not one of stdlib, text, jsonl, parquet, hub"),
         # values that do not go together
@@ -409,6 +595,105 @@ TOP = (
 )
 def test_bad_keys_and_combinations(complaint, overrides, message):
     assert complaint(PLAIN, *overrides.split(" ")) == f"C.yaml: {message}"
+
+
+YARN = "{type: yarn, factor: 2}"
+BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        # the key is the one that was given: of the layer, of the stage, or of all
+        (["rope.base=1", f"rope.scaling={YARN}"], f"rope.base: {BASE_1}"),
+        (
+            ["rope.layer_pattern=[{}, {base: 1}]", f"stages.0.scaling={YARN}"],
+            f"rope.layer_pattern.1.base: {BASE_1}",
+        ),
+        (
+            ["rope.base=1", "rope.layer_pattern=[{}, {scaling: " + YARN + "}]"],
+            f"rope.base: {BASE_1}",
+        ),
+        (
+            ["rope.layer_pattern=[{}, {}, {scaling: {type: cope, c: 17}}]"],
+            "rope.layer_pattern.2.scaling.c: 17 ",
+        ),
+        (
+            [
+                "rope.layer_pattern=[{}, {scaling: {type: none}}]",
+                "stages.0.scaling={type: cope, c: 17}",
+            ],
+            "stages.0.scaling.c: 17 ",
+        ),
+        (
+            ["rope.scaling={type: resonance, inner: {type: cope, c: 17}}"],
+            "rope.scaling.inner.c: 17 ",
+        ),
+        (
+            ["rope.scaling={type: explicit, inv_freq: [[1], [1], [1]]}"],
+            "rope.scaling.inv_freq: 3 entries for 4 layers",
+        ),
+        (
+            ["model.num_hidden_layers=1", "rope.scaling={type: explicit, inv_freq: [[1, 1]]}"],
+            "rope.scaling.inv_freq: 2 numbers for the 16 pairs of rotary_dim 32",
+        ),
+        # what no layer has does nothing
+        (
+            ["rope.layer_pattern=[{scaling: {type: none}}]", "stages.0.scaling={type: cope}"],
+            "stages.0.scaling: no layer has it",
+        ),
+        (
+            ["rope.layer_pattern=[{scaling: {type: none}}]", "rope.scaling={type: cope}"],
+            "rope.scaling: no layer has it",
+        ),
+        (["rope.layer_pattern=[{}, {}, {}, {}, {}]"], "rope.layer_pattern: 5 elements, more than "),
+    ],
+)
+def test_what_does_not_fit_a_layer_is_named_where_it_was_given(complaint, overrides, message):
+    assert complaint(PLAIN, *overrides).startswith(f"C.yaml: {message}")
+
+
+def test_every_row_of_explicit_numbers_is_checked(complaint):
+    rows = [[1.0] * 16, [1.0] * 16, [1.0] * 16, [1.0] * 15]
+    message = complaint(PLAIN, f"rope.scaling={{type: explicit, factors: {rows}}}")
+    assert message.startswith("C.yaml: rope.scaling.factors: 15 numbers for the 16 pairs")
+
+
+def test_numbers_of_a_file_are_named_by_their_key(complaint, tmp_path):
+    path = tmp_path / "numbers.json"
+    override = f"rope.scaling={{type: explicit, path: {path}}}"
+    for content, message in [
+        ({"inv_freq": [1, "x"]}, "rope.scaling.inv_freq.1: should be a number, not 'x'"),
+        (
+            {"factors": [[1, 2], [1, 0]]},
+            "rope.scaling.factors.1.1: should be greater than 0, not 0",
+        ),
+        ({"factors": 3}, "rope.scaling.factors: should be a list, not 3"),
+    ]:
+        path.write_text(json.dumps(content))
+        assert complaint(PLAIN, override) == f"C.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("override", "right"),
+    [
+        ("rope.scaling={type: resonance, factor: 2}", "rope.scaling.inner.factor"),
+        ("rope.scaling={type: yarn, factor: 2, beta: 1}", "rope.scaling.query_scale.beta"),
+        ("rope.query_scale={type: logn}", "rope.scaling.query_scale"),
+        ("rope.layer_pattern=[{type: drope}]", "rope.layer_pattern.0.scaling.type"),
+        ("stages.0.factor=2", "stages.0.scaling.factor"),
+        ("steps=2", "stages.N.steps"),
+    ],
+)
+def test_a_key_that_belongs_one_section_deeper_is_told_where(complaint, override, right):
+    message = complaint(PLAIN, override)
+    assert f"unknown key; did you mean {right}?" in message
+
+
+def test_the_beginning_of_several_types_is_told_all_of_them(complaint):
+    # Hugging Face's name of dynamic_ntk, which is no more like it than like the others
+    message = complaint(PLAIN, "rope.scaling.type=dynamic")
+    assert message.endswith("; did you mean dynamic_ntk or dynamic_pi or dynamic_yarn?")
 
 
 @pytest.mark.parametrize(
@@ -673,33 +958,104 @@ def keys_by_json_schema(schema):
     return keys
 
 
+def row_of(key, rows):
+    """The row where a key is listed: its own, or that of the same union where it first stands."""
+    for place in (key[:end] for end, letter in enumerate(key) if letter == "."):
+        about = rows.get(f"{place}.type", ("", "", ""))[2]
+        if elsewhere := re.search(r"; keys as of ([\w.]+)", about):
+            if key == f"{place}.type":
+                break
+            return row_of(elsewhere[1] + key.removeprefix(place), rows)
+    return rows[key]
+
+
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
 def test_fields_lists_every_key_once_and_describes_it(schema):
-    rows = list(fields(schema))
-    listed = [key for key, *_ in rows]
-    assert len(listed) == len(set(listed))
+    rows = {key: row for key, *row in fields(schema)}
+    assert len(rows) == len(list(fields(schema)))
     keys = keys_by_json_schema(schema)
     assert len(keys) > 15
-    assert set(keys) <= set(listed)
-    for key, kind, default, about in rows:
+    for key, members in keys.items():
+        about = row_of(key, rows)[2]
+        if not key.endswith("type"):
+            # what each of the types that share the key says of it
+            assert all(each["description"] in about for each in members), key
+    for key, (kind, default, about) in rows.items():
         assert about, f"{key} has no description"
         if key not in keys:
             # Beside the keys that hold a value there are headings: of lists, and of sections.
             assert kind in ("list", "section")
             assert default == ""
-            assert any(other.startswith(key + ".") for other in listed)
-        elif not key.endswith("type"):
-            assert any(about.startswith(each["description"]) for each in keys[key])
+            assert any(other.startswith(key + ".") for other in rows)
+
+
+@pytest.mark.parametrize("schema", [Config, SweepConfig])
+def test_fields_list_a_union_again_only_by_naming_the_place(schema):
+    """No key of such a union has a row, and the place that is named has rows of its own."""
+    rows = {key: row for key, *row in fields(schema)}
+    seen = 0
+    for key, (kind, _, about) in rows.items():
+        if elsewhere := re.search(r"; keys as of ([\w.]+)", about):
+            section = key.removesuffix("type")
+            assert [other for other in rows if other.startswith(section)] == [key]
+            first = rows[f"{elsewhere[1]}.type"]
+            assert "; keys as of" not in first[2]
+            assert set(kind.split("|")) <= set(first[0].split("|"))
+            seen += 1
+    assert seen == {Config: 3, SweepConfig: 1}[schema]
+
+
+def test_fields_name_another_place_only_where_it_lists_every_type():
+    def kind(name, **annotations):
+        fields = {key: (value, Field(description=key)) for key, value in annotations.items()}
+        return create_model(name, type=(Literal[name], name), **fields)
+
+    def one_of(first, second):
+        return Annotated[first | second, Field(discriminator="type")]
+
+    a, b, c = (kind(name, **{f"key_{name}": int}) for name in "abc")
+    outer, other = kind("outer", part=one_of(a, b)), kind("other")
+    fields_of = {
+        "first": one_of(outer, other),
+        "again": one_of(b, a),  # listed inside a type of another union
+        "fewer": one_of(outer, other),
+        "overlap": one_of(b, c),  # of which that place lists one alone
+    }
+    schema = create_model("Schema", **{key: (value, ...) for key, value in fields_of.items()})
+    rows = {key: about for key, _, _, about in fields(schema)}
+    assert rows["again.type"].endswith("; keys as of first.part")
+    assert rows["fewer.type"].endswith("; keys as of first")
+    assert {key for key in rows if not key.endswith("type")} == {
+        "first.part.key_a",
+        "first.part.key_b",
+        "overlap.key_b",
+        "overlap.key_c",
+    }
 
 
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
 def test_fields_hide_no_types_default(schema):
     """Where types of a union have one key with several defaults, each is shown."""
-    rows = {key: f"{default} {about}" for key, _, default, about in fields(schema)}
+    rows = {key: row for key, *row in fields(schema)}
+    seen = 0
     for key, members in keys_by_json_schema(schema).items():
         defaults = {each["default"] for each in members if isinstance(each.get("default"), float)}
         for default in defaults:
-            assert str(default) in rows[key], f"{key} may be {defaults}"
+            _, shown, about = row_of(key, rows)
+            assert str(default) in f"{shown} {about}", f"{key} may be {defaults}"
+        seen += len(defaults)
+    assert seen > 20
+
+
+def test_fields_tell_types_that_share_a_key_apart():
+    rows = {key: row for key, *row in fields(Config)}
+    kind, default, about = rows["rope.scaling.factor"]
+    assert kind == "float; longrope: float or null"
+    assert default == "required; dynamic_ntk, p_rope, drope: 1.0; longrope: null; llama3: 8.0"
+    assert about.startswith("s, how many times longer the context becomes; dynamic_ntk: a, how ")
+    owners = [kind for kind in STRATEGIES if kind in (*EXTENDING, "dynamic_ntk")]
+    assert about.endswith(f" [{', '.join(owners)}]")
+    assert rows["rope.scaling.c"][0] == "int or null; drope: float or null"
 
 
 def test_fields_say_type_default_and_owner():
@@ -709,15 +1065,28 @@ def test_fields_say_type_default_and_owner():
     assert rows["model.tie_word_embeddings"][:2] == ["bool", "true"]
     assert rows["model.dtype"][:2] == ["float32|bfloat16", "float32"]
     assert rows["rope.base"][:2] == ["float", "10000.0"]
-    assert rows["rope.scaling.type"][:2] == ["none|pi|ntk|yarn", "none"]
-    assert rows["rope.scaling.beta_fast"][2].endswith(" [yarn]")
-    assert rows["rope.scaling.factor"][2].endswith(" [pi, ntk, yarn]")
+    assert rows["rope.scaling.type"][:2] == ["|".join(STRATEGIES), "none"]
+    assert rows["rope.scaling.beta_fast"][2].endswith(" [ntk_by_parts, yarn, dynamic_yarn]")
+    assert rows["rope.scaling.mscale"][2].endswith(" [yarn]")
+    assert rows["rope.scaling.query_scale.type"][:2] == ["|".join(QUERY_SCALES), "null"]
+    assert rows["rope.scaling.query_scale.beta"][2].endswith(" [ministral]")
+    plain = [kind for kind in STRATEGIES if kind != "resonance"]
+    assert rows["rope.scaling.inner.type"][:2] == ["|".join(plain), "none"]
+    assert rows["rope.layer_pattern.N.sliding_window"][:2] == ["int or null", "null"]
     assert rows["data.type"][:2] == ["stdlib|text|jsonl|parquet|hub", "stdlib"]
     assert rows["data.column"][:2] == ["str", "text"]
-    assert rows["stages.N.scaling.type"][:2] == ["none|pi|ntk|yarn", "null"]
+    assert rows["stages.N.scaling.type"] == [
+        "|".join(STRATEGIES),
+        "null",
+        "scaling from this stage on; null: as before; keys as of rope.scaling",
+    ]
     assert rows["stages.N.steps"][:2] == ["int", "required"]
     rows = {key: row for key, *row in fields(SweepConfig)}
-    assert rows["scalings.N.factor"][:2] == ["auto or float", "required"]
+    assert rows["scalings.N.type"][0] == "|".join(["trained", *STRATEGIES])
+    kind, default, about = rows["scalings.N.factor"]
+    assert kind == "auto or float; dynamic_ntk: float; longrope: auto or float or null"
+    assert default.startswith("required; ")
+    assert about.startswith("s; auto: length / window, at least 1; dynamic_ntk: a, how ")
     assert rows["lengths"][:2] == ["list of int or null", "null"]
 
 
@@ -733,7 +1102,8 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
         read,
         "[trained, none, {type: pi, factor: auto}, {type: pi, factor: 4}, "
         "{type: ntk, factor: 2.5}, {type: yarn, factor: 1.0e+6}, "
-        "{type: yarn, factor: 4, beta_fast: 64, name: fast}]",
+        "{type: yarn, factor: 4, beta_fast: 64, name: fast}, {type: abf}, "
+        "{type: resonance, inner: {type: pi, factor: 3}}, {type: resonance}]",
     )
     assert [entry.label for entry in made] == [
         "trained",
@@ -743,8 +1113,12 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
         "ntk-2.5",
         "yarn-1e+06",
         "fast",
+        "abf",
+        "resonance-pi-3",
+        "resonance-none",
     ]
-    assert [entry.factor_label for entry in made] == ["", "", "auto", "4", "2.5", "1e+06", "4"]
+    factors = ["", "", "auto", "4", "2.5", "1e+06", "4", "", "3", ""]
+    assert [entry.factor_label for entry in made] == factors
 
 
 def test_a_bare_word_is_a_type(read):
@@ -767,6 +1141,36 @@ def test_an_automatic_factor_is_length_over_window_and_at_least_1(read):
     for length, factor in [(32, 1.0), (128, 1.0), (129, 129 / 128), (192, 1.5), (4096, 32.0)]:
         assert pi.at(length, 128, NoScaling()) == PIScaling(factor=factor)
         assert yarn.at(length, 128, NTKScaling(factor=3)) == YaRNScaling(factor=factor)
+
+
+@pytest.mark.parametrize("kind", EXTENDING)
+def test_every_factor_that_is_an_extension_may_be_automatic(read, kind):
+    settings = example(kind, factor="auto")
+    (entry,) = entries(read, f"[{json.dumps(settings)}]")
+    assert (entry.label, entry.factor_label) == (f"{kind}-auto", "auto")
+    for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
+        wanted = parse_scaling(settings | {"factor": factor})
+        assert entry.at(length, 128, NTKScaling(factor=3)) == wanted
+
+
+def test_an_automatic_factor_may_be_that_of_what_resonance_stands_on(read):
+    (entry,) = entries(read, "[{type: resonance, inner: {type: yarn, factor: auto, beta_fast: 9}}]")
+    assert (entry.label, entry.factor_label) == ("resonance-yarn-auto", "auto")
+    for length, factor in [(32, 1.0), (192, 1.5)]:
+        inner = YaRNScaling(factor=factor, beta_fast=9)
+        assert entry.at(length, 128, NoScaling()) == ResonanceScaling(inner=inner)
+
+
+@pytest.mark.parametrize("place", ["{}", "{{type: resonance, inner: {}}}"])
+def test_a_factor_that_is_no_extension_is_not_automatic(read, complaint, place):
+    # of dynamic_ntk: s = a·n/L − (a − 1); a is not how many times longer the context becomes
+    message = complaint(
+        "scalings: [" + place.format("{type: dynamic_ntk, factor: auto}") + "]", schema=SweepConfig
+    )
+    key = "scalings.0.factor" if place == "{}" else "scalings.0.inner.factor"
+    assert message == f"C.yaml: {key}: should be a number, not 'auto'"
+    (entry,) = entries(read, "[{type: dynamic_ntk, factor: 4}]")
+    assert entry.label == "dynamic_ntk-4"
 
 
 def test_a_given_factor_is_the_same_at_every_length(read):
@@ -800,19 +1204,18 @@ def test_entries_replace_the_trained_scaling(read):
         ),
         (
             "scalings: [trained, {type: pi, factor: 2, name: trained}]",
-            "scalings.1: name: trained is the checkpoint's own scaling; choose another",
+            "scalings.1.name: trained is the checkpoint's own scaling; choose another",
         ),
         ("scalings: [none, none, trained]", "scalings: none stands twice; give a name"),
         (
             "scalings: [yran]",
-            "scalings.0.type: 'yran' is not one of trained, none, pi, ntk, yarn; "
-            "did you mean yarn?",
+            f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
         ),
         ("scalings: [{type: pi}]", "scalings.0.factor: is required and was not given"),
         ("scalings: [pi]", "scalings.0.factor: is required and was not given"),
         (
             "scalings: [{factor: 3}]",
-            "scalings.0.type: is required; it is one of trained, none, pi, ntk, yarn",
+            f"scalings.0.type: is required; it is one of trained, {TYPES}",
         ),
         (
             "scalings: [{type: yarn, factor: 2, beta_fats: 3}]",
@@ -871,8 +1274,9 @@ def test_a_factor_too_small_is_told_the_least_one(complaint):
 
 def test_a_key_of_another_type_is_not_suggested(complaint):
     message = complaint("scalings: [{type: none, factor: 3}]", schema=SweepConfig)
+    owners = " or ".join(kind for kind in STRATEGIES if kind in (*EXTENDING, "dynamic_ntk"))
     assert message == (
-        "C.yaml: scalings.0.factor: unknown key; it goes with scalings.0.type pi or ntk or yarn"
+        f"C.yaml: scalings.0.factor: unknown key; it goes with scalings.0.type {owners}"
     )
 
 

@@ -9,8 +9,14 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
 from rope_jax.evaluation.protocols import LAYOUT, Bucket, make_streams, plan
-from rope_jax.rope import RotaryGeometry, cos_sin
-from rope_jax.rope.strategies import NoScaling, NTKScaling, PIScaling, YaRNScaling
+from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin
+from rope_jax.rope.strategies import (
+    NoScaling,
+    NTKScaling,
+    PIScaling,
+    ResonanceScaling,
+    YaRNScaling,
+)
 from rope_jax.sweep_schema import SweepConfig
 
 BOS = 99
@@ -129,13 +135,21 @@ def test_every_figure_is_what_numpy_finds(bos):
 
 def test_the_scaling_of_each_figure_is_recorded():
     result = run(
-        [{"type": "pi", "factor": "auto"}, {"type": "yarn", "factor": 8}, "trained"],
+        [
+            {"type": "pi", "factor": "auto"},
+            {"type": "yarn", "factor": 8},
+            {"type": "resonance", "inner": {"type": "yarn", "factor": "auto"}},
+            "trained",
+        ],
         trained=NTKScaling(factor=3),
         nll=cheap_nll,
     )
     found = {(m.entry, m.length): m.scaling for m in result.measurements}
     assert [found["pi-auto", n] for n in LENGTHS] == [PIScaling(factor=f) for f in (1, 1, 1.5, 4)]
     assert {found["yarn-8", n] for n in LENGTHS} == {YaRNScaling(factor=8)}
+    assert [found["resonance-yarn-auto", n] for n in LENGTHS] == [
+        ResonanceScaling(inner=YaRNScaling(factor=f)) for f in (1, 1, 1.5, 4)
+    ]
     assert {found["trained", n] for n in LENGTHS} == {NTKScaling(factor=3)}
 
 
@@ -267,8 +281,8 @@ def test_a_scaling_that_changes_nothing_is_refused_before_any_work(factor):
     with pytest.raises(UserError) as caught:
         run(["trained", entry], nll=nll)
     assert str(caught.value) == (
-        "scalings: idle has factor 4 and changes no frequency at length 64; "
-        "check its other settings"
+        "scalings: idle: factor: 4 changes no frequency at train_length 16; "
+        "check yarn's other settings"
     )
 
 
@@ -404,6 +418,40 @@ def test_bad_input_is_a_user_error(settings, message):
 def test_a_geometry_that_a_scaling_has_no_formula_for_is_a_user_error(entry, geometry, key):
     with pytest.raises(UserError, match=key):
         run([entry], geometry=geometry, nll=cheap_nll)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            {"type": "explicit", "inv_freq": [1, 0.5, 0.1]},
+            "explicit: inv_freq: 3 numbers for the 4 pairs of rotary_dim 8",
+        ),
+        (
+            {"type": "explicit", "factors": [[1, 1, 1, 1]] * 3, "name": "mine"},
+            "mine: factors: 3 entries for 2 layers",
+        ),
+        (
+            {"type": "explicit", "factors": [1, 1, 1, 1], "attention_factor": [1, 1, 1]},
+            "explicit: attention_factor: 3 entries for 2 layers",
+        ),
+        (
+            {"type": "longrope", "factor": "auto", "short_factor": [1], "long_factor": [2] * 4},
+            "longrope-auto: short_factor: 1 numbers for the 4 pairs of rotary_dim 8",
+        ),
+        (
+            {"type": "longrope", "factor": "auto", "short_factor": [1] * 4, "long_factor": [2] * 5},
+            "longrope-auto: long_factor: 5 numbers for the 4 pairs of rotary_dim 8",
+        ),
+    ],
+)
+def test_lists_that_do_not_fit_the_model_are_a_user_error(entry, message):
+    def nll(params, tokens, rotary):
+        raise AssertionError("traced")
+
+    with pytest.raises(UserError) as caught:
+        run(["trained", entry], geometry=RotaryLayers(GEOMETRY, count=2), nll=nll)
+    assert str(caught.value) == f"scalings: {message}"
 
 
 def test_no_document_start_token_is_needed_where_none_is_asked_for():
