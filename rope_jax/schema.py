@@ -20,14 +20,13 @@ from pydantic import (
 
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
-# Fields are strict: true is no number, "10" is text. But 1e3 and 3.0 are whole numbers: YAML has
-# no other way to write a large one shortly. JAX counts in 32 bits.
-Whole = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+# JAX counts in 32 bits.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rope_jax.rope import STRATEGIES, Scaling
-from rope_jax.rope.strategies.base import EXTENSION
+from rope_jax.rope.numbers import EXTENSION
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 from rope_jax.schema import (

@@ -233,10 +233,11 @@ class _Sweep:
 
     @functools.cached_property
     def layer_axis(self) -> int:
-        """1 where all layers are alike in every entry, else their number."""
+        """1 where all layers are alike in every entry at every length, else their number."""
         return max(
-            len(self.layers.each(entry.at(self.lengths[-1], self.window, self.trained)))
-            for entry in self.config.scalings
+            len(self.layers.each(entry.at(length, self.window, self.trained)))
+            for entry in (*self.config.scalings, TrainedEntry())
+            for length in self.lengths
         )
 
     def _run(self, layout: str, length: int, rotary: Rotary) -> tuple[NDArray[np.float32], float]:
@@ -272,7 +273,13 @@ class _Sweep:
 
     def _check_scalings(self) -> None:
         """Before the work: each has a formula for every layer at the longest length, and acts."""
-        for entry in self.config.scalings:
+        own = all(layer.scaling is not None for layer in self.layers.pattern)
+        for entry in (TrainedEntry(), *self.config.scalings):
+            if own and entry.type != "trained":
+                raise UserError(
+                    f"scalings: {entry.label} changes nothing: every layer of this model has a "
+                    "scaling of its own"
+                )
             scaling = entry.at(self.lengths[-1], self.window, self.trained)
             try:
                 self.layers.check(scaling, self.lengths[-1])

@@ -11,6 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.numbers import Whole
 
 
 class QueryScale(BaseModel):
@@ -55,7 +56,9 @@ class Llama4Scale(QueryScale):
     source: ClassVar[str] = "Llama 4; Hugging Face `llama4`"
     type: Literal["llama4"] = "llama4"
     attn_scale: float = Field(0.1, gt=0, lt=1e6, description="growth with the logarithm")
-    floor_scale: int = Field(8192, ge=1, lt=2**31, description="tokens between two steps")
+    floor_scale: Annotated[int, Whole] = Field(
+        8192, ge=1, lt=2**31, description="tokens between two steps"
+    )
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
         steps = (positions + 1) // self.floor_scale

@@ -9,7 +9,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
 from rope_jax.evaluation.protocols import LAYOUT, Bucket, make_streams, plan
-from rope_jax.rope import RotaryGeometry, RotaryLayers, cos_sin
+from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, cos_sin
 from rope_jax.rope.strategies import (
     NoScaling,
     NTKScaling,
@@ -452,6 +452,16 @@ def test_lists_that_do_not_fit_the_model_are_a_user_error(entry, message):
     with pytest.raises(UserError) as caught:
         run(["trained", entry], geometry=RotaryLayers(GEOMETRY, count=2), nll=nll)
     assert str(caught.value) == f"scalings: {message}"
+
+
+@pytest.mark.parametrize("factor", ["auto", 4])
+def test_layers_may_be_alike_in_some_entries_or_at_some_lengths_alone(factor):
+    # at 64 "auto" is 4: there, and in this entry, every layer is the same
+    own = LayerOverride(scaling=PIScaling(factor=4))
+    layers = RotaryLayers(GEOMETRY, 2, (own, LayerOverride()))
+    result = run([{"type": "pi", "factor": factor}], geometry=layers, nll=cheap_nll)
+    assert len(result.measurements) == len(LENGTHS)
+    assert result.baseline
 
 
 def test_no_document_start_token_is_needed_where_none_is_asked_for():

@@ -81,6 +81,13 @@ def test_one_entry_by_layer_makes_one_shape_of_all():
         run(["trained", explicit], RotaryLayers(GEOMETRY, 2))
 
 
+def test_where_every_layer_has_its_own_an_entry_does_nothing():
+    own = (LayerOverride(scaling=parse_scaling({"type": "pi", "factor": 2.0})),)
+    with pytest.raises(UserError, match=r"^scalings: ntk-4 changes nothing: every layer of this"):
+        run(["trained", {"type": "ntk", "factor": 4}], RotaryLayers(GEOMETRY, 3, own))
+    assert run(["trained"], RotaryLayers(GEOMETRY, 3, own))[0].measurements
+
+
 def test_what_works_on_whole_heads_is_refused_on_a_part():
     layers = RotaryLayers(GEOMETRY, 3, head_dim=16)
     for entry in ({"type": "p_rope", "p": 0.5}, {"type": "drope", "factor": 2, "c": 0.5}):

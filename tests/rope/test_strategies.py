@@ -677,7 +677,10 @@ def test_bad_geometry_names_the_field(field, value):
             "^inv_freq: 64 numbers for the 32 pairs of rotary_dim 64$",
         ),
         ({"type": "explicit", "factors": [0.1] * 32}, "^factors: make a pair turn 10 radians"),
-        ({"type": "cope", "c": 33}, "^c: 33 pairs to clip, and rotary_dim 64 has 32$"),
+        (
+            {"type": "cope", "c": 33},
+            "^c: 33 pairs to clip, and rotary_dim 64 has 32; give 2 to 32$",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_geometry(settings, message):

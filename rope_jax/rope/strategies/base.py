@@ -2,23 +2,15 @@
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.numbers import Factor
 from rope_jax.rope.query_scales import AnyQueryScale
-
-# What a sweep's "auto" may stand for: length / window. Marks the fields that mean it.
-EXTENSION = "extension factor"
-Factor = Annotated[
-    float,
-    Field(ge=1, allow_inf_nan=False, description="s, how many times longer the context becomes"),
-    EXTENSION,
-]
-AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
 
 
 class Scaling(BaseModel):

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import AttentionFactor, Scaling, WithFactor, beside, growth
+from rope_jax.rope.numbers import AttentionFactor
+from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, growth
 
 
 class ByParts(Scaling):

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import AttentionFactor, Scaling, per_pair
+from rope_jax.rope.numbers import AttentionFactor
+from rope_jax.rope.strategies.base import Scaling, per_pair
 
 # Above π radians a token a frequency looks like a slower one that turns the other way.
 Frequency = Annotated[float, Field(ge=0, le=np.pi)]
@@ -119,15 +120,28 @@ def _by_layer(values: Any) -> bool:
 def _read(path: str) -> dict[str, Any]:
     """The numbers of a JSON file; a ValueError names it."""
     try:
-        content = Path(path).read_bytes()[: _LARGEST + 1]
-        if len(content) > _LARGEST:
-            raise ValueError(f"path: {path} is larger than {_LARGEST:,} bytes")
-        numbers = json.loads(content)
-    except OSError as error:
-        raise ValueError(f"path: {path} cannot be read ({error.strerror or error})") from None
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        why = getattr(error, "strerror", None) or error
+        raise ValueError(f"path: {path} cannot be read ({why})") from None
+    if len(content) > _LARGEST:
+        raise ValueError(f"path: {path} is larger than {_LARGEST:,} bytes")
+    try:
+        numbers = json.loads(content, object_pairs_hook=_mapping)
+    except KeyError:
+        raise ValueError(f"path: {path} has a key twice") from None
+    except (ValueError, RecursionError):  # also of text that is not UTF-8, of a number too long
         raise ValueError(f"path: {path} is not JSON") from None
     if not isinstance(numbers, dict) or not set(numbers) <= set(_NUMBERS):
-        there = ", ".join(map(str, numbers)) if isinstance(numbers, dict) else "no keys"
+        there = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
         raise ValueError(f"path: {path} may hold {', '.join(_NUMBERS)}; it has {there}")
     return numbers
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON allows a key to stand twice, and readers take the last; which one was meant?"""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise KeyError
+    return made

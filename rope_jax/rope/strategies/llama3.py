@@ -7,7 +7,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Factor, Scaling
+from rope_jax.rope.numbers import Factor
+from rope_jax.rope.strategies.base import Scaling
 
 
 class Llama3Scaling(Scaling):

@@ -8,7 +8,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import AttentionFactor, Factor, Scaling, per_pair
+from rope_jax.rope.numbers import AttentionFactor, Factor
+from rope_jax.rope.strategies.base import Scaling, per_pair
 
 PairFactors = Annotated[
     tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(strict=False)

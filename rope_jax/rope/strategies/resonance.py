@@ -1,10 +1,10 @@
 """`resonance`: wavelengths rounded to whole tokens, on top of another strategy."""
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.strategies.base import Scaling
@@ -28,6 +28,12 @@ class ResonanceScaling(Scaling):
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"
     type: Literal["resonance"] = "resonance"
     inner: AnyPlain = Field(NoScaling(), description="what it stands on: any other scaling")
+
+    @model_validator(mode="after")
+    def _queries_are_scaled_here(self) -> Self:
+        if self.inner.query_scale is not None:
+            raise ValueError("inner.query_scale: does nothing there; give it beside inner")
+        return self
 
     @property
     def factor(self) -> float | None:
