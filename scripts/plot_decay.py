@@ -17,17 +17,9 @@ import numpy as np
 from rope_jax import cli
 from rope_jax.config import dump
 from rope_jax.errors import UserError
+from rope_jax.inspection.curves import Model, check_curves, curves
+from rope_jax.inspection.schema import LONGEST, DecayAsked, check_output, read, resolved
 from rope_jax.rope.pairs import Array, decay
-from rope_jax.show_schema import (
-    LONGEST,
-    DecayAsked,
-    Model,
-    check_curves,
-    check_output,
-    curves,
-    read,
-    resolved,
-)
 
 
 def main(argv: list[str]) -> None:
@@ -61,8 +53,8 @@ def main(argv: list[str]) -> None:
     # matplotlib and jax take seconds to import: help and config errors answer before it
     from rich.console import Console
 
-    from rope_jax.pair_plots import decay_figure
-    from rope_jax.pair_report import decay_tables
+    from rope_jax.inspection.plots import decay_figure
+    from rope_jax.inspection.report import decay_tables
 
     distances = np.arange(length)
     scores = {name: decay(geometry.inv_freq(), distances) for name, geometry in unscaled.items()}

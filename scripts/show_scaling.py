@@ -12,15 +12,8 @@ from pathlib import Path
 
 from rope_jax import cli
 from rope_jax.config import dump
-from rope_jax.show_schema import (
-    Model,
-    ScalingAsked,
-    check_curves,
-    check_output,
-    curves,
-    read,
-    resolved,
-)
+from rope_jax.inspection.curves import Model, check_curves, curves
+from rope_jax.inspection.schema import ScalingAsked, check_output, read, resolved
 
 
 def main(argv: list[str]) -> None:
@@ -45,8 +38,8 @@ def main(argv: list[str]) -> None:
     # matplotlib and jax take seconds to import: help and config errors answer before it
     from rich.console import Console
 
-    from rope_jax.pair_plots import scaling_figure
-    from rope_jax.pair_report import scaling_tables
+    from rope_jax.inspection.plots import scaling_figure
+    from rope_jax.inspection.report import scaling_tables
 
     console = Console(highlight=False)
     title = f"{model.title()}; a text of {length:,}"

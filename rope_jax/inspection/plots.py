@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
+from rope_jax.inspection.curves import Curve, number
 from rope_jax.plots import colours
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.pairs import Array, log_decay, running
-from rope_jax.show_schema import Curve, number
 
 _DASHES = ("-", "--", ":", "-.")
 _LONGEST = 30  # characters of a name

@@ -12,9 +12,9 @@ import pytest
 from matplotlib.image import imread
 
 from rope_jax import cli
+from rope_jax.inspection.schema import ScalingAsked, read
 from rope_jax.plots import colours
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from rope_jax.show_schema import ScalingAsked, read
 from scripts import plot_decay, show_scaling
 
 ROOT = Path(__file__).parents[1]

@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from rope_jax.inspection.curves import Curve, number
 from rope_jax.rope.pairs import Array, octaves, over_octaves
-from rope_jax.show_schema import Curve, number
 
 Cells = tuple[str, ...]
 
