@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import yaml
 
@@ -35,7 +36,8 @@ def test_the_examples_of_docs_scalings() -> None:
     text = (Path(__file__).parents[1] / "docs/scalings.md").read_text(encoding="utf-8")
     module, functions, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict = {}
-    exec(module + functions, names)
+    # traced as a whole: operation by operation it would be compiled for seconds
+    jax.eval_shape(lambda: exec(module + functions, names))
     assert names["q"].shape == (2, 100, 8, 64)
     assert names["k"].shape == (2, 100, 2, 64)
     # the layers' YAML is a config
@@ -55,8 +57,6 @@ def test_the_examples_of_docs_scalings() -> None:
 
 def test_the_model_that_the_readme_sweeps(capsys) -> None:
     """The example with its ellipsis filled in by the smallest model that rotates something."""
-    import jax
-
     example = code("def nll_fn").replace("return nll", "", 1)
     model = (
         "    from jax.numpy import asarray\n"

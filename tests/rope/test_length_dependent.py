@@ -118,6 +118,19 @@ def test_a_long_text_leaves_short_ones_as_they_are(name):
 
 
 @EVERY
+def test_a_length_is_the_same_in_every_kind_of_number(name):
+    made = parse_scaling(SCALINGS[name])
+    for length in (5, 2048, 9000):
+        wanted = made.frequencies(GEOMETRY, length).inv_freq
+        for kind in (np.int16, np.uint16, np.uint32, np.int64):
+            found = made.frequencies(GEOMETRY, kind(length)).inv_freq
+            np.testing.assert_array_equal(found, wanted)
+        for kind in (jnp.int16, jnp.uint32):
+            traced = made.frequencies(GEOMETRY, jnp.asarray(length, kind)).inv_freq
+            np.testing.assert_allclose(traced, wanted, rtol=5e-7)
+
+
+@EVERY
 def test_host_arrays_are_row_by_row_too(name):
     made = parse_scaling(SCALINGS[name])
     rows = made.frequencies(GEOMETRY, np.array([[10, 5000], [2049, 10**6]]))
