@@ -57,6 +57,25 @@ def test_traced_is_as_exact_as_on_the_host(name, geometry):
     np.testing.assert_allclose(traced.attention_factor, exact.attention_factor, rtol=3e-7)
 
 
+@EVERY
+@pytest.mark.parametrize("bound", [10**4, 10**6, 10**7])
+def test_angles_of_traced_frequencies_are_exact(name, bound):
+    made = parse_scaling(SCALINGS[name])
+    positions = np.random.default_rng(bound).integers(0, bound, 1000).astype(np.int32)
+    positions[-1] = bound - 1
+
+    @jax.jit
+    def traced(length):
+        frequencies = made.frequencies(GEOMETRY, length)
+        return frequencies, *cos_sin(frequencies, positions)
+
+    frequencies, cos, sin = traced(jnp.int32(bound))
+    angles = positions[:, None] * np.asarray(frequencies.inv_freq).astype(np.longdouble)
+    m = np.float64(frequencies.attention_factor)
+    for found, wanted in ((cos, np.cos(angles)), (sin, np.sin(angles))):
+        assert np.max(np.abs(np.float64(found) / m - np.float64(wanted))) <= 1e-6
+
+
 def test_a_plain_power_in_float32_would_not_be():
     # What `falling_power` is for: exp(−e·ln s), as FORMULAS often have it, is four times as far.
     made = parse_scaling(SCALINGS["dynamic_ntk"])
