@@ -9,6 +9,7 @@ Shapes: T length, d rotary dimension; leading axes broadcast.
 """
 
 from fractions import Fraction
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +70,9 @@ def _angles(inv_freq: Array, remainder: Array, positions: Array) -> Array:
     as_bits = lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32)  # noqa: E731
     units = as_bits(positions) * whole + as_bits(low)
     signed = jax.lax.bitcast_convert_type(units, jnp.int32).astype(jnp.float32)
-    return signed * np.float32(2 * np.pi / 2**32)
+    # A frequency that is not finite has no fixed point, and would read as 0: no rotation at all.
+    lost = jnp.where(jnp.isfinite(inv_freq + remainder), np.float32(0), np.float32(np.nan))
+    return signed * np.float32(2 * np.pi / 2**32) + lost
 
 
 @_angles.defjvp
@@ -94,6 +97,18 @@ def _computed_once(x: Array) -> Array:
     return jax.lax.platform_dependent(x, cpu=by_identity, default=jax.lax.optimization_barrier)
 
 
+def _whole_positions(positions: Any) -> Int[Array, "*batch T"]:
+    """int32. To divide positions, divide the frequencies: cut off, they would be stairs."""
+    kind = positions.dtype if hasattr(positions, "dtype") else np.asarray(positions).dtype
+    if not jnp.issubdtype(kind, jnp.integer):
+        raise ValueError(f"positions: are {kind}, not integers; to divide them, divide inv_freq")
+    if isinstance(positions, np.ndarray):
+        furthest = max(-int(positions.min(initial=0)), int(positions.max(initial=0)))
+        if furthest >= 2**31:
+            raise ValueError(f"positions: reach {furthest}; there are angles to 2^31 − 1")
+    return jnp.asarray(positions, jnp.int32)
+
+
 def cos_sin(
     frequencies: Frequencies, positions: Int[Array, "*#batch T"]
 ) -> tuple[Float[Array, "*batch T d/2"], Float[Array, "*batch T d/2"]]:
@@ -103,13 +118,15 @@ def cos_sin(
     of both broadcast against each other, aligned on the right. Frequencies below π radians a
     token (above it one aliases another). m is `attention_factor`.
 
+    ValueError: positions that are not integers, or that a host array has at 2^31 and beyond.
+
     Worst error of cos or sin before m, against float64 at host-made frequencies (d 64, base
     10^4): 3.1e-7 at every position to 10^7, 3.6e-6 to 2^31. Differentiable in
     inv_freq and attention_factor.
     """
-    inv_freq, remainder = (jnp.asarray(x)[..., None, :] for x in frequencies[:2])
-    m = jnp.asarray(frequencies.attention_factor)[..., None, None]
-    positions = jnp.asarray(positions, jnp.int32)[..., :, None]
+    inv_freq, remainder = (jnp.asarray(x, jnp.float32)[..., None, :] for x in frequencies[:2])
+    m = jnp.asarray(frequencies.attention_factor, jnp.float32)[..., None, None]
+    positions = _whole_positions(positions)[..., :, None]
     rank = max(inv_freq.ndim, positions.ndim)
     inv_freq, remainder, m, positions = (
         x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (inv_freq, remainder, m, positions)

@@ -36,6 +36,10 @@ class Frequencies(NamedTuple):
         m = np.broadcast_to(np.float32(attention_factor), inv_freq.shape[:-1]).copy()
         return cls(high, low, m)
 
+    def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
+        """Other frequencies in their place, as they are: the remainder was that of the old ones."""
+        return self._replace(inv_freq=inv_freq, inv_freq_remainder=inv_freq * 0)
+
 
 class Rotary(NamedTuple):
     """What the model takes: frequencies for every layer and row, and a scale on queries.

@@ -26,6 +26,11 @@ class RotaryGeometry:
     train_length: int = 4096
 
     def __post_init__(self) -> None:
+        for field, whole in (("rotary_dim", True), ("base", False), ("train_length", True)):
+            value = getattr(self, field)
+            kinds = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise ValueError(f"{field}: {value!r} is not a {'whole ' * whole}number")
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             raise ValueError(f"rotary_dim: {self.rotary_dim} is not an even number of at least 2")
         if not (math.isfinite(self.base) and self.base >= 1):

@@ -3,9 +3,10 @@
 Shapes: B batch, T length, N heads, K key-value heads, H head dim, d rotary dimension.
 """
 
-from typing import Any
+from typing import Any, get_args
 
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
@@ -26,29 +27,30 @@ class RotaryEmbedding(nnx.Module):
         rope = RotaryEmbedding(RotaryGeometry(64, 10000.0, 4096), YaRNScaling(factor=8.0))
         q, k = rope(q, k, positions)      # before attention, after QK-norm
 
-    `inv_freq` [d/2] (radians a token), `inv_freq_remainder` [d/2] and `attention_factor` [] are
-    `RotaryNumbers`: replace them, or fit them by gradient descent,
-    nnx.grad(loss, argnums=nnx.DiffState(0, RotaryNumbers)). A length-dependent strategy has none
-    of its own: it makes them at every call, from `seq_len`.
+    `inv_freq` [d/2] (radians a token) and `attention_factor` [] are `RotaryNumbers`: replace them,
+    or fit them by gradient descent, nnx.grad(loss, argnums=nnx.DiffState(0, RotaryNumbers)). A
+    length-dependent strategy has none of its own: it makes them at every call, from `seq_len`.
     """
 
     def __init__(
         self, geometry: RotaryGeometry, scaling: Scaling, *, layout: Layout = "half"
     ) -> None:
+        if layout not in get_args(Layout):
+            raise ValueError(f"layout: {layout!r} is not one of {', '.join(get_args(Layout))}")
         self.geometry, self.scaling, self.layout = geometry, scaling, layout
         if not scaling.length_dependent:
             made = scaling.frequencies(geometry)
             self.inv_freq = RotaryNumbers(jnp.asarray(made.inv_freq))
-            self.inv_freq_remainder = RotaryNumbers(jnp.asarray(made.inv_freq_remainder))
             self.attention_factor = RotaryNumbers(jnp.asarray(made.attention_factor))
 
     def frequencies(self, seq_len: Any = None) -> Frequencies:
         """The frequencies in use; seq_len as in `Scaling.frequencies`."""
         if self.scaling.length_dependent:
             return self.scaling.frequencies(self.geometry, seq_len)
-        return Frequencies(
-            self.inv_freq[...], self.inv_freq_remainder[...], self.attention_factor[...]
-        )
+        made, inv_freq = self.scaling.frequencies(self.geometry), self.inv_freq[...]
+        # What rounding took off a frequency belongs to it alone, not to what stands in its place.
+        remainder = jnp.where(inv_freq == made.inv_freq, made.inv_freq_remainder, np.float32(0))
+        return Frequencies(inv_freq, remainder, self.attention_factor[...])
 
     def __call__(
         self,

@@ -23,15 +23,17 @@ class QueryScale(BaseModel):
     type: str
 
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """The factor for queries at integer positions [..., T] ≥ 0: float32, the same shape.
+        """The factor for queries at integer positions [..., T]: float32, the same shape.
 
         On the host (numpy or a list) computed in float64 and rounded once; traced in float32.
+        A position below 0 counts as 0.
         """
-        if isinstance(positions, np.ndarray | list | int):
-            return self._at(geometry, np.asarray(positions), np, np.float64).astype(np.float32)
+        if isinstance(positions, np.ndarray | np.generic | list | int):
+            whole = np.maximum(np.asarray(positions), 0)
+            return self._at(geometry, whole, np, np.float64).astype(np.float32)
         import jax.numpy as jnp
 
-        return self._at(geometry, positions, jnp, jnp.float32)
+        return self._at(geometry, jnp.maximum(positions, 0), jnp, jnp.float32)
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
         raise NotImplementedError(f"{type(self).__name__} has no formula")
@@ -46,7 +48,7 @@ class LogN(QueryScale):
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
         if geometry.train_length < 2:
             raise ValueError("train_length: logn needs at least 2 (it divides by ln L)")
-        grown = xp.log((positions + 1).astype(dtype)) / dtype(math.log(geometry.train_length))
+        grown = xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
         return xp.maximum(dtype(1), grown)
 
 
@@ -61,7 +63,9 @@ class Llama4Scale(QueryScale):
     )
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        steps = (positions + 1) // self.floor_scale
+        # ⌊(p + 1)/f⌋ without p + 1, which the last position does not have
+        ends = positions % self.floor_scale == self.floor_scale - 1
+        steps = positions // self.floor_scale + ends.astype(positions.dtype)
         return dtype(1) + dtype(self.attn_scale) * xp.log1p(steps.astype(dtype))
 
 

@@ -24,6 +24,8 @@ def rotate(
     rank = x.ndim - 1
     cos, sin = (c.reshape((1,) * (rank - c.ndim) + c.shape)[..., None, :] for c in (cos, sin))
     half = cos.shape[-1]
+    if 2 * half > x.shape[-1]:
+        raise ValueError(f"x: heads of {x.shape[-1]} dimensions, and {2 * half} are to be rotated")
     rotated, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if layout == "half":
         a, b = rotated[..., :half], rotated[..., half:]

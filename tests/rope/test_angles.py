@@ -108,6 +108,28 @@ def test_nothing_is_stale_when_frequencies_are_replaced():
     assert worst_error(jitted(mixed, positions), exact(positions, total)) <= 1e-6
 
 
+def test_a_frequency_that_is_no_number_is_not_taken_for_0():
+    for bad in (np.nan, np.inf):
+        frequencies = Frequencies.from_float64(np.array([1.0, 0.1]))
+        broken = frequencies.with_inv_freq(np.array([1.0, bad], np.float32))
+        cos, sin = jitted(broken, np.arange(3, dtype=np.int32))
+        assert np.isnan(np.asarray(cos)[:, 1]).all()
+        assert np.isnan(np.asarray(sin)[:, 1]).all()
+
+
+def test_positions_are_whole_and_in_reach():
+    frequencies = frequencies_of("none")
+    with pytest.raises(ValueError, match=r"^positions: are float32, not integers; to divide them"):
+        jitted(frequencies, np.arange(4, dtype=np.float32) / 2)
+    with pytest.raises(
+        ValueError, match=r"^positions: reach 4294967297; there are angles to 2\^31"
+    ):
+        cos_sin(frequencies, np.array([2**32 + 1]))
+    for kind in (np.int64, np.uint8, np.uint32):
+        cos, _ = cos_sin(frequencies, np.array([3], kind))
+        assert cos[0, 0] == pytest.approx(np.cos(3.0), abs=1e-6)
+
+
 # Gradients
 
 

@@ -137,6 +137,7 @@ def test_partial_rotary_is_not_proportional():
         ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": None}, 128),
         ({"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64}, 64),
         ({"head_dim": 80, "partial_rotary_factor": 0.4}, 32),
+        ({"head_dim": 128, "rotary_dim": 64}, 64),
         ({"head_dim": 96, "rotary_pct": 0.25, "model_type": "gpt_neox"}, 24),
         ({"text_config": {"head_dim": 48, "rope_theta": 1e4, "max_position_embeddings": 8}}, 48),
     ],
@@ -281,6 +282,53 @@ def test_layers_without_positions():
     assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
 
 
+@pytest.mark.parametrize("given", [{}, {"no_rope_layers": []}, {"no_rope_layers": None}])
+def test_every_fourth_layer_where_the_config_does_not_say(given):
+    # as Llama 4's own config.json has it
+    for model_type in ("llama4_text", "smollm3"):
+        layers, scaling = layers_from_hf(
+            BASE | {"num_hidden_layers": 8, "model_type": model_type} | given
+        )
+        assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    every = {"no_rope_layer_interval": 2} | given
+    layers, scaling = layers_from_hf(
+        BASE | {"num_hidden_layers": 8, "model_type": "llama4_text"} | every
+    )
+    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
+
+
+def test_llama_4_scout():
+    rope = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
+    rope |= {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    config = {"text_config": BASE | {"rope_scaling": rope, "model_type": "llama4_text"}}
+    config["text_config"] |= {"num_hidden_layers": 48, "no_rope_layers": [], "head_dim": 128}
+    layers, scaling = layers_from_hf(config)
+    assert (layers.geometry.train_length, scaling.factor) == (8192, 16.0)
+    assert layers.of(3, scaling)[1].query_scale.floor_scale == 8192
+    assert layers.head_dim == 128
+
+
+def test_phi_moes_own_m():
+    rope = {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    rope |= {"short_mscale": 1.25, "long_mscale": 1.25, "original_max_position_embeddings": 1024}
+    assert from_hf(BASE | {"rope_scaling": rope})[1].attention_factor == 1.25
+    with pytest.raises(ValueError, match=r"^short_mscale: differs from long_mscale"):
+        from_hf(BASE | {"rope_scaling": rope | {"long_mscale": 1.5}})
+
+
+def test_yarn_llamas_flag_is_known():
+    rope = {"type": "yarn", "factor": 16.0, "finetuned": True}
+    rope |= {"original_max_position_embeddings": 4096}
+    assert from_hf(BASE | {"rope_scaling": rope})[1] == parse_scaling(
+        {"type": "yarn", "factor": 16.0}
+    )
+
+
+def test_one_dictionary_under_two_names():
+    one, other = {"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}
+    assert from_hf(BASE | {"rope_scaling": one, "rope_parameters": other})[1].factor == 2
+
+
 def test_layers_that_one_rotation_cannot_hold():
     rope = {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
@@ -311,7 +359,7 @@ def test_layers_that_one_rotation_cannot_hold():
         ({"factor": 2.0}, "factor: has no part in rope parameters of type default; these have"),
         ({"rope_type": "linear", "factor": 2, "beta_fast": 32}, "beta_fast: has no part in"),
         (
-            {"rope_type": "yarn", "factor": 2, "finetuned": True},
+            {"rope_type": "linear", "factor": 2, "finetuned": True},
             "finetuned: has no part in rope pa",
         ),
         ({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 4}, "beta_fast .1. must"),
@@ -347,6 +395,14 @@ def test_what_is_refused_by_name(rope, message):
         ({"max_position_embeddings": None}, "max_position_embeddings: is required"),
         ({"max_position_embeddings": 4096.5}, "max_position_embeddings: should be a whole number"),
         ({"head_dim": None}, "hidden_size: is required"),
+        ({"alibi": True}, "alibi: is true; this model does not rotate"),
+        ({"position_embedding_type": "nope"}, "position_embedding_type: is 'nope'; this model"),
+        ({"rope_pct": 0.25}, "rope_pct: is not read here"),
+        (
+            {"model_type": "llama", "partial_rotary_factor": 0.5},
+            "partial_rotary_factor: transformers' llama rotates the whole head without scaling",
+        ),
+        ({"rotary_dim": 16, "partial_rotary_factor": 0.5}, "rotary_dim: is 16, and by partial_ro"),
         ({"rope_scaling": "yarn"}, "rope_scaling: should be a mapping, not 'yarn'"),
         (
             {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
@@ -426,6 +482,23 @@ def test_the_papers_ramp_goes_by_its_numbers():
 def test_what_has_no_form(settings, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         to_hf(RotaryGeometry(64, 1e4, 2048), parse_scaling(settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
+        ({"head_dim": 0}, "head_dim: 0 is below rotary_dim 64"),
+        ({"max_position_embeddings": -1}, "max_position_embeddings: -1 is not at least 1"),
+        ({"max_position_embeddings": 99}, "max_position_embeddings: 99, but dynamic scaling grows"),
+    ],
+)
+def test_lengths_and_widths_that_cannot_be_written(settings, message):
+    dynamic = parse_scaling({"type": "dynamic_ntk"})
+    with pytest.raises(ValueError, match=f"^{message}"):
+        to_hf(RotaryGeometry(64, 1e4, 2048), dynamic, **settings)
+    with pytest.raises(ValueError, match=r"^config: should be a mapping"):
+        from_hf(None)
 
 
 @pytest.mark.parametrize(("rotary_dim", "head_dim"), [(2 * k, 96) for k in range(1, 49)])

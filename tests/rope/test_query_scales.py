@@ -33,7 +33,7 @@ def test_every_query_scale_has_a_formula_here():
 @EVERY
 def test_against_the_formula(name):
     settings, formula = FORMULAS[name]
-    edges = [0, 1, 510, 511, 512, 513, 998, 999, 1000, 1023, 1024, 10**7, 2**31 - 2]
+    edges = [0, 1, 510, 511, 512, 513, 998, 999, 1000, 1023, 1024, 10**7, 2**31 - 2, 2**31 - 1]
     positions = np.array([edges, [7 * p % 100_003 for p in edges]], np.int32)
     wanted = np.vectorize(formula)(positions.astype(np.int64))
     made = scaled_by(name, **settings)
@@ -72,6 +72,18 @@ def test_without_one_it_is_1():
 def test_logn_needs_a_length():
     with pytest.raises(ValueError, match=r"^train_length: logn needs at least 2"):
         scaled_by("logn").query_scale_at(RotaryGeometry(64, 1e4, 1), np.arange(3))
+
+
+@EVERY
+def test_below_0_is_as_at_0(name):
+    made = scaled_by(name)
+    negative = np.array([-1, -5, -(2**31)], np.int32)
+    for found in (
+        made.query_scale_at(GEOMETRY, negative),
+        made.query_scale_at(GEOMETRY, jnp.asarray(negative)),
+    ):
+        np.testing.assert_array_equal(found, np.ones(3, np.float32))
+    assert made.query_scale_at(GEOMETRY, np.int64(5)).dtype == np.float32
 
 
 def test_frequencies_do_not_depend_on_it():

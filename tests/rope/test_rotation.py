@@ -128,6 +128,11 @@ def test_dimensions_past_the_rotary_ones_pass_through(layout, dtype):
     assert np.array_equal(out[..., :d], turned(x[..., :d], positions, layout))
 
 
+def test_more_dimensions_than_a_head_has_are_refused():
+    with pytest.raises(ValueError, match=r"^x: heads of 8 dimensions, and 16 are to be rotated"):
+        rotate(normal(B, T, N, 8), *cos_sin(NONE, positions_to(10)))
+
+
 @LAYOUTS
 @pytest.mark.parametrize("factor", [2, 8])
 def test_pi_is_none_at_divided_positions(factor, layout):

@@ -164,6 +164,17 @@ def test_llama3_golden():
     assert_golden(frequencies, {21: 0.0134904199, 32: 0.000524846161, 63: 3.06892599e-07})
 
 
+def test_llama3_without_a_ramp():
+    # Llama 4 Scout: both factors 1. A pair that turns once or more in L is as it is.
+    geometry = RotaryGeometry(128, 5e5, 8192)
+    step = scaling("llama3", 16.0, low_freq_factor=1.0, high_freq_factor=1.0)
+    theta = geometry.inv_freq()
+    turns = 8192 * theta / (2 * math.pi)
+    np.testing.assert_array_equal(step.scaled(geometry)[0], np.where(turns >= 1, theta, theta / 16))
+    narrow = scaling("llama3", 16.0, low_freq_factor=1.0, high_freq_factor=1 + 1e-9)
+    np.testing.assert_allclose(step.scaled(geometry)[0], narrow.scaled(geometry)[0], rtol=1e-12)
+
+
 def test_mixed_base_golden():
     frequencies = scaling("mixed_base").frequencies(RotaryGeometry(64, 1e4, 2048))
     assert_golden(frequencies, {0: 0.85679601, 16: 0.00274182808, 31: 1.66690179e-05})
@@ -620,7 +631,7 @@ def test_base_replaces_the_geometrys_own():
             {"type": "yarn", "factor": 2, "mscale": 1, "mscale_all_dim": 1, "attention_factor": 1},
             r"^attention_factor: is m itself",
         ),
-        ({"type": "llama3", "low_freq_factor": 4.0}, r"^high_freq_factor \(4\) must be above"),
+        ({"type": "llama3", "low_freq_factor": 5.0}, r"^high_freq_factor \(4\) must not be below"),
         ({"type": "dynamic_ntk", "factor": 0.5}, r"^factor: .*greater than or equal to 1"),
         ({"type": "dynamic_pi", "factor": 2.0}, r"^factor: .*; dynamic_pi has type, query_scale$"),
         ({"type": "longrope", "short_factor": [1], "long_factor": [1]}, r"^factor: give it, m"),
@@ -653,11 +664,13 @@ def test_bad_settings_name_the_field(settings, message):
     [
         *(("rotary_dim", value) for value in (3, 1, 0, -2)),
         *(("base", value) for value in (math.nan, math.inf, 0, -1e4, 0.5)),
-        *(("train_length", value) for value in (0, -1)),
+        *(("train_length", value) for value in (0, -1, math.nan, 10.5, True)),
+        *(("rotary_dim", value) for value in (8.0, "8", None)),
+        *(("base", value) for value in (True, "x", None)),
     ],
 )
 def test_bad_geometry_names_the_field(field, value):
-    with pytest.raises(ValueError, match=f"^{field}: {value} is not"):
+    with pytest.raises(ValueError, match=f"^{field}: {value!r} is not"):
         RotaryGeometry(**{"rotary_dim": 64, field: value})
 
 
@@ -695,7 +708,17 @@ def test_a_strategy_that_needs_a_length_says_so(name):
     assert made.length_dependent
     with pytest.raises(ValueError, match=f"^seq_len: {name} depends on the text's length; give it"):
         made.frequencies(RotaryGeometry(64))
-    for wrong in (0, -1, 8192.0, np.float32(8192), [5, 0], np.array([5, 0]), np.array([1.5])):
+    for wrong in (
+        0,
+        -1,
+        "100",
+        math.nan,
+        8192.0,
+        np.float32(8192),
+        [5, 0],
+        np.array([5, 0]),
+        np.array([1.5]),
+    ):
         with pytest.raises(ValueError, match=r"^seq_len: .* is not a whole number of at least 1"):
             made.frequencies(RotaryGeometry(64), wrong)
     for right in (np.int64(9), [9, 10], (9,), np.array(9), np.array([9], np.uint32)):

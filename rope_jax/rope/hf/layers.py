@@ -3,12 +3,25 @@
 from typing import Any
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.hf.read import Config, by_layer_type, layer_types, of_text, read_part, whole
+from rope_jax.rope.hf.read import (
+    Config,
+    by_layer_type,
+    head_dim,
+    layer_types,
+    of_text,
+    read_part,
+    refuse_other_encodings,
+    whole,
+)
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
 
 # Model types whose code, not config, leaves the layers without a sliding window unrotated.
-_GLOBAL_LAYERS_WITHOUT_POSITIONS = {"cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe"}
+_GLOBAL_LAYERS_WITHOUT_POSITIONS = {
+    *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1"),
+}
+# Model types whose every fourth layer does not rotate where their config does not say.
+_EVERY_FOURTH = {"llama4", "llama4_text", "smollm3"}
 
 
 def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
@@ -17,13 +30,14 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     By `layer_types` where parameters differ between them (Gemma 3's older
     `sliding_window_pattern` and `rope_local_base_freq` too), and with `no_rope_layers` (0: a
     layer without positions, as in Llama 4 and SmolLM3), on which Llama 4 scales its queries.
-    Where a model's code leaves layers unrotated, no config says so: known here of Cohere 2 and
-    EXAONE 4, unknown of others.
+    Where a model's code leaves layers unrotated, no config says so: known here of Cohere 2,
+    EXAONE 4 and a few more, unknown of others.
     The scaling is that of the first layer that rotates; the others' stand in the pattern.
 
     ValueError as `from_hf`, and where layers differ in rotary_dim or in train_length.
     """
     config = of_text(config)
+    refuse_other_encodings(config)
     count = whole(config, "num_hidden_layers")
     parts = by_layer_type(config)
     types = layer_types(config, count) if len(parts) > 1 else [next(iter(parts))] * count
@@ -56,7 +70,7 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         own_geometry, own = read[name]
         base = None if own_geometry.base == geometry.base else own_geometry.base
         pattern.append(LayerOverride(base, None if own == scaling else own))
-    return RotaryLayers(geometry, count, _shortest(pattern)), scaling
+    return RotaryLayers(geometry, count, _shortest(pattern), head_dim(config, types[0])), scaling
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
@@ -67,6 +81,8 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
     own = config.get("no_rope_layers")
     if not own:
         every = config.get("no_rope_layer_interval")
+        if every is None and config.get("model_type") in _EVERY_FOURTH:
+            every = 4
         return [not every or (layer + 1) % every != 0 for layer in range(count)]
     if len(own) != count:
         raise ValueError(f"no_rope_layers: {len(own)} entries for {count} layers")

@@ -30,14 +30,25 @@ _KEYS: dict[str, tuple[str, ...]] = {
         "mscale",
         "mscale_all_dim",
         "truncate",
+        "finetuned",  # of Yarn-Llama: nothing follows from it
         # Ministral 3's
         "llama_4_scaling_beta",
         "max_position_embeddings",
     ),
-    "longrope": ("factor", _LENGTH, "attention_factor", "short_factor", "long_factor"),
+    "longrope": (
+        "factor",
+        _LENGTH,
+        "attention_factor",
+        "short_factor",
+        "long_factor",
+        # Phi-3.5-MoE's: m, for short texts and for long ones
+        "short_mscale",
+        "long_mscale",
+    ),
     "llama3": ("factor", _LENGTH, "low_freq_factor", "high_freq_factor"),
     "proportional": ("factor",),
 }
+_NAMES = {"type": "rope_type"}
 _EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _OLD_NAMES = {"su": "longrope"}
 
@@ -47,10 +58,20 @@ _BASE_IS_10000 = {
     *("deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite", "llama", "mistral"),
     *("olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"),
 }
+# Of these, the types that rotate the whole head where there is no scaling, partial or not.
+_WHOLE = _BASE_IS_10000 - {"phi3"}
 # Model types that rotate a part of the head where their config does not say.
 _PARTIAL = {
-    *("bamba", "glm", "glm4", "glm4_moe", "gpt_neox", "mistral4", "nemotron", "persimmon", "phi"),
-    *("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "stablelm"),
+    *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
+    *(
+        "persimmon",
+        "phi",
+        "qwen3_5_moe_text",
+        "qwen3_5_text",
+        "qwen3_next",
+        "recurrent_gemma",
+        "stablelm",
+    ),
 }
 
 
@@ -58,18 +79,21 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     """The geometry and scaling of a Hugging Face config.json, as a dictionary.
 
     rotary_dim = int(head_dim · partial_rotary_factor), of `head_dim` (or `qk_rope_head_dim`, or
-    hidden_size / num_attention_heads); `proportional` turns in the whole head. train_length is
+    hidden_size / num_attention_heads), or the config's own `rotary_dim`; `proportional` turns in
+    the whole head. train_length is
     `original_max_position_embeddings` where there is one, else `max_position_embeddings`.
     YaRN's and LongRoPE's missing factor is max_position_embeddings over it.
 
     layer_type: one of the config's, where layers differ (see `layers_from_hf` for all of them).
-    Not read: what a model's own code does beyond its rotary embedding, such as DeepSeek's scale
-    on its softmax, (0.1·mscale_all_dim·ln s + 1)².
+    Not read: what only a model's code says. Which dimensions make a pair, for one: Llama 4, GLM,
+    Cohere and DeepSeek have layout "interleaved", most others "half". Or DeepSeek's scale on its
+    softmax, (0.1·mscale_all_dim·ln s + 1)².
 
     ValueError, naming the key: one that is missing, that has no part in its type, or that stands
     in two places with two values; a type that is not known.
     """
     config = of_text(config)
+    refuse_other_encodings(config)
     parts = by_layer_type(config)
     if layer_type is None and len(parts) > 1:
         made = {
@@ -87,8 +111,26 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     return read_part(config, parts[name], name)
 
 
+# Top-level keys that change the rotation, and that are read of no model here.
+_NOT_READ = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "global_rope_theta")
+
+
+def refuse_other_encodings(config: Config) -> None:
+    """ValueError where positions are not rotary, or rotation follows from keys not read here."""
+    for key in _NOT_READ:
+        if config.get(key) is not None:
+            raise ValueError(f"{key}: is not read here; transformers' name is rope_parameters'")
+    if config.get("alibi"):
+        raise ValueError("alibi: is true; this model does not rotate")
+    encoding = config.get("position_embedding_type")
+    if encoding not in (None, "rope", "rope_gptj", "rotary"):
+        raise ValueError(f"position_embedding_type: is {encoding!r}; this model does not rotate")
+
+
 def of_text(config: Config) -> Config:
     """The language model's part of a multimodal config."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"config: should be a mapping, not {config!r}")
     inside = config.get("text_config")
     return inside if isinstance(inside, Mapping) else config
 
@@ -99,7 +141,8 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     for key, value in given.items():
         if not isinstance(value, Mapping):
             raise ValueError(f"{key}: should be a mapping, not {value!r}")
-    if len({repr(sorted(map(str, value.items()))) for value in given.values()}) > 1:
+    alike = [{_NAMES.get(k, k): v for k, v in value.items()} for value in given.values()]
+    if any(other != alike[0] for other in alike):
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
     parameters: Config = next(iter(given.values()), {})
     if any(isinstance(value, Mapping) for value in parameters.values()):
@@ -159,10 +202,20 @@ def read_part(
         raise ValueError(
             f"partial_rotary_factor: {config['model_type']} rotates a part of the head; say which"
         )
-    head_dim = _head_dim(config, layer_type)
-    rotary_dim = head_dim
+    width = head_dim(config, layer_type)
+    rotary_dim = width
     if kind != "proportional" and share is not None:
-        rotary_dim = int(head_dim * _number("partial_rotary_factor", share))
+        rotary_dim = int(width * _number("partial_rotary_factor", share))
+        if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE:
+            raise ValueError(
+                f"partial_rotary_factor: transformers' {config['model_type']} rotates the whole "
+                "head without scaling, whatever this says; leave it out"
+            )
+    if config.get("rotary_dim") is not None:
+        own = whole(config, "rotary_dim")
+        if share is not None and own != rotary_dim:
+            raise ValueError(f"rotary_dim: is {own}, and by partial_rotary_factor {rotary_dim}")
+        rotary_dim = own
     original = _either(beside, rope, _LENGTH)
     if kind == "dynamic":
         longest = whole(config, "max_position_embeddings")
@@ -213,7 +266,14 @@ def _settings(
             raise ValueError(f"{key}: is required for rope_type {kind} and was not given")
     if kind == "proportional":
         return {"type": "p_rope", "p": float(share), **own}
+    if kind == "longrope":
+        scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
+        if len(set(map(str, scales))) > 1:
+            raise ValueError("short_mscale: differs from long_mscale; m is one for both here")
+        if scales:
+            own["attention_factor"] = scales[0]
     if kind == "yarn":
+        own.pop("finetuned", None)
         own.pop("max_position_embeddings", None)  # Ministral 3 repeats the config's
         beta = own.pop("llama_4_scaling_beta", None)
         if beta is not None:
@@ -239,7 +299,8 @@ def _either(config: Config, rope: Config, key: str, other: str | None = None) ->
     return found[0] if found else None
 
 
-def _head_dim(config: Config, layer_type: str | None) -> int:
+def head_dim(config: Config, layer_type: str | None) -> int:
+    """The width of heads whose rotation is meant, in layers of one type."""
     if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
         # Gemma 4's global layers have wider heads; indices are written as text
         widths = {int(index): layer.get("head_dim") for index, layer in own.items()}

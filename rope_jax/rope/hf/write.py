@@ -18,8 +18,8 @@ HF_FORMS: dict[str, str | None] = {
     "ntk": "`default`, another `rope_theta`",
     "dynamic_ntk": "`dynamic`",
     "dynamic_pi": None,
-    "ntk_by_parts": "`yarn`, `attention_factor` 1",
-    "yarn": "`yarn`",
+    "ntk_by_parts": "`yarn`, `attention_factor` 1; ramp rotations: `longrope`, by its numbers",
+    "yarn": "`yarn`; ramp rotations: `longrope`, by its numbers",
     "dynamic_yarn": None,
     "longrope": "`longrope`",
     "llama3": "`llama3`",
@@ -51,7 +51,11 @@ def to_hf(
 
     ValueError: a strategy that transformers has no form for (`HF_FORMS` lists them).
     """
-    head_dim = head_dim or geometry.rotary_dim
+    head_dim = geometry.rotary_dim if head_dim is None else head_dim
+    if head_dim < geometry.rotary_dim:
+        raise ValueError(f"head_dim: {head_dim} is below rotary_dim {geometry.rotary_dim}")
+    if max_position_embeddings is not None and max_position_embeddings < 1:
+        raise ValueError(f"max_position_embeddings: {max_position_embeddings} is not at least 1")
     base, rope = _written(geometry, scaling)
     if scaling.query_scale is not None:
         if scaling.query_scale.type != "ministral" or rope.get("rope_type") != "yarn":
@@ -61,7 +65,12 @@ def to_hf(
             )
         rope["llama_4_scaling_beta"] = scaling.query_scale.model_dump()["beta"]
     longest = max_position_embeddings
-    if longest is None or scaling.type == "dynamic_ntk":
+    if scaling.type == "dynamic_ntk" and longest not in (None, geometry.train_length):
+        raise ValueError(
+            f"max_position_embeddings: {longest}, but dynamic scaling grows from it: it must be "
+            f"train_length {geometry.train_length}"
+        )
+    if longest is None:
         s = 1.0 if scaling.type == "dynamic_ntk" else getattr(scaling, "factor", None) or 1.0
         longest = math.ceil(s * geometry.train_length)
     written: dict[str, Any] = {

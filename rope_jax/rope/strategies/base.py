@@ -52,15 +52,20 @@ class Scaling(BaseModel):
             return self._on_host(geometry, lambda: self.scaled(geometry))
         if seq_len is None:
             raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
-        if isinstance(seq_len, int | float | list | tuple | np.generic | np.ndarray):
+        if isinstance(seq_len, int | float | str | list | tuple | np.generic | np.ndarray):
             length = np.asarray(seq_len)
             if length.dtype.kind not in "iu" or length.min(initial=1) < 1:
-                raise ValueError(f"seq_len: {seq_len} is not a whole number of at least 1")
+                raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
             signed = length.astype(np.int64)  # in unsigned numbers n − L would wrap below L
             return self._on_host(geometry, lambda: self.scaled_at(geometry, signed, np))
         import jax.numpy as jnp
 
-        inv_freq, m = self.scaled_at(geometry, jnp.asarray(seq_len).astype(jnp.int32), jnp)
+        traced = jnp.asarray(seq_len)
+        if not jnp.issubdtype(traced.dtype, jnp.integer):
+            raise ValueError(f"seq_len: is {traced.dtype}; a text has a whole number of tokens")
+        if jnp.iinfo(traced.dtype).max > 2**31 - 1:  # unsigned or 64 bits: do not wrap
+            traced = jnp.minimum(traced, jnp.asarray(2**31 - 1, traced.dtype))
+        inv_freq, m = self.scaled_at(geometry, traced.astype(jnp.int32), jnp)
         m = jnp.broadcast_to(jnp.asarray(m, jnp.float32), inv_freq.shape[:-1])
         return Frequencies(inv_freq, jnp.zeros_like(inv_freq), m)
 

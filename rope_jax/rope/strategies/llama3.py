@@ -19,7 +19,8 @@ class Llama3Scaling(Scaling):
         g_i  = clip((r_i − low_freq_factor)/(high_freq_factor − low_freq_factor), 0, 1)
         θ'_i = (1 − g_i)·θ_i/s + g_i·θ_i
 
-    It is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns.
+    It is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns. Where
+    the two are equal (Llama 4 Scout) there is no ramp: a pair that turns so often is as it is.
     """
 
     source: ClassVar[str] = "Llama 3.1, arXiv 2407.21783; Hugging Face `llama3`"
@@ -34,9 +35,9 @@ class Llama3Scaling(Scaling):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        if self.high_freq_factor <= self.low_freq_factor:
+        if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
-                f"high_freq_factor ({self.high_freq_factor:g}) must be above "
+                f"high_freq_factor ({self.high_freq_factor:g}) must not be below "
                 f"low_freq_factor ({self.low_freq_factor:g})"
             )
         return self
@@ -45,5 +46,8 @@ class Llama3Scaling(Scaling):
         theta = geometry.inv_freq()
         turns = geometry.train_length * theta / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
-        kept = np.clip((turns - low) / (high - low), 0, 1)
+        if low == high:
+            kept = (turns >= low).astype(np.float64)
+        else:
+            kept = np.clip((turns - low) / (high - low), 0, 1)
         return (1 - kept) * theta / self.factor + kept * theta, 1.0
