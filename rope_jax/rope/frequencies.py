@@ -38,7 +38,8 @@ class Frequencies(NamedTuple):
 
     def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
         """Other frequencies in their place, as they are: the remainder was that of the old ones."""
-        return self._replace(inv_freq=inv_freq, inv_freq_remainder=inv_freq * 0)
+        remainder = np.zeros(np.shape(inv_freq), np.float32)
+        return self._replace(inv_freq=inv_freq, inv_freq_remainder=remainder)
 
 
 class Rotary(NamedTuple):
