@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test lint format generate tensorboard lock clean FORCE
+.PHONY: help setup demo test accelerator lint format generate tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -34,6 +34,9 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 
 test: $(VENV)/.dev ## run the tests
 	$(BIN)/python -m pytest
+
+accelerator: $(VENV)/.dev ## check attention's kernels and exact angles on a GPU or TPU
+	$(BIN)/python scripts/check_accelerator.py
 
 lint: $(VENV)/.dev ## check style, types and generated files
 	$(BIN)/ruff check .

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention import BACKENDS, check_backend
+from rope_jax.losses import token_nll
 from rope_jax.rope import Rotary, cos_sin, rotate
 from rope_jax.rope.geometry import Layout
 from rope_jax.schema import Config, ModelConfig
@@ -59,23 +60,35 @@ class SelfAttention(nnx.Module):
 
     def __call__(
         self,
-        x: Float[Array, "B*T D"],
-        cos: Float[Array, "B|1 T d/2"],
-        sin: Float[Array, "B|1 T d/2"],
-        query_scale: Float[Array, "B|1 T|1"],
-        segment_ids: Int[Array, "B T"] | None,
+        x: Float[Array, "B*S D"],
+        cos: Float[Array, "B|1 S d/2"],
+        sin: Float[Array, "B|1 S d/2"],
+        query_scale: Float[Array, "B|1 S|1"],
+        segment_ids: Int[Array, "B S"] | None,
         sliding_window: int | None,
+        last: int | None,
     ) -> Float[Array, "B*T D"]:
+        """What the last T = `last` of the S tokens take from all of them; None: T = S."""
         length, width = cos.shape[1], self.config.heads_width
-        projections = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        q, k, v = (y.reshape(-1, length, y.shape[1] // width, width) for y in projections)
+        projections = self.q_proj(_last(x, length, last)), self.k_proj(x), self.v_proj(x)
+        batch = x.shape[0] // length
+        q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in projections)
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
+        q = rotate(q, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :], self.layout)
+        k = rotate(k, cos, sin, self.layout)
         # in float32: in bfloat16 the scale itself would be off by up to 0.4%
-        q = (q.astype(jnp.float32) * query_scale[..., None, None]).astype(q.dtype)
+        query_scale = query_scale[:, -q.shape[1] :, None, None]
+        q = (q.astype(jnp.float32) * query_scale).astype(q.dtype)
         out = BACKENDS[self.config.attention](q, k, v, segment_ids, sliding_window)
-        return self.o_proj(out.reshape(x.shape[0], -1))
+        return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
+
+
+def _last(x: Float[Array, "B*S D"], length: int, last: int | None) -> Float[Array, "B*T D"]:
+    """Of each window's S = `length` tokens, the last T."""
+    if last is None:
+        return x
+    return x.reshape(-1, length, x.shape[1])[:, -last:].reshape(-1, x.shape[1])
 
 
 class MLP(nnx.Module):
@@ -100,8 +113,21 @@ class DecoderLayer(nnx.Module):
         self.post_attention_layernorm = RMSNorm(config, config.hidden_size, rngs)
         self.mlp = MLP(config, rngs)
 
-    def __call__(self, x: Float[Array, "B*T D"], *rotation: Any) -> Float[Array, "B*T D"]:
-        x = x + self.self_attn(self.input_layernorm(x), *rotation)
+    def __call__(
+        self,
+        x: Float[Array, "B*S D"],
+        cos: Float[Array, "B|1 S d/2"],
+        sin: Float[Array, "B|1 S d/2"],
+        query_scale: Float[Array, "B|1 S|1"],
+        segment_ids: Int[Array, "B S"] | None,
+        sliding_window: int | None,
+        last: int | None,
+    ) -> Float[Array, "B*T D"]:
+        """Of the last T = `last` of the S tokens; None: T = S."""
+        attended = self.self_attn(
+            self.input_layernorm(x), cos, sin, query_scale, segment_ids, sliding_window, last
+        )
+        x = _last(x, cos.shape[1], last) + attended
         return x + self.mlp(self.post_attention_layernorm(x))
 
 
@@ -118,13 +144,11 @@ class Ends(nnx.Module):
         if not config.tie_word_embeddings:
             self.lm_head = _linear(config, config.hidden_size, vocab_size, rngs)
 
-    def logits(self, x: Float[Array, "B*T D"]) -> Float[Array, "B*T V"]:
-        """Of the normed hidden states; float32."""
+    def output_kernel(self) -> Float[Array, "D V"]:
+        """What the normed hidden states are multiplied with for logits."""
         if self.config.tie_word_embeddings:
-            kernel = self.embed_tokens.embedding[...].astype(x.dtype).T
-        else:
-            kernel = self.lm_head.kernel[...].astype(x.dtype)
-        return jnp.matmul(x, kernel, preferred_element_type=jnp.float32)
+            return self.embed_tokens.embedding[...].astype(self.config.dtype).T
+        return self.lm_head.kernel[...].astype(self.config.dtype)
 
 
 class LanguageModel:
@@ -170,8 +194,12 @@ class LanguageModel:
         positions: Int[Array, "B|1 T"],
         segment_ids: Int[Array, "B T"] | None,
         rotary: Rotary,
+        last: int | None = None,
     ) -> Float[Array, "B*T D"]:
-        """The last layer's output, normed. segment_ids None: each row is one document."""
+        """The last layer's output, normed. segment_ids None: each row is one document.
+
+        last: only for so many tokens at the end of each window; the last layer then does no more.
+        """
         layers = self.config.num_hidden_layers
         for leaf in jax.tree.leaves(rotary):
             if leaf.shape[0] not in (1, layers):
@@ -183,7 +211,8 @@ class LanguageModel:
         x = ends.embed_tokens(tokens.reshape(-1))
         # float32, before any layer: a bfloat16 position is wrong from 257 on
         cos, sin = cos_sin(rotary.frequencies, positions)
-        x = self._apply_layers(params["layers"], x, (cos, sin, rotary.query_scale), segment_ids)
+        rotation = cos, sin, rotary.query_scale
+        x = self._apply_layers(params["layers"], x, rotation, segment_ids, last)
         return ends.norm(x)
 
     def nll(
@@ -194,13 +223,18 @@ class LanguageModel:
         positions: Int[Array, "B|1 T"],
         segment_ids: Int[Array, "B T"] | None,
         rotary: Rotary,
-    ) -> Float[Array, "B T"]:
-        """−ln p(target | the tokens up to its place), nats, float32."""
-        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary)
+        last: int | None = None,
+    ) -> Float[Array, "B T|last"]:
+        """−ln p(target | the tokens up to its place), nats, float32.
+
+        last: of the last so many targets of each row alone, for less work.
+        """
+        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, last)
         ends = nnx.merge(self._ends_graph, {k: v for k, v in params.items() if k != "layers"})
-        logits = ends.logits(hidden)
-        of_target = jnp.take_along_axis(logits, targets.reshape(-1, 1), axis=-1)[:, 0]
-        return (jax.nn.logsumexp(logits, axis=-1) - of_target).reshape(tokens.shape)
+        if last is not None:
+            targets = targets[:, -last:]
+        nll = token_nll(hidden, ends.output_kernel(), targets.reshape(-1))
+        return nll.reshape(targets.shape)
 
     def _apply_layers(
         self,
@@ -208,49 +242,58 @@ class LanguageModel:
         x: Float[Array, "B*T D"],
         rotation: tuple[Array, ...],
         segment_ids: Int[Array, "B T"] | None,
+        last: int | None,
     ) -> Float[Array, "B*T D"]:
         count = self.config.num_hidden_layers
-
         period = len(self.sliding_windows)
 
-        def layer(window: int | None) -> Callable[[Array, Params, tuple[Array, ...]], Array]:
+        def layer(
+            window: int | None, last: int | None
+        ) -> Callable[[Array, Params, tuple[Array, ...]], Array]:
             def apply(x: Array, params: Params, rotation: tuple[Array, ...]) -> Array:
-                return nnx.merge(self._layer_graph, params)(x, *rotation, segment_ids, window)
+                module = nnx.merge(self._layer_graph, params)
+                return module(x, *rotation, segment_ids, window, last)
 
             return jax.checkpoint(apply) if self.config.remat else apply
 
-        kinds = [layer(window) for window in self.sliding_windows]
+        kinds = [layer(window, None) for window in self.sliding_windows]
+        final = layer(self.sliding_windows[(count - 1) % period], last)
 
         def rotation_of(index: Any) -> tuple[Array, ...]:
             return tuple(r[0] if r.shape[0] == 1 else r[index] for r in rotation)
 
-        def unrolled(x: Array, layers: Params, first: Any, count: int) -> Array:
-            """Layers first to first + count, whose kinds begin the pattern."""
+        def unrolled(x: Array, layers: Params, first: Any, size: int, to_the_end: bool) -> Array:
+            """Layers first to first + size, whose kinds begin the pattern."""
             # split, not indexing: its gradient is one concatenation instead of L padded sums
-            slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * count), layers)
-            for index in range(count):
+            slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * size), layers)
+            for index in range(size):
                 params = jax.tree.map(lambda _, parts, i=index: parts[i][0], layers, slices)
-                x = kinds[index % period](x, params, rotation_of(first + index))
+                kind = final if to_the_end and index == size - 1 else kinds[index % period]
+                x = kind(x, params, rotation_of(first + index))
             return x
 
         if self.config.layers == "unrolled":
-            return unrolled(x, layers, 0, count)
-        # Scan over the repeats of the pattern; within one, layers differ and are unrolled.
-        whole = count - count % period
+            return unrolled(x, layers, 0, count, True)
+        # Scan over the repeats of the pattern; within one, layers differ and are unrolled. So is
+        # the last layer, where it does less than the others.
+        scanned = count if last is None else count - 1
+        whole = scanned - scanned % period
         repeats = jax.tree.map(
             lambda leaf: leaf[:whole].reshape(-1, period, *leaf.shape[1:]), layers
         )
 
         def step(x: Array, xs: Any) -> tuple[Array, None]:
             params, first = xs
-            return unrolled(x, params, first, period), None
+            return unrolled(x, params, first, period, False), None
 
         x = jax.lax.scan(step, x, (repeats, jnp.arange(0, whole, period)))[0]
         if whole == count:
             return x
-        return unrolled(x, jax.tree.map(lambda leaf: leaf[whole:], layers), whole, count - whole)
+        rest = jax.tree.map(lambda leaf: leaf[whole:], layers)
+        return unrolled(x, rest, whole, count - whole, True)
 
 
 def language_model(config: Config, vocab_size: int) -> LanguageModel:
-    """The model of a run."""
+    """The model of a run. UserError where its attention backend cannot run here."""
+    check_backend(config.model)
     return LanguageModel(config.model, vocab_size, config.rope.layout, config.sliding_windows)

@@ -31,6 +31,7 @@ PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
+AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
 # A name becomes a folder; it may not climb out of its parent.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
 
@@ -76,7 +77,9 @@ class ModelConfig(Frozen):
         "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
     )
     remat: bool = Field(False, description="recompute each layer in the backward pass: less memory")
-    attention: Literal["xla"] = Field("xla", description="attention backend")
+    attention: AttentionName = Field(
+        "xla", description="backend; blockwise: memory linear in the length; others: kernels"
+    )
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> Self:

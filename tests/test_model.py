@@ -243,6 +243,29 @@ def test_sliding_windows_by_layer(layers, windows):
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
+@pytest.mark.parametrize(
+    ("layers", "windows", "attention"),
+    [
+        ("unrolled", (5, None), "xla"),
+        ("scanned", (5, 20), "blockwise"),  # a repeat of two layers, and the last one by itself
+        ("scanned", (5,), "xla"),
+    ],
+)
+def test_the_last_targets_alone_are_those_of_all(layers, windows, attention):
+    config = with_fields(FULL, layers=layers, attention=attention)
+    rotary = by_layer(8)._replace(query_scale=by_row_with_query_scale(8).query_scale)
+    model = LanguageModel(config, V, "half", windows)
+    inputs = loud_params(model), *text(), JUMPS, SEGMENTS, rotary
+    whole = jax.jit(model.nll)(*inputs)
+    for last in (1, 7, T):
+        found = jax.jit(functools.partial(model.nll, last=last))(*inputs)
+        assert found.shape == (B, last)
+        np.testing.assert_allclose(found, whole[:, -last:], atol=2e-6)
+    # the last layer's feed-forward sees those rows alone
+    program = str(jax.make_jaxpr(functools.partial(model.nll, last=7))(*inputs))
+    assert f"f32[{B * 7},48]" in program
+
+
 def test_layers_that_differ_have_the_same_gradients_scanned_and_recomputed():
     rotary, windows = by_layer(8), (5, None)
     found = []

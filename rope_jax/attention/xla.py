@@ -1,27 +1,16 @@
-"""Causal attention: one signature, several backends, chosen by name.
+"""Attention as whole matrices, for XLA: the fastest at a few hundred tokens, and the reference.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
 R = G·rows queries of one chunk, C keys that they can see.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-
-Attention = Callable[
-    [
-        Float[Array, "B T N H"],
-        Float[Array, "B T K H"],
-        Float[Array, "B T K H"],
-        Int[Array, "B T"] | None,
-        int | None,
-    ],
-    Float[Array, "B T N H"],
-]
 
 # Query rows are taken in at most this many chunks: each sees only the keys up to its own end, so
 # that nearly half of the work above the diagonal is never done. More chunks compile slower, and
@@ -33,13 +22,14 @@ _MIN_CHUNK = 128
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def xla_attention(
     q: Float[Array, "B T N H"],
-    k: Float[Array, "B T K H"],
-    v: Float[Array, "B T K H"],
-    segment_ids: Int[Array, "B T"] | None = None,
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K H"],
+    segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
 ) -> Float[Array, "B T N H"]:
     """softmax(q·kᵀ/√H)·v over keys at or before the query's index, and of its segment.
 
+    The queries are those of the last T of the S tokens.
     sliding_window: only the last so many keys, the query's own among them (Hugging Face's count).
     The mask goes by index in the window, never by position id: positions may jump. Query head n
     reads key-value head n // G. Softmax is float32. Memory: B·N·T·S/8 floats at a time, and
@@ -56,10 +46,11 @@ def _forward(
 ) -> tuple[Array, Any]:
     queries, keys, values = _queries(q, k), _by_width(k), _by_width(v)
     outputs, weights = [], []
+    before = k.shape[1] - q.shape[1]
     for start, end in _chunks(q.shape[1]):
-        seen = _seen(start, end, window)
+        seen = _seen(before + start, before + end, window)
         logits = _product(_stacked(queries[:, :, :, start:end]), keys[..., seen])
-        visible = _visible(segment_ids, start, end, window)
+        visible = _visible(segment_ids, before + start, before + end, window)
         logits = logits + _mask(visible, q.shape[2] // k.shape[2])
         # One chain of operations, which XLA fuses. A row always sees itself: its maximum is finite.
         exponentials = jnp.exp(logits - logits.max(-1, keepdims=True))
@@ -77,10 +68,11 @@ def _backward(window: int | None, kept: Any, d_merged: Array) -> tuple[Array, Ar
     d_out = _split(d_merged, k.shape[2])
     # Σ_s P_rs dP_rs = dO_r · O_r: what every logit of row r loses by normalisation.
     shared = (d_out.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
+    before = k.shape[1] - q.shape[1]
     d_queries, d_keys, d_values = [], [], []
     # The last chunk first: it sees every key, and the others add to a part of what it gives.
     for (start, end), chunk in reversed(list(zip(_chunks(q.shape[1]), weights, strict=True))):
-        rows, seen = slice(start, end), _seen(start, end, window)
+        rows, seen = slice(start, end), _seen(before + start, before + end, window)
         d_block = _stacked(d_out[:, :, :, rows])
         d_weights = _product(d_block, values[..., seen])
         d_logits = chunk.astype(jnp.float32) * (d_weights - _stacked(shared[:, :, :, rows]))
@@ -91,7 +83,8 @@ def _backward(window: int | None, kept: Any, d_merged: Array) -> tuple[Array, Ar
         d_keys.append(_product(_stacked(queries[:, :, :, rows]).swapaxes(-1, -2), d_logits))
         d_values.append(_product(d_block.swapaxes(-1, -2), chunk))
     d_q = jnp.concatenate(d_queries[::-1], axis=3) * q.shape[-1] ** -0.5
-    spans = [_seen(start, end, window) for start, end in _chunks(q.shape[1])][::-1]
+    chunks = reversed(list(_chunks(q.shape[1])))
+    spans = [_seen(before + start, before + end, window) for start, end in chunks]
     d_k, d_v = (_added(parts, spans).transpose(0, 3, 1, 2) for parts in (d_keys, d_values))
     return _merged(d_q).astype(q.dtype), d_k.astype(k.dtype), d_v.astype(v.dtype), None
 
@@ -105,12 +98,12 @@ def _chunks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _seen(start: int, end: int, window: int | None) -> slice:
-    """The keys that some query of start to end sees."""
+    """The keys that some query of the tokens start to end sees."""
     return slice(0 if window is None else max(0, start - window + 1), end)
 
 
 def _visible(
-    segment_ids: Int[Array, "B T"] | None, start: int, end: int, window: int | None
+    segment_ids: Int[Array, "B S"] | None, start: int, end: int, window: int | None
 ) -> Bool[Array, "B|1 rows C"]:
     """Which of those keys each query sees."""
     seen = _seen(start, end, window)
@@ -135,7 +128,7 @@ def _product(a: Array, b: Array) -> Array:
 
 def _added(
     parts: Sequence[Float[Array, "B K H C"]], spans: Sequence[slice]
-) -> Float[Array, "B K H T"]:
+) -> Float[Array, "B K H S"]:
     """The sum of gradients of spans of keys; the first one ends at the last key."""
     whole = jnp.pad(parts[0], ((0, 0), (0, 0), (0, 0), (spans[0].start, 0)))
     for part, span in zip(parts[1:], spans[1:], strict=True):
@@ -158,7 +151,7 @@ def _merged(x: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
     return x.transpose(0, 3, 1, 2, 4).reshape(batch, length, kv_heads * groups, width)
 
 
-def _by_width(x: Float[Array, "B T K H"]) -> Float[Array, "B K H T"]:
+def _by_width(x: Float[Array, "B S K H"]) -> Float[Array, "B K H S"]:
     return x.transpose(0, 2, 3, 1)
 
 
@@ -168,6 +161,3 @@ def _stacked(x: Float[Array, "B K G rows X"]) -> Float[Array, "B K R X"]:
 
 def _unstacked(x: Float[Array, "B K R X"], rows: int) -> Float[Array, "B K G rows X"]:
     return x.reshape(*x.shape[:2], -1, rows, x.shape[-1])
-
-
-BACKENDS: dict[str, Attention] = {"xla": xla_attention}
