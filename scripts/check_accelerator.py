@@ -39,8 +39,8 @@ def compare(name: AttentionName, segments: bool, window: int | None) -> float:
     given = ids if segments else None
 
     def both(backend: AttentionName, *x: jax.Array) -> list[jax.Array]:
-        def attend(*x: jax.Array) -> jax.Array:
-            return BACKENDS[backend](*x, given, window)
+        def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            return BACKENDS[backend](q, k, v, given, window)
 
         out, pull = jax.vjp(attend, *x)
         return [out, *pull(jnp.ones_like(out))]
@@ -61,7 +61,7 @@ def worst_angle() -> float:
     geometry = RotaryGeometry(64, 1e4, 4096)
     positions = np.random.default_rng(1).integers(0, 10**7, 4096).astype(np.int32)
     frequencies = parse_scaling({"type": "none"}).frequencies(geometry)
-    cos, sin = jax.jit(cos_sin)(frequencies, positions)
+    cos, sin = (np.asarray(x) for x in jax.jit(cos_sin)(frequencies, positions))
     angles = positions[:, None].astype(np.longdouble) * geometry.inv_freq().astype(np.longdouble)
     return float(max(np.abs(cos - np.cos(angles)).max(), np.abs(sin - np.sin(angles)).max()))
 
