@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 # Logits held at once: 256 MiB. Fewer rows would read the kernel, D·V numbers, too often.
-_MOST_LOGITS = 2**26
+MOST_LOGITS = 2**26
 
 
 def token_nll(
     hidden: Float[Array, "T D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " T"],
-    most_logits: int = _MOST_LOGITS,
+    most_logits: int = MOST_LOGITS,
 ) -> Float[Array, " T"]:
     """ln Σ_v exp(h_t·K_v) − h_t·K_target, nats, float32.
 

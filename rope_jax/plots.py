@@ -46,7 +46,9 @@ _MARKERS = "os^Dv<>P"
 _TITLES = {
     "same_tokens": "the same tokens at every length",
     "whole_window": "every token of the window",
-    "per_position": "by position in the longest window",
+    "sliding": "sliding windows, new tokens",
+    "per_position": "by position in the window",
+    "yarn_compat": "sliding windows, mean of their means",
 }
 
 

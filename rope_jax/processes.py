@@ -85,6 +85,16 @@ def on_first(action: Callable[[], object]) -> None:
         raise UserError(message)
 
 
+def from_first(make: Callable[[], str]) -> str:
+    """What the first process makes, in all of them."""
+    raw = make().encode() if is_first() else b""
+    if jax.process_count() == 1:
+        return raw.decode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(raw))))
+    padded = np.frombuffer(raw.ljust(size + 1, b"\0"), np.uint8)
+    return multihost_utils.broadcast_one_to_all(padded).tobytes()[:size].decode()
+
+
 def any_of(flag: bool) -> bool:
     """Whether it is set in any process; a meeting point of all."""
     if jax.process_count() == 1:

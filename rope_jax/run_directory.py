@@ -84,6 +84,10 @@ class RunDirectory:
         except OSError as error:
             raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
 
+    def sweep_journal(self, name: str) -> Path:
+        """What a sweep of this name that is not at its end has measured."""
+        return self.evals / f".{name}.journal"
+
     def release(self) -> None:
         """Let other processes in; the end of this one does the same."""
         self._lock.release()

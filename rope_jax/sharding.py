@@ -19,6 +19,14 @@ _DATA, _FSDP = "data", "fsdp"
 Tree = TypeVar("Tree")
 
 
+def device_bytes() -> float:
+    """The memory of a device; of a CPU that of its host, which its devices share."""
+    device = jax.local_devices()[0]
+    if device.platform == "cpu":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return (device.memory_stats() or {}).get("bytes_limit", math.inf)
+
+
 class Placement:
     """A mesh, and where each kind of array lies on it."""
 
@@ -62,12 +70,9 @@ class Placement:
             math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
             for leaf in jax.tree.leaves(state)
         )
-        device = jax.local_devices()[0]
-        if device.platform == "cpu":  # devices of one host share its memory
+        if jax.local_devices()[0].platform == "cpu":  # devices of one host share its memory
             each *= jax.local_device_count()
-            there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        else:
-            there = (device.memory_stats() or {}).get("bytes_limit", math.inf)
+        there = device_bytes()
         if each > there:
             raise UserError(
                 f"model: its parameters and optimizer state take {each / 2**30:,.1f} GiB, and "
@@ -89,15 +94,12 @@ class Placement:
     def over_rows(self, rows_of: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         """rows_of(state, rows [B, …], …), computed by all devices together, whole on each.
 
-        B need not be a multiple of the devices: rows of zeros fill it up, and are left out.
+        B is a multiple of the devices.
         """
 
         def split(state: Any, rows: jax.Array, *rest: Any) -> jax.Array:
-            count = rows.shape[0]
-            missing = -count % self.mesh.size
-            padded = jax.numpy.pad(rows, ((0, missing),) + ((0, 0),) * (rows.ndim - 1))
-            padded = jax.lax.with_sharding_constraint(padded, self._rows)
-            found = rows_of(state, padded, *rest)[:count]
+            rows = jax.lax.with_sharding_constraint(rows, self._rows)
+            found = rows_of(state, rows, *rest)
             return jax.lax.with_sharding_constraint(found, self.everywhere)
 
         return split

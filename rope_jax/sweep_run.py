@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +12,33 @@ import jax
 import numpy as np
 from matplotlib.image import imread
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rope_jax import processes
 from rope_jax.checkpoint import newest_params
 from rope_jax.config import dump
-from rope_jax.data.tokens import ByteTokenizer, open_corpus
+from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation.journal import FileJournal
 from rope_jax.evaluation.perplexity import sweep_lengths
-from rope_jax.evaluation.results import Origin, Row, rows, summary, write
+from rope_jax.evaluation.results import (
+    DocumentRow,
+    Origin,
+    Row,
+    document_rows,
+    rows,
+    summary,
+    write,
+)
+from rope_jax.memory import forward_bytes
 from rope_jax.model import language_model
 from rope_jax.plots import curve
 from rope_jax.report import device_line, facts, scaling_lines
 from rope_jax.rope import Rotary, Scaling
 from rope_jax.run_directory import RunDirectory, write_text
 from rope_jax.schema import Config, MeshConfig
-from rope_jax.sharding import Placement
+from rope_jax.sharding import Placement, device_bytes
 from rope_jax.sweep_report import tables
 from rope_jax.sweep_schema import SweepConfig
 from rope_jax.writer import TensorBoardWriter
@@ -51,6 +62,9 @@ def _sweep(
     corpus = open_corpus(training.data, tokenizer)
     run.check_corpus(corpus)
     placement = Placement(_mesh_for(training))
+    if config.attention is not None:
+        settings = training.model.model_copy(update={"attention": config.attention})
+        training = training.model_copy(update={"model": settings})
     model = language_model(training, tokenizer.vocab_size)
     like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
     say = functools.partial(console.print, style="yellow", highlight=False)
@@ -68,11 +82,21 @@ def _sweep(
     _announce(console, training, config, window, trained, about_model)
 
     @placement.over_rows
-    def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
+    def nll_of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
         positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
-        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
 
-    columns = (TextColumn("sweeping"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
+        return nll_of_last(params, tokens, rotary, tokens.shape[1] - 1)
+
+    def row_bytes(length: int) -> float:
+        return forward_bytes(training.model, tokenizer.vocab_size, length, length)
+
+    _check_memory(training, config, row_bytes, sweep_lengths(config, window)[-1])
+    journal = _journal(run, training, config, corpus, step)
+    if journal.found:
+        console.print(f"goes on: {journal.found} figures were measured before", style="dim")
+    columns = (TextColumn("sweeping"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, TextColumn("{task.fields[now]}"), console=console) as bar:
         task = bar.add_task("", total=None, now="")
         result = sweep(
@@ -85,6 +109,10 @@ def _sweep(
             trained=trained,
             window=window,
             bos_id=tokenizer.bos_id,
+            nll_of_last=nll_of_last,
+            row_bytes=row_bytes,
+            row_multiple=placement.mesh.size,
+            journal=journal,
             progress=lambda now, done, total: bar.update(
                 task, completed=done, total=total, now=now
             ),
@@ -92,7 +120,9 @@ def _sweep(
         )
     origin = Origin(training.name, step, training.seed, corpus.bytes_per_token)
     table, about = rows(result, origin), summary(result, origin)
-    processes.on_first(lambda: _write(folder, config, result, table, about, training))
+    by_document = document_rows(result, origin)
+    processes.on_first(lambda: _write(folder, config, result, table, by_document, about, training))
+    processes.on_first(lambda: run.sweep_journal(config.name).unlink(missing_ok=True))
     tables(console, table, about)
     if "same_tokens" in config.protocols and not result.baseline:
         console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
@@ -105,6 +135,7 @@ def _write(
     config: SweepConfig,
     result: SweepResult,
     table: list[Row],
+    by_document: list[DocumentRow],
     about: dict[str, Any],
     training: Config,
 ) -> None:
@@ -113,7 +144,7 @@ def _write(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_text(folder / "sweep.yaml", dump(config))
-    write(folder, table, about)
+    write(folder, table, by_document, about)
     baseline = result.baseline.get("same_tokens")
     curve(
         folder / "curve.png",
@@ -130,6 +161,8 @@ def _write(
             if row.name == name:
                 # the step is the context length; perplexity may be infinite, NLL is not
                 values = {f"nll/{row.protocol}": row.nll, f"perplexity/{row.protocol}": row.ppl}
+                if row.bpb is not None:
+                    values[f"bits_per_byte/{row.protocol}"] = row.bpb
                 writer.scalars(row.last_position, values)
         writer.close()
     writer = TensorBoardWriter(folder)
@@ -143,6 +176,41 @@ def _write(
         done.rename(earlier)
     folder.rename(done)
     shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _check_memory(
+    training: Config, config: SweepConfig, row_bytes: Callable[[int], float], longest: int
+) -> None:
+    """UserError where one window of the longest length takes more than there may be."""
+    needed = row_bytes(longest)
+    there, key = device_bytes(), "lengths"
+    if config.memory_gib is not None:
+        there, key = config.memory_gib * 2**30, "memory_gib"
+    if needed > there:
+        name = training.model.attention
+        advice = "; attention=blockwise takes less" if name == "xla" else ""
+        raise UserError(
+            f"{key}: a window of {longest:,} tokens takes about {needed / 2**30:,.1f} GiB with "
+            f"attention {name}, and there are {there / 2**30:,.1f}{advice}"
+        )
+
+
+def _journal(
+    run: RunDirectory, training: Config, config: SweepConfig, corpus: Corpus, step: int
+) -> FileJournal:
+    """What a sweep of this name that was interrupted has measured of this very checkpoint."""
+    path = run.sweep_journal(config.name)
+
+    def identity() -> str:
+        written = (run.checkpoints / str(step)).stat().st_mtime_ns
+        of = (step, written, corpus.fingerprint, jax.__version__, device_line(training.model.dtype))
+        return " ".join([*map(str, of), config.split, training.model_dump_json()])
+
+    def text() -> str:
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    of = processes.from_first(identity)
+    return FileJournal(path if processes.is_first() else None, of, processes.from_first(text))
 
 
 def _mesh_for(training: Config) -> MeshConfig:

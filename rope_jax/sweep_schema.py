@@ -23,6 +23,7 @@ from rope_jax.rope.numbers import EXTENSION
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 from rope_jax.schema import (
+    AttentionName,
     DistributedConfig,
     FolderName,
     Frozen,
@@ -32,7 +33,7 @@ from rope_jax.schema import (
     Seed,
 )
 
-Protocol = Literal["same_tokens", "whole_window", "per_position"]
+Protocol = Literal["same_tokens", "whole_window", "sliding", "per_position", "yarn_compat"]
 Bos = Literal["document", "every_window", "none"]
 
 
@@ -178,6 +179,11 @@ class SweepConfig(Frozen):
     targets: PositiveInt | None = Field(
         None, description="same_tokens: scored tokens a block; null: half the shortest length"
     )
+    stride: PositiveInt | None = Field(
+        None,
+        description="sliding, yarn_compat: tokens from one window to the next; "
+        "null: 256, or half the shortest length where that is less",
+    )
     bos: Bos = Field(
         "document", description="where the document-start token stands; training has it as document"
     )
@@ -185,8 +191,13 @@ class SweepConfig(Frozen):
         "test", description="what is read; test is what figures come from"
     )
     seed: Seed = Field(0, description="of the choice of documents, blocks and resamples")
-    batch_tokens: PositiveInt = Field(
-        4096, description="tokens evaluated at once; sets the batch size at each length"
+    memory_gib: PositiveFloat | None = Field(
+        None,
+        description="for one batch; sets its size at each length; null: half of an accelerator's "
+        "memory, 1/32 on a CPU, which is fastest with small ones",
+    )
+    attention: AttentionName | None = Field(
+        None, description="backend to read with; null: that of the training"
     )
     tolerance: PositiveFloat = Field(
         0.02, description="usable length: nats above the value at the window that still pass"
@@ -223,6 +234,8 @@ class SweepConfig(Frozen):
                 raise ValueError(f"lengths: {list(lengths)} must rise without repeats")
             if self.targets is not None:
                 check_targets(self.targets, lengths)
+            if self.stride is not None:
+                check_stride(self.stride, lengths)
         return self
 
 
@@ -233,4 +246,13 @@ def check_targets(targets: int, lengths: tuple[int, ...]) -> None:
             f"lengths: {lengths[0]} is too short for {targets} scored targets; "
             f"the shortest length must be at least {2 * targets}, or targets at most "
             f"{lengths[0] // 2}"
+        )
+
+
+def check_stride(stride: int, lengths: tuple[int, ...]) -> None:
+    """Windows further apart than they are long would leave tokens out."""
+    if stride > lengths[0]:
+        raise ValueError(
+            f"stride: {stride} is more than the shortest length, {lengths[0]}: tokens between "
+            "the windows would not be scored"
         )

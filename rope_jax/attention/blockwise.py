@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 Scores = Callable[
@@ -29,7 +30,7 @@ Scores = Callable[
 ]
 
 # Longer blocks have larger products, shorter ones leave out more above the diagonal.
-_BLOCK = 512
+BLOCK = 512
 
 
 def dot_product(
@@ -52,7 +53,7 @@ def blockwise_attention(
     *,
     scores: Scores = dot_product,
     arguments: Any = (),
-    block: int = _BLOCK,
+    block: int = BLOCK,
 ) -> Float[Array, "B T N H"]:
     """softmax(q·kᵀ/√H)·v as `xla_attention`, in memory linear in S.
 
@@ -103,11 +104,8 @@ def _forward(
     def of_query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
         diagonal = cut.diagonal(i)
 
-        def logits(j: Array) -> Array:
-            return cut.logits(arguments, queries[i], keys[j], i, j)
-
         # The diagonal first: there every query sees itself, so no maximum is ever −∞.
-        first = logits(diagonal)
+        first = cut.logits(arguments, queries[i], keys[diagonal], i, diagonal, on_diagonal=True)
         top = first.max(-1, keepdims=True)
         weights = jnp.exp(first - top)
         total = weights.sum(-1, keepdims=True)
@@ -115,7 +113,7 @@ def _forward(
 
         def step(j: Array, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
             old_top, total, out = carry
-            block = logits(j)
+            block = cut.logits(arguments, queries[i], keys[j], i, j)
             top = jnp.maximum(old_top, block.max(-1, keepdims=True))
             shrunk, weights = jnp.exp(old_top - top), jnp.exp(block - top)
             total = shrunk * total + weights.sum(-1, keepdims=True)
@@ -146,11 +144,13 @@ def _backward(
         product = d_out.astype(jnp.float32) * outs[i].astype(jnp.float32)
         shared = product.sum(-1, keepdims=True)
 
-        def step(j: Array, carry: Any) -> Any:
+        def step(j: Array, carry: Any, on_diagonal: bool = False) -> Any:
             d_keys, d_values, d_arguments, d_query = carry
-            block, pull = jax.vjp(
-                lambda a, x, y: cut.logits(a, x, y, i, j), arguments, query, keys[j]
-            )
+
+            def logits(arguments: Any, query: Array, key: Array) -> Array:
+                return cut.logits(arguments, query, key, i, j, on_diagonal=on_diagonal)
+
+            block, pull = jax.vjp(logits, arguments, query, keys[j])
             weights = jnp.exp(block - log_total[i])
             d_weights = _unstacked(
                 _product(_stacked(d_out), values[j].swapaxes(-1, -2)), query.shape[2]
@@ -168,7 +168,8 @@ def _backward(
 
         diagonal = cut.diagonal(i)
         carry = *carry, jnp.zeros(query.shape, jnp.float32)
-        *carry, d_query = jax.lax.fori_loop(cut.first_seen(diagonal), diagonal + 1, step, carry)
+        carry = jax.lax.fori_loop(cut.first_seen(diagonal), diagonal, step, carry)
+        *carry, d_query = step(diagonal, carry, on_diagonal=True)
         return tuple(carry), d_query
 
     zeros = (
@@ -218,24 +219,38 @@ class _Blocks:
         return jnp.maximum(0, (diagonal * self.block - self.window + 1) // self.block)
 
     def logits(
-        self, arguments: Any, query: Array, key: Array, i: Array, j: Array
+        self,
+        arguments: Any,
+        query: Array,
+        key: Array,
+        i: Array,
+        j: Array,
+        *,
+        on_diagonal: bool = False,
     ) -> Float[Array, "B K G b b"]:
-        """Of query block i and key block j, −∞ where a query does not see a key."""
+        """Of query block i and key block j, −∞ where a query does not see a key.
+
+        on_diagonal: whether j is known to be the last block that query block i sees. Its mask is
+        then a constant: computed from i in the loop, it costs as much as all else.
+        """
         rows = self.diagonal(i) * self.block - self.keys_before + jnp.arange(self.block)
         columns = j * self.block - self.keys_before + jnp.arange(self.block)
-        distance = rows[:, None] - columns[None]
-        # A query from before the start sees itself, lest its sum be 0.
-        visible = (distance >= 0) & ((columns >= 0)[None] | (distance == 0))
-        if self.window is not None:
-            visible = visible & (distance < self.window)
-        visible = visible[None]
+        logits = self.scores(arguments, query, key, rows, columns)
+        within = np.subtract.outer(np.arange(self.block), np.arange(self.block))
+        if on_diagonal:
+            seen = (within >= 0) & (within < (self.window or self.block))
+            logits = logits + np.where(seen, 0, -np.inf).astype(np.float32)[None, None, None]
+        elif self.window is not None:
+            distance = within.astype(np.int32) + (self.diagonal(i) - j) * self.block
+            logits = logits + _hidden(distance >= self.window)[None, None, None]
+        if self.keys_before:
+            # Not −∞: a query from before the start sees nothing else, and its sum must not be 0.
+            padding = jnp.where(columns < 0, np.float32(-1e30), np.float32(0))
+            logits = logits + padding[None, None, None, None]
         if self.segment_ids is not None:
             own, others = self.segment_ids[self.diagonal(i)], self.segment_ids[j]
-            visible = visible & (own[:, :, None] == others[:, None, :])
-        scores = self.scores(arguments, query, key, rows, columns)
-        # One array to add, [B|1, b, b], for all heads: cheaper than a choice for each.
-        hidden = jnp.where(visible, 0.0, -jnp.inf).astype(jnp.float32)
-        return scores + hidden[:, None, None]
+            logits = logits + _hidden(own[:, :, None] != others[:, None, :])[:, None, None]
+        return logits
 
     def of_queries(
         self, x: Float[Array, "B T N H"], kv_heads: int, scaled: bool = True
@@ -256,6 +271,11 @@ class _Blocks:
         filled = x.shape[0] * self.block
         x = x.transpose(1, 0, 4, 2, 3, 5).reshape(x.shape[1], filled, -1, x.shape[-1])
         return x[:, filled - length :]
+
+
+def _hidden(mask: Any) -> Array:
+    """What to add to logits: −∞ where the mask is set."""
+    return jnp.where(mask, -jnp.inf, 0.0).astype(jnp.float32)
 
 
 def _product(a: Array, b: Array) -> Array:

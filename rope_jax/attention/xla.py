@@ -92,8 +92,13 @@ def _backward(window: int | None, kept: Any, d_merged: Array) -> tuple[Array, Ar
 xla_attention.defvjp(_forward, _backward)
 
 
+def longest_chunk(length: int) -> int:
+    """How many rows of queries have their logits at once."""
+    return min(length, max(_MIN_CHUNK, -(-length // _MAX_CHUNKS)))
+
+
 def _chunks(length: int) -> Iterator[tuple[int, int]]:
-    size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
+    size = longest_chunk(length)
     return ((start, min(start + size, length)) for start in range(0, length, size))
 
 

@@ -3,11 +3,10 @@
 A *stream* is one document's tokens, with the document-start token in front where `bos` asks for
 it. A window of length n is n + 1 tokens of a stream: n inputs, and the n targets after them.
 The target at place j of a window (0-based) has j + 1 tokens of context, and that count is what
-"position" means here.
+"position" means here: a window's targets are at positions 1 to n.
 """
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,12 +16,8 @@ from numpy.typing import NDArray
 from rope_jax.errors import UserError
 from rope_jax.sweep_schema import Bos, Protocol
 
-# same_tokens reads windows of its own; the other protocols cut documents into tiles.
-LAYOUT: dict[Protocol, str] = {
-    "same_tokens": "blocks",
-    "whole_window": "tiles",
-    "per_position": "tiles",
-}
+# Windows of these overlap, and advance by a stride.
+SLIDING: tuple[Protocol, ...] = ("sliding", "yarn_compat")
 
 
 class Windows(NamedTuple):
@@ -32,13 +27,8 @@ class Windows(NamedTuple):
     """[W], index into the chosen streams."""
     start: NDArray[np.int64]
     """[W], where the window's first input stands in its stream."""
-
-
-class Bucket(NamedTuple):
-    """Targets with `first` to `last` tokens of context, both inclusive."""
-
-    first: int
-    last: int
+    first: NDArray[np.int64]
+    """[W], the position of the first target that counts; all after it do."""
 
 
 def make_streams(
@@ -69,63 +59,71 @@ def make_streams(
 
 
 def plan(
-    layout: str,
+    protocol: Protocol,
     streams: Sequence[NDArray[np.int32]],
     length: int,
     *,
-    longest: int,
+    lengths: Sequence[int],
     targets: int,
     blocks: int,
+    stride: int,
     seed: int,
 ) -> Windows:
-    """The windows of one length.
+    """The windows of one length, which is one of `lengths`.
 
-    "blocks": up to `blocks` windows a document that end at the same places for every length;
-    the ends are drawn from [longest + 1, end of document] so that their `targets` scored tokens
-    do not overlap. "tiles": windows side by side from the start of the document, covering the
-    first `blocks` × longest targets, as far as whole windows of this length do.
+    same_tokens: up to `blocks` windows a document, whose last `targets` targets count. They end at
+    the same places for every length; the ends are drawn from [longest + 1, end of document] so
+    that what they score does not overlap.
+
+    The others read the first `blocks` × longest targets of a document, or as many times longest as
+    it has. whole_window: windows side by side, as far as whole ones do. per_position: the first
+    `length` targets of every longest window; what lies past the length before counts.
+    sliding, yarn_compat: windows that advance by `stride`; the first counts whole, of the others
+    what the one before did not reach; the last one ends with the text.
     """
-    document, start = [], []
+    longest = lengths[-1]
+    document, start, first = [], [], []
     for index, stream in enumerate(streams):
-        if layout == "blocks":
+        covered = min(blocks, (len(stream) - 1) // longest) * longest
+        if protocol == "same_tokens":
             ends = _block_ends(len(stream), longest + 1, targets, blocks, seed, index)
             starts = ends - length - 1
-        else:
-            covered = min(blocks, (len(stream) - 1) // longest) * longest
+            firsts = np.full(len(starts), length - targets + 1)
+        elif protocol == "whole_window":
             starts = np.arange(covered // length) * length
+            firsts = np.ones(len(starts), np.int64)
+        elif protocol == "per_position":
+            starts = np.arange(covered // longest) * longest
+            firsts = np.full(len(starts), previous_length(length, lengths) + 1)
+        else:
+            ends = np.append(np.arange(length, covered, stride), covered)
+            starts = ends - length
+            firsts = np.append(0, ends[:-1]) - starts + 1
         document += [index] * len(starts)
         start += starts.tolist()
-    return Windows(np.array(document, np.int64), np.array(start, np.int64))
+        first += firsts.tolist()
+    return Windows(*(np.array(column, np.int64) for column in (document, start, first)))
 
 
-def buckets(protocol: Protocol, length: int, targets: int, lengths: Sequence[int]) -> list[Bucket]:
-    """What a protocol scores in a window of `length`: one row of results a bucket."""
-    if protocol == "same_tokens":
-        return [Bucket(length - targets + 1, length)]
-    if protocol == "whole_window":
-        return [Bucket(1, length)]
-    edges = [0, *lengths]
-    return [Bucket(a + 1, b) for a, b in itertools.pairwise(edges)]
-
-
-def lengths_read(protocol: Protocol, lengths: Sequence[int]) -> Sequence[int]:
-    """The window lengths a protocol needs: per_position reads the longest alone."""
-    return lengths[-1:] if protocol == "per_position" else lengths
+def previous_length(length: int, lengths: Sequence[int]) -> int:
+    """The one before it of the lengths; 0 before the first."""
+    return max((n for n in lengths if n < length), default=0)
 
 
 def cut(
     streams: Sequence[NDArray[np.int32]],
-    windows: Windows,
+    documents: NDArray[np.int64],
+    starts: NDArray[np.int64],
     length: int,
     *,
     bos: Bos,
     bos_id: int | None,
 ) -> NDArray[np.int32]:
-    """The windows' tokens, int32 [W, length + 1]."""
+    """The tokens of windows of these documents, from these places on: int32 [W, length + 1]."""
     tokens = np.stack(
         [
             streams[document][start : start + length + 1]
-            for document, start in zip(*windows, strict=True)
+            for document, start in zip(documents, starts, strict=True)
         ]
     )
     if bos == "every_window":
@@ -134,14 +132,15 @@ def cut(
 
 
 def fingerprint(
-    streams: Sequence[NDArray[np.int32]], windows: Windows, bucket: Bucket, bos: Bos
+    streams: Sequence[NDArray[np.int32]], windows: Windows, length: int, bos: Bos
 ) -> str:
     """Hash of exactly which tokens of which texts were scored: equal means comparable."""
     digest = hashlib.sha256()
     prefix = 0 if bos == "none" else 1
     for index, stream in enumerate(streams):
-        starts = windows.start[windows.document == index]
-        spans = np.stack([starts + bucket.first, starts + bucket.last + 1], axis=1) - prefix
+        own = windows.document == index
+        starts = windows.start[own]
+        spans = np.stack([starts + windows.first[own], starts + length + 1], axis=1) - prefix
         digest.update(stream[prefix:].astype("<i4").tobytes())
         digest.update(np.sort(spans, axis=0).astype("<i8").tobytes())
     return digest.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a sweep leaves on disk: one tidy row a figure, and a summary by curve.
+"""What a sweep leaves on disk: one tidy row a figure, its documents, and a summary by curve.
 
 Every file is written whole or not at all.
 """
@@ -7,10 +7,12 @@ import csv
 import io
 import json
 import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.evaluation.perplexity import Measurement, SweepResult
+from rope_jax.evaluation.protocols import SLIDING
 from rope_jax.evaluation.statistics import (
     RELIABLE_DOCUMENTS,
     Estimate,
@@ -22,7 +24,11 @@ from rope_jax.run_directory import write_text
 
 
 class Row(NamedTuple):
-    """One figure. nll and its 95% interval [ci_low, ci_high] in nats a token."""
+    """One figure. nll and its 95% interval [ci_low, ci_high] in nats a token.
+
+    Scored are the targets at first_position to last_position of each window; sliding, yarn_compat:
+    of a document's first window, which counts whole.
+    """
 
     name: str
     scaling: str
@@ -50,6 +56,18 @@ class Row(NamedTuple):
     seconds: float
 
 
+class DocumentRow(NamedTuple):
+    """One document's share in a figure: nll nats over weight tokens (yarn_compat: windows)."""
+
+    name: str
+    protocol: str
+    length: int
+    step: int
+    document: int
+    nll: float
+    weight: float
+
+
 class Origin(NamedTuple):
     """Where a checkpoint came from."""
 
@@ -62,6 +80,18 @@ class Origin(NamedTuple):
 def rows(result: SweepResult, origin: Origin) -> list[Row]:
     """One row a measurement, in the order they were made."""
     return [_row(result, origin, measurement) for measurement in result.measurements]
+
+
+def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
+    """What intervals are made of: with it, figures of several runs can be paired and pooled.
+
+    document: a number within the sweep; the same in others whose `targets` are the same.
+    """
+    return [
+        DocumentRow(m.entry, m.protocol, m.length, origin.step, number, nll, weight)
+        for m in result.measurements
+        for number, (nll, weight) in enumerate(zip(*map(list, m.sums), strict=True))
+    ]
 
 
 def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
@@ -78,6 +108,7 @@ def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
         "run": origin.run,
         "step": origin.step,
         "window": result.window,
+        "nll_at_window": baseline.sums.mean() if baseline else None,
         "perplexity_at_window": _exp(baseline.sums.mean()) if baseline else None,
         "tolerance_nats": result.config.tolerance,
         "documents": result.documents,
@@ -95,9 +126,15 @@ def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, 
     usable, is_last = usable_length(
         {n: d.high for n, d in differences.items()}, result.window, result.config.tolerance
     )
+    # The figure is the length that is certain; by the lower bounds, up to here none is refuted.
+    at_most, at_most_is_last = usable_length(
+        {n: d.low for n, d in differences.items()}, result.window, result.config.tolerance
+    )
     return {
         "usable_length": usable,
         "usable_length_is_last_tested": is_last,
+        "usable_length_at_most": at_most,
+        "usable_length_at_most_is_last_tested": at_most_is_last,
         "blow_up": {n: _interval(*map(_exp, d)) for n, d in differences.items()},
         "gain_over_truncation_nats": {
             n: _interval(-d.value, -d.high, -d.low) for n, d in differences.items()
@@ -110,16 +147,23 @@ def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, 
     }
 
 
-def write(folder: Path, table: list[Row], about: dict[str, Any]) -> None:
-    """results.csv, results.jsonl and summary.json."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows(table)
-    write_text(folder / "results.csv", text.getvalue())
+def write(
+    folder: Path, table: list[Row], documents: list[DocumentRow], about: dict[str, Any]
+) -> None:
+    """results.csv, results.jsonl, documents.csv and summary.json."""
+    write_text(folder / "results.csv", _csv(Row._fields, table))
     lines = [json.dumps(_plain(row._asdict())) + "\n" for row in table]
     write_text(folder / "results.jsonl", "".join(lines))
+    write_text(folder / "documents.csv", _csv(DocumentRow._fields, documents))
     write_text(folder / "summary.json", json.dumps(_plain(about), indent=2) + "\n")
+
+
+def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(table)
+    return text.getvalue()
 
 
 def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
@@ -134,8 +178,8 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         auto=entry.factor_label == "auto",
         protocol=m.protocol,
         length=m.length,
-        first_position=m.bucket.first,
-        last_position=m.bucket.last,
+        first_position=m.first_position,
+        last_position=m.length,
         step=origin.step,
         run=origin.run,
         seed=origin.seed,
@@ -146,13 +190,20 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         ci_low=nll.low,
         ci_high=nll.high,
         reliable=result.documents >= RELIABLE_DOCUMENTS,
-        tokens=int(m.sums.tokens.sum()),
-        documents=int((m.sums.tokens > 0).sum()),
+        tokens=m.tokens,
+        documents=result.documents,
         targets=m.targets,
-        stride=m.length if m.protocol == "whole_window" else None,
+        stride=_stride(result, m),
         bos=config.bos,
         seconds=round(m.seconds, 4),
     )
+
+
+def _stride(result: SweepResult, m: Measurement) -> int | None:
+    """How far the windows of a document are apart; null where they are drawn."""
+    if m.protocol in SLIDING:
+        return result.stride
+    return {"whole_window": m.length, "per_position": result.longest}.get(m.protocol)
 
 
 def _difference(result: SweepResult, one: Measurement, other: Measurement) -> Estimate:

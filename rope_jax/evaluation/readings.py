@@ -1,0 +1,142 @@
+"""Reading windows with rotary numbers: batches that fit a memory budget, one program a length.
+
+Frequencies are an argument of the compiled function, so a length compiles once whatever the number
+of scalings. Shapes: B batch, n context length, W windows, L layers.
+"""
+
+import hashlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
+
+from rope_jax.errors import UserError
+from rope_jax.rope import Rotary
+
+NLLFunction = Callable[[Any, Int[Array, "B n+1"], Rotary], Float[Array, "B n"]]
+LastNLLFunction = Callable[[Any, Int[Array, "B n+1"], Rotary, int], Float[Array, "B last"]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Windows of one length, read with one strategy's numbers."""
+
+    length: int
+    document: NDArray[np.int64]
+    start: NDArray[np.int64]
+    rotary: Rotary
+    """Leaves [L|1, 1, …], of one shape for all readings of a length."""
+
+    @property
+    def tokens(self) -> int:
+        """How many are read."""
+        return self.length * len(self.start)
+
+    def key(self) -> str:
+        """Equal for readings that give the same numbers."""
+        digest = hashlib.sha256(f"{self.length}".encode())
+        for array in (self.document, self.start, *jax.tree.leaves(self.rotary)):
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+class Reader:
+    """Runs readings; compiles once for each shape."""
+
+    def __init__(
+        self,
+        nll_fn: NLLFunction,
+        nll_of_last: LastNLLFunction | None,
+        params: Any,
+        *,
+        rows_at: Callable[[int], int],
+        row_multiple: int,
+        tokens_of: Callable[[Reading], NDArray[np.int32]],
+    ) -> None:
+        """rows_at(n): how many windows of length n are read at once, at most.
+
+        row_multiple: their number is a multiple of it, filled up if need be.
+        """
+        self.params, self.tokens_of = params, tokens_of
+        self.rows_at, self.row_multiple = rows_at, row_multiple
+        self._whole = jax.jit(nll_fn)
+        self._of_last = None if nll_of_last is None else jax.jit(nll_of_last, static_argnums=3)
+        self._compiled: dict[tuple[int, ...], Any] = {}
+
+    @property
+    def compilations(self) -> int:
+        """How many there were."""
+        return len(self._compiled)
+
+    def read(
+        self, readings: Sequence[Reading], last: int
+    ) -> Iterator[tuple[NDArray[np.float32], float]]:
+        """(NLL of the last targets [W, last or more], seconds) of each reading of one length.
+
+        Where a batch holds more windows than a reading has, it takes those of several, each row
+        with its own rotary numbers: the accelerator is full, and short batches are rare.
+        """
+        most, total = self.rows_at(readings[0].length), sum(len(r.start) for r in readings)
+        if all(len(reading.start) < most for reading in readings):
+            groups = [list(readings)]
+        else:
+            groups = [[reading] for reading in readings]
+            total = max(len(reading.start) for reading in readings)
+        size = -(-total // -(-total // most))  # batches as equal as can be
+        size = -(-size // self.row_multiple) * self.row_multiple
+        for group in groups:
+            yield from self._read_group(group, last, size, stacked=len(groups) == 1)
+
+    def _read_group(
+        self, group: Sequence[Reading], last: int, size: int, stacked: bool
+    ) -> Iterator[tuple[NDArray[np.float32], float]]:
+        started = time.perf_counter()
+        tokens = np.concatenate([self.tokens_of(reading) for reading in group])
+        owner = np.repeat(np.arange(len(group)), [len(reading.start) for reading in group])
+        together = jax.tree.map(
+            lambda *leaves: np.concatenate(leaves, axis=1), *(reading.rotary for reading in group)
+        )
+        batches = []
+        for first in range(0, len(tokens), size):
+            # A short last batch is filled up with the last row, which is then dropped.
+            rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
+            rotary = together
+            if stacked:
+                rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], together)
+            program = self._program(size, group[0].length, last, rotary)
+            batches.append(program(self.params, tokens[rows], rotary))
+            if len(batches) > 1:  # one is under way while the one before is fetched
+                batches[-2] = np.asarray(batches[-2])
+        nll = np.concatenate([np.asarray(batch) for batch in batches])[: len(tokens)]
+        seconds = time.perf_counter() - started
+        ends = np.cumsum([len(reading.start) for reading in group])
+        for begin, end in itertools.pairwise([0, *ends]):
+            share = seconds * (end - begin) / len(tokens)
+            yield nll[begin:end], share
+
+    def _program(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
+        if self._of_last is None:
+            last = length
+        axes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
+        shape = (size, length, last, *itertools.chain(*axes))
+        if shape not in self._compiled:
+            example = jax.ShapeDtypeStruct((size, length + 1), np.int32)
+            function: Any = self._whole
+            arguments: tuple[Any, ...] = (self.params, example, rotary)
+            if last < length:
+                function, arguments = self._of_last, (*arguments, last)
+            made = jax.eval_shape(function, *arguments)
+            if getattr(made, "shape", None) != (size, last) or made.dtype != np.float32:
+                raise UserError(
+                    f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
+                    f"float32 [{size}, {last}], the NLL of "
+                    + ("tokens[:, 1:]" if last == length else f"the last {last} of them")
+                )
+            self._compiled[shape] = function.lower(*arguments).compile()
+        return self._compiled[shape]
