@@ -110,6 +110,7 @@ def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
         "window": result.window,
         "nll_at_window": baseline.sums.mean() if baseline else None,
         "perplexity_at_window": _exp(baseline.sums.mean()) if baseline else None,
+        "bpb_at_window": _bpb(baseline.sums.mean(), origin) if baseline else None,
         "tolerance_nats": result.config.tolerance,
         "documents": result.documents,
         "reliable": result.documents >= RELIABLE_DOCUMENTS,
@@ -169,7 +170,6 @@ def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
 def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
     config = result.config
     nll = mean_nll(m.sums, resamples=config.resamples, seed=config.seed)
-    per_byte = origin.bytes_per_token
     entry = next(e for e in config.scalings if e.label == m.entry)
     return Row(
         name=m.entry,
@@ -186,7 +186,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         split=config.split,
         nll=nll.value,
         ppl=_exp(nll.value),
-        bpb=nll.value / math.log(2) / per_byte if per_byte else None,
+        bpb=_bpb(nll.value, origin),
         ci_low=nll.low,
         ci_high=nll.high,
         reliable=result.documents >= RELIABLE_DOCUMENTS,
@@ -216,6 +216,11 @@ def _find(result: SweepResult, entry: str, length: int) -> Measurement | None:
         if (m.entry, m.length, m.protocol) == (entry, length, "same_tokens"):
             return m
     return None
+
+
+def _bpb(nll: float, origin: Origin) -> float | None:
+    """Bits a byte; None where it is not known how many bytes a token has."""
+    return nll / math.log(2) / origin.bytes_per_token if origin.bytes_per_token else None
 
 
 def _interval(value: float, low: float, high: float) -> dict[str, float]:

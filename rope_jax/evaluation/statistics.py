@@ -2,15 +2,14 @@
 
 Tokens of one document are not independent, so documents are what is resampled. D documents.
 
-Intervals are BCa bootstrap intervals (Efron 1987: corrected for bias and skewness), at a level that
-makes up for a bootstrap's being too narrow in small samples: its standard error has D where D − 1
-belongs, and its quantiles are a normal's where a t's belong (Hesterberg, The American Statistician
-69(4), 2015). Over 64 documents with differences of a lognormal's 0.45 they cover 93 to 94%, over 20
-of them 94 to 95%; a plain percentile bootstrap 92 to 93%. Where a few documents outweigh the others
-(a lognormal's 0.9) they cover 90%, and nothing that knows the sample alone does much better.
+Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): the distribution of the studentized
+mean comes from resampling, instead of a normal's or a t's. In simulations of 1,000 samples they
+cover, of documents that count alike, 95% over 20 and 64 documents where the rates spread as a
+normal or as a lognormal of 0.45, 93% where a few outweigh the rest (lognormal of 0.9); with
+documents of very different sizes (lognormal of 0.8) 92 to 94% and 89 to 92%. A percentile bootstrap
+covers 92% and 86% in the first two cases over 20 documents, BCa about as much.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 RELIABLE_DOCUMENTS = 20
+_UNBOUNDED = 1e30
 
 
 class Sums(NamedTuple):
@@ -76,28 +76,45 @@ def usable_length(
 def _ratio(
     numerator: NDArray[Any], denominator: NDArray[Any], resamples: int, seed: int
 ) -> Estimate:
-    """Σ numerator / Σ denominator, with a bootstrap over documents."""
+    """θ = Σ n / Σ d, with a bootstrap-t interval over documents.
+
+    With s = √(D/(D−1) Σ(n − θd)²) / Σ d, the standard error of a ratio, and q the quantiles of
+    (θ* − θ)/s* over resamples: [θ − q₀.₉₇₅ s, θ − q₀.₀₂₅ s]. nan where documents are too few for
+    one: among three of them every ninth resample is one document three times, whose s* is 0.
+    """
     value = float(numerator.sum() / denominator.sum())
-    documents = len(numerator)
-    if documents < 2 or not np.isfinite(value):
-        return Estimate(value, float("nan"), float("nan"))
+    unknown = Estimate(value, float("nan"), float("nan"))
+    if len(numerator) < 2 or not np.isfinite(value):
+        return unknown
     ratios = numerator / denominator
-    if np.ptp(ratios) <= 1e-12 * np.abs(ratios).max():  # all documents agree: no resample differs
+    size = np.abs(ratios).max()
+    if np.ptp(ratios) <= 1e-12 * size:  # all documents agree: no resample differs
         return Estimate(value, value, value)
-    interval = stats.bootstrap(
+
+    def error(n: NDArray[Any], d: NDArray[Any], theta: Any, axis: int) -> Any:
+        documents = n.shape[axis]
+        residuals = n - np.expand_dims(theta, axis) * d
+        variance = (residuals**2).sum(axis) * documents / (documents - 1)
+        return np.sqrt(variance) / d.sum(axis)
+
+    def studentized(n: NDArray[Any], d: NDArray[Any], axis: int) -> Any:
+        theta = n.sum(axis) / d.sum(axis)
+        own = error(n, d, theta, axis)
+        # a resample of one document alone: its error is 0 but for rounding, and t without bounds
+        alone = own <= 1e-12 * size
+        t = (theta - value) / np.where(alone, 1, own)
+        return np.where(alone, np.sign(theta - value) * _UNBOUNDED, t)
+
+    found = stats.bootstrap(
         (numerator, denominator),
-        lambda n, d, axis: n.sum(axis) / d.sum(axis),
+        studentized,
         paired=True,
         vectorized=True,
         n_resamples=resamples,
-        confidence_level=_expanded(0.95, documents),
-        method="BCa",
+        method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return Estimate(value, float(interval.low), float(interval.high))
-
-
-def _expanded(level: float, documents: int) -> float:
-    """The level whose normal quantile is √(D/(D−1)) times the t quantile of `level`."""
-    t = stats.t.ppf((1 + level) / 2, documents - 1) * math.sqrt(documents / (documents - 1))
-    return float(2 * stats.norm.cdf(t) - 1)
+    if max(abs(found.low), abs(found.high)) > _UNBOUNDED / 1e9:
+        return unknown
+    own_error = float(error(numerator, denominator, np.float64(value), 0))
+    return Estimate(value, value - found.high * own_error, value - found.low * own_error)

@@ -7,19 +7,11 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
-from rope_jax.evaluation.protocols import (
-    LAYOUT,
-    Bucket,
-    buckets,
-    cut,
-    fingerprint,
-    lengths_read,
-    make_streams,
-    plan,
-)
+from rope_jax.evaluation.protocols import cut, fingerprint, make_streams, plan
 
 BOS = 9
 LENGTHS = (8, 12, 40, 64)
+PROTOCOLS = ("same_tokens", "whole_window", "sliding", "per_position", "yarn_compat")
 
 
 def documents(seed, count=12, shortest=65, longest=400):
@@ -33,24 +25,31 @@ def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100):
     return make_streams(docs, longest=longest, max_documents=most, bos=bos, bos_id=BOS, seed=seed)
 
 
-def windows_of(streams, protocol, length, lengths=LENGTHS, targets=None, blocks=3, seed=0):
+def windows_of(
+    streams, protocol, length, lengths=LENGTHS, targets=None, blocks=3, stride=4, seed=0
+):
     return plan(
-        LAYOUT[protocol],
+        protocol,
         streams,
         length,
-        longest=lengths[-1],
+        lengths=lengths,
         targets=targets or lengths[0] // 2,
         blocks=blocks,
+        stride=stride,
         seed=seed,
     )
 
 
-def scored(streams, windows, length, bucket, bos="document"):
-    """The targets that count, one row a window, as the model would be asked for them."""
-    tokens = cut(streams, windows, length, bos=bos, bos_id=BOS)
+def tokens_of(streams, windows, length, bos="document"):
+    return cut(streams, windows.document, windows.start, length, bos=bos, bos_id=BOS)
+
+
+def scored(streams, windows, length, bos="document"):
+    """The targets that count, one array a window, as the model would be asked for them."""
+    tokens = tokens_of(streams, windows, length, bos)
     assert tokens.shape == (len(windows.document), length + 1)
     assert tokens.dtype == np.int32
-    return tokens[:, 1:][:, bucket.first - 1 : bucket.last]
+    return [row[first:] for row, first in zip(tokens, windows.first, strict=True)]
 
 
 def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", seed=0):
@@ -59,9 +58,8 @@ def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", s
     targets = targets or lengths[0] // 2
     found = {}
     for length in lengths:
-        windows = windows_of(streams, "same_tokens", length, lengths, targets, blocks, seed)
-        (bucket,) = buckets("same_tokens", length, targets, lengths)
-        found[length] = scored(streams, windows, length, bucket, bos)
+        windows = windows_of(streams, "same_tokens", length, lengths, targets, blocks, seed=seed)
+        found[length] = np.stack(scored(streams, windows, length, bos))
     return found
 
 
@@ -79,8 +77,9 @@ def test_the_same_tokens_are_scored_at_every_length(seed, bos):
 
 def test_a_target_has_as_much_context_as_its_length_allows():
     # Scored are the window's last tokens, so that a longer window only adds what comes before.
+    _, streams = streams_of(documents(0))
     for length in LENGTHS:
-        assert buckets("same_tokens", length, 4, LENGTHS) == [Bucket(length - 3, length)]
+        assert set(windows_of(streams, "same_tokens", length).first) == {length - 3}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -144,9 +143,7 @@ def test_tiles_cover_the_first_blocks_once(blocks, bos):
     _, streams = streams_of(docs, bos)
     for length in LENGTHS:
         windows = windows_of(streams, "whole_window", length, blocks=blocks)
-        (bucket,) = buckets("whole_window", length, 4, LENGTHS)
-        assert bucket == Bucket(1, length)
-        found = scored(streams, windows, length, bucket, bos)
+        found = np.stack(scored(streams, windows, length, bos))
         for index, stream in enumerate(streams):
             reach = min(blocks, (len(stream) - 1) // 64) * 64 // length * length
             mine = found[windows.document == index]
@@ -159,48 +156,69 @@ def test_lengths_that_divide_the_longest_score_the_same_text():
     texts = []
     for length in (8, 16, 32, 64):
         windows = windows_of(streams, "whole_window", length)
-        texts.append(scored(streams, windows, length, Bucket(1, length)).ravel())
+        texts.append(np.concatenate(scored(streams, windows, length)))
     for text in texts[1:]:
         np.testing.assert_array_equal(texts[0], text)
 
 
 @pytest.mark.parametrize("lengths", [(2,), (5, 6), LENGTHS])
 def test_position_buckets_part_the_longest_window(lengths):
-    assert lengths_read("per_position", lengths) == lengths[-1:]
-    found = buckets("per_position", lengths[-1], 1, lengths)
-    assert [bucket.last for bucket in found] == list(lengths)
-    covered = [p for bucket in found for p in range(bucket.first, bucket.last + 1)]
-    assert covered == list(range(1, lengths[-1] + 1))
-
-
-def test_the_other_protocols_read_every_length():
-    for protocol in ("same_tokens", "whole_window"):
-        assert lengths_read(protocol, LENGTHS) == LENGTHS
-
-
-def test_position_buckets_score_what_whole_windows_do():
-    _, streams = streams_of(documents(4))
-    windows = windows_of(streams, "per_position", 64)
-    parts = [
-        scored(streams, windows, 64, bucket) for bucket in buckets("per_position", 64, 4, LENGTHS)
-    ]
-    whole = windows_of(streams, "whole_window", 64)
+    _, streams = streams_of(documents(4), longest=lengths[-1])
+    whole = windows_of(streams, "whole_window", lengths[-1], lengths)
+    parts = []
+    for length in lengths:
+        windows = windows_of(streams, "per_position", length, lengths)
+        # the same windows, cut shorter: a causal model's passes over them agree
+        np.testing.assert_array_equal(windows.start, whole.start)
+        np.testing.assert_array_equal(windows.document, whole.document)
+        parts.append(np.stack(scored(streams, windows, length)))
     np.testing.assert_array_equal(
-        np.concatenate(parts, axis=1), scored(streams, whole, 64, Bucket(1, 64))
+        np.concatenate(parts, axis=1), scored(streams, whole, lengths[-1])
     )
+
+
+@pytest.mark.parametrize("protocol", ["sliding", "yarn_compat"])
+@pytest.mark.parametrize("stride", [1, 3, 8])
+@pytest.mark.parametrize("bos", ["document", "none"])
+def test_sliding_windows_score_every_target_once(protocol, stride, bos):
+    _, streams = streams_of(documents(5), bos)
+    for length in LENGTHS:
+        windows = windows_of(streams, protocol, length, blocks=2, stride=stride)
+        found = scored(streams, windows, length, bos)
+        for index, stream in enumerate(streams):
+            own = np.flatnonzero(windows.document == index)
+            covered = min(2, (len(stream) - 1) // 64) * 64
+            np.testing.assert_array_equal(
+                np.concatenate([found[w] for w in own]), stream[1 : covered + 1]
+            )
+            # The first counts whole; the others have all the context but the stride at least.
+            assert windows.start[own[0]] == 0
+            assert windows.first[own[0]] == 1
+            assert (windows.first[own[1:]] >= length - stride + 1).all()
+            steps = np.diff(windows.start[own])
+            assert (steps[:-1] == stride).all()
+            assert not steps.size or 0 < steps[-1] <= stride
+
+
+def test_sliding_windows_of_their_own_length_stand_side_by_side():
+    _, streams = streams_of(documents(5))
+    for length in (8, 64):
+        sliding = windows_of(streams, "sliding", length, stride=length)
+        for one, other in zip(sliding, windows_of(streams, "whole_window", length), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 # What stands first
 
 
-@pytest.mark.parametrize("protocol", ["same_tokens", "whole_window", "per_position"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
 def test_where_the_document_start_token_stands(protocol, bos):
     docs = documents(5)
     chosen, streams = streams_of(docs, bos)
-    for length in lengths_read(protocol, LENGTHS):
+    for length in LENGTHS:
         windows = windows_of(streams, protocol, length)
-        tokens = cut(streams, windows, length, bos=bos, bos_id=BOS)
+        tokens = tokens_of(streams, windows, length, bos)
         assert (tokens[:, 1:] != BOS).all()  # never a target
         if bos == "every_window":
             assert (tokens[:, 0] == BOS).all()
@@ -208,7 +226,7 @@ def test_where_the_document_start_token_stands(protocol, bos):
             at_the_start = windows.start == 0
             assert ((tokens[:, 0] == BOS) == (at_the_start & (bos == "document"))).all()
         # the rest is the document's own text, in order
-        for row, index, start in zip(tokens, *windows, strict=True):
+        for row, index, start in zip(tokens, windows.document, windows.start, strict=True):
             text = docs[chosen[index]]
             first = start + (bos == "none")  # of row[1:] in the text
             np.testing.assert_array_equal(row[1:], text[first : first + length])
@@ -218,7 +236,7 @@ def test_cutting_leaves_the_streams_alone():
     _, streams = streams_of(documents(5), "every_window")
     before = [stream.copy() for stream in streams]
     windows = windows_of(streams, "whole_window", 8)
-    cut(streams, windows, 8, bos="every_window", bos_id=BOS)
+    tokens_of(streams, windows, 8, "every_window")
     for old, new in zip(before, streams, strict=True):
         np.testing.assert_array_equal(old, new)
 
@@ -227,17 +245,12 @@ def test_cutting_leaves_the_streams_alone():
 
 
 def prints(docs, protocol, bos="document", seed=0, blocks=3, targets=4):
-    """{(length, bucket): fingerprint}."""
+    """{length: fingerprint}."""
     _, streams = streams_of(docs, bos, seed=seed)
+    settings = {"targets": targets, "blocks": blocks, "seed": seed}
     return {
-        (length, bucket): fingerprint(
-            streams,
-            windows_of(streams, protocol, length, targets=targets, blocks=blocks, seed=seed),
-            bucket,
-            bos,
-        )
-        for length in lengths_read(protocol, LENGTHS)
-        for bucket in buckets(protocol, length, targets, LENGTHS)
+        length: fingerprint(streams, windows_of(streams, protocol, length, **settings), length, bos)
+        for length in LENGTHS
     }
 
 
@@ -245,8 +258,8 @@ def test_same_tokens_have_one_fingerprint_at_all_lengths():
     assert len(set(prints(documents(6), "same_tokens").values())) == 1
 
 
-def test_other_protocols_have_one_a_length_or_bucket():
-    for protocol in ("whole_window", "per_position"):
+def test_other_protocols_have_one_a_length():
+    for protocol in ("whole_window", "sliding", "per_position"):
         found = prints(documents(6), protocol)
         assert len(set(found.values())) == len(found) == len(LENGTHS)
 
@@ -271,7 +284,7 @@ def test_the_fingerprint_tells_apart_what_was_scored():
 def test_the_fingerprint_is_of_what_is_scored_not_of_what_stands_before():
     # A document-start token in every window changes the context, not the targets.
     docs = documents(6)
-    for protocol in ("same_tokens", "whole_window", "per_position"):
+    for protocol in PROTOCOLS:
         assert prints(docs, protocol) == prints(docs, protocol, bos="every_window")
 
 
@@ -282,12 +295,11 @@ def test_the_fingerprint_is_of_places_in_the_text():
     _, without = streams_of(docs, "none")
     windows = windows_of(without, "same_tokens", 64)
     shifted = windows._replace(start=windows.start + 1)
-    bucket = Bucket(61, 64)
-    one = scored(without, windows, 64, bucket, "none")
-    np.testing.assert_array_equal(one, scored(with_start, shifted, 64, bucket))
-    wanted = fingerprint(without, windows, bucket, "none")
-    assert fingerprint(with_start, shifted, bucket, "document") == wanted
-    assert fingerprint(with_start, windows, bucket, "document") != wanted
+    one = scored(without, windows, 64, "none")
+    np.testing.assert_array_equal(one, scored(with_start, shifted, 64))
+    wanted = fingerprint(without, windows, 64, "none")
+    assert fingerprint(with_start, shifted, 64, "document") == wanted
+    assert fingerprint(with_start, windows, 64, "document") != wanted
 
 
 # Which documents
@@ -334,7 +346,7 @@ def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
     chosen, streams = streams_of(docs, bos, longest=would_do)
     assert chosen == [int(np.argmax([len(document) for document in docs]))]
     windows = windows_of(streams, "same_tokens", would_do, (8, would_do))
-    assert cut(streams, windows, would_do, bos=bos, bos_id=BOS).shape == (1, would_do + 1)
+    assert tokens_of(streams, windows, would_do, bos).shape == (1, would_do + 1)
     with pytest.raises(UserError):
         streams_of(docs, bos, longest=would_do + 1)
 

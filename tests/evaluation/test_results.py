@@ -11,8 +11,15 @@ import pytest
 from rope_jax.config import validate
 from rope_jax.errors import UserError
 from rope_jax.evaluation.perplexity import Measurement, SweepResult
-from rope_jax.evaluation.protocols import Bucket
-from rope_jax.evaluation.results import Origin, Row, rows, summary, write
+from rope_jax.evaluation.results import (
+    DocumentRow,
+    Origin,
+    Row,
+    document_rows,
+    rows,
+    summary,
+    write,
+)
 from rope_jax.evaluation.statistics import Sums, mean_nll
 from rope_jax.rope.strategies import NoScaling, PIScaling
 from rope_jax.sweep_schema import SweepConfig
@@ -27,15 +34,16 @@ OFFSETS = {
 }
 
 
-def measurement(entry, length, offset, *, protocol="same_tokens", bucket=None, seconds=0.123456):
+def measurement(entry, length, offset, *, protocol="same_tokens", first=None, seconds=0.123456):
     factor = max(1.0, length / 16)
     return Measurement(
         entry=entry,
         scaling=NoScaling() if entry == "trained" else PIScaling(factor=factor),
         protocol=protocol,
         length=length,
-        bucket=bucket or Bucket(length - 3, length),
+        first_position=first or length - 3,
         sums=Sums((LEVEL + offset) * TOKENS, TOKENS),
+        tokens=int(TOKENS.sum()),
         targets="0123456789abcdef",
         seconds=seconds,
     )
@@ -45,7 +53,16 @@ def result_of(measurements, *, window=16, with_baseline=True, **settings):
     raw = {"scalings": ["trained", {"type": "pi", "factor": "auto"}], "resamples": 50, "seed": 1}
     config = validate(SweepConfig, raw | settings, "test")
     baseline = {"same_tokens": measurement("trained", window, 0.0)} if with_baseline else {}
-    return SweepResult(config, window, len(TOKENS), measurements, baseline, compilations=4)
+    return SweepResult(
+        config=config,
+        window=window,
+        longest=64,
+        stride=4,
+        documents=len(TOKENS),
+        measurements=measurements,
+        baseline=baseline,
+        compilations=4,
+    )
 
 
 @pytest.fixture
@@ -112,12 +129,20 @@ def test_a_fixed_factor_is_not_automatic():
     assert (row.name, row.scaling, row.factor, row.auto) == ("fixed", "pi", 4.0, False)
 
 
-def test_the_stride_of_windows_side_by_side_is_their_length():
-    whole = measurement("trained", 64, 0.0, protocol="whole_window", bucket=Bucket(1, 64))
-    part = measurement("trained", 64, 0.0, protocol="per_position", bucket=Bucket(9, 16))
-    first, second = rows(result_of([whole, part]), ORIGIN)
-    assert (first.stride, first.first_position, first.last_position) == (64, 1, 64)
-    assert (second.stride, second.first_position, second.last_position) == (None, 9, 16)
+@pytest.mark.parametrize(
+    ("protocol", "length", "stride"),
+    [
+        ("same_tokens", 16, None),
+        ("whole_window", 16, 16),
+        ("per_position", 16, 64),  # windows of 64, however far they are read
+        ("sliding", 16, 4),
+        ("yarn_compat", 16, 4),
+    ],
+)
+def test_the_stride_is_how_far_windows_are_apart(protocol, length, stride):
+    one = measurement("trained", length, 0.0, protocol=protocol, first=9)
+    (row,) = rows(result_of([one]), ORIGIN)
+    assert (row.stride, row.first_position, row.last_position) == (stride, 9, 16)
 
 
 def test_tokens_of_unknown_width_have_no_bits_per_byte(result):
@@ -130,7 +155,7 @@ def test_few_documents_are_marked(documents, reliable):
     one = measurement("trained", 16, 0.0)
     one = Measurement(**(vars(one) | {"sums": sums}))
     config = result_of([]).config
-    result = SweepResult(config, 16, documents, [one], {"same_tokens": one}, 1)
+    result = SweepResult(config, 16, 64, 4, documents, [one], {"same_tokens": one}, 1)
     assert rows(result, ORIGIN)[0].reliable is reliable
     assert summary(result, ORIGIN)["reliable"] is reliable
 
@@ -154,10 +179,12 @@ def test_the_summary_by_hand(result):
     # trained passes 0.02 nats at 32 already; pi stays within to the last
     assert (trained["usable_length"], trained["usable_length_is_last_tested"]) == (16, False)
     assert (pi["usable_length"], pi["usable_length_is_last_tested"]) == (64, True)
+    assert (trained["usable_length_at_most"], pi["usable_length_at_most"]) == (16, 64)
     del about["curves"]
-    assert about.pop("perplexity_at_window") == pytest.approx(
-        math.exp(np.average(LEVEL, weights=TOKENS))
-    )
+    level = np.average(LEVEL, weights=TOKENS)
+    assert about.pop("nll_at_window") == pytest.approx(level)
+    assert about.pop("perplexity_at_window") == pytest.approx(math.exp(level))
+    assert about.pop("bpb_at_window") == pytest.approx(level / 2.5 / math.log(2))
     assert about == {
         "run": "demo",
         "step": 500,
@@ -177,7 +204,7 @@ def test_the_tolerance_is_the_configs():
 
 def test_intervals_turn_around_with_the_sign():
     one = measurement("pi-auto", 64, 0.0)
-    noise = np.random.default_rng(0).normal(0.1, 0.3, 30)
+    noise = np.random.default_rng(0).normal(0.05, 0.3, 30)
     one = Measurement(**(vars(one) | {"sums": Sums(one.sums.nll + noise * TOKENS, TOKENS)}))
     curve = summary(result_of([one, measurement("trained", 64, 0.05)]), ORIGIN)["curves"]["pi-auto"]
     blow_up, gain = curve["blow_up"][64], curve["gain_over_truncation_nats"][64]
@@ -190,6 +217,7 @@ def test_intervals_turn_around_with_the_sign():
     assert versus["low"] == pytest.approx(-gain["high"] - 0.05)
     # usable goes by the upper bound: though the value were within, the bound is not
     assert curve["usable_length"] is None
+    assert curve["usable_length_at_most"] == 64  # and the lower bound is
 
 
 def test_without_a_baseline_there_are_no_curves():
@@ -230,7 +258,7 @@ def strict(text):
 
 def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
     table = rows(result, ORIGIN)
-    write(tmp_path, table, summary(result, ORIGIN))
+    write(tmp_path, table, document_rows(result, ORIGIN), summary(result, ORIGIN))
     lines = [strict(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     assert [Row(**line) for line in lines] == table
     with (tmp_path / "results.csv").open(newline="") as file:
@@ -239,7 +267,16 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
     for row, line in zip(cells, lines, strict=True):
         for name, value in line.items():
             assert row[name] == ("" if value is None else str(value))
+    with (tmp_path / "documents.csv").open(newline="") as file:
+        header, *documents = csv.reader(file)
+    assert header == list(DocumentRow._fields)
+    assert len(documents) == 30 * len(table)
+    assert documents[31] == [
+        *("trained", "same_tokens", "16", "500", "1"),
+        *map(str, (LEVEL[1] * 4, 4.0)),
+    ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "documents.csv",
         "results.csv",
         "results.jsonl",
         "summary.json",
@@ -248,7 +285,7 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
 
 def test_the_summary_file_is_the_summary(result, tmp_path):
     about = summary(result, ORIGIN)
-    write(tmp_path, rows(result, ORIGIN), about)
+    write(tmp_path, rows(result, ORIGIN), [], about)
     found = strict((tmp_path / "summary.json").read_text())
     # lengths become text as keys
     for name, curve in about["curves"].items():
@@ -275,7 +312,7 @@ def test_what_is_not_finite_is_null_in_json(tmp_path, value):
     table, about = rows(result, ORIGIN), summary(result, ORIGIN)
     assert str(table[1].nll) == str(value)
     assert about["curves"]["pi-auto"]["usable_length"] is None
-    write(tmp_path, table, about)
+    write(tmp_path, table, [], about)
     first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
     assert first["nll"] is not None
     assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
@@ -300,22 +337,28 @@ def test_a_perplexity_too_large_for_a_float_leaves_its_nll(tmp_path):
     result = result_of([measurement("trained", 64, 1000.0)])
     table = rows(result, ORIGIN)
     assert table[0].ppl == math.inf
-    write(tmp_path, table, summary(result, ORIGIN))
+    write(tmp_path, table, document_rows(result, ORIGIN), summary(result, ORIGIN))
     line = strict((tmp_path / "results.jsonl").read_text())
     assert line["ppl"] is None
     assert line["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
 
 
-@pytest.mark.parametrize("fails", [0, 1, 2])
+@pytest.mark.parametrize("fails", [0, 1, 2, 3])
 def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
-    names = ["results.csv", "results.jsonl", "summary.json"]  # in the order they are written
+    names = [
+        "results.csv",
+        "results.jsonl",
+        "documents.csv",
+        "summary.json",
+    ]  # in the order they are written
     table, about = rows(result, ORIGIN), summary(result, ORIGIN)
+    by_document = document_rows(result, ORIGIN) * 10
     (tmp_path / "old").mkdir()
-    write(tmp_path / "old", table[:1], about)
+    write(tmp_path / "old", table[:1], by_document[:1], about)
     old = [(tmp_path / "old" / name).read_text() for name in names]
     (tmp_path / "new").mkdir()
-    about |= {"long": "x" * 100_000}
-    write(tmp_path / "new", table * 20, about)
+    about |= {"long": "x" * 300_000}
+    write(tmp_path / "new", table * 20, by_document, about)
     new = [(tmp_path / "new" / name).read_text() for name in names]
     sizes = [0, *map(len, new)]
     assert sizes == sorted(sizes)
@@ -325,7 +368,7 @@ def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            write(tmp_path / "old", table * 20, about)
+            write(tmp_path / "old", table * 20, by_document, about)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     found = [(tmp_path / "old" / name).read_text() for name in names]

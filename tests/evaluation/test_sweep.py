@@ -1,5 +1,7 @@
 """The sweep, with models whose every figure numpy can work out."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +10,14 @@ import pytest
 from rope_jax.errors import UserError
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.perplexity import sweep_lengths
-from rope_jax.evaluation.protocols import LAYOUT, Bucket, make_streams, plan
-from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, cos_sin
+from rope_jax.evaluation.protocols import make_streams, plan
+from rope_jax.rope import (
+    LayerOverride,
+    RotaryGeometry,
+    RotaryLayers,
+    cos_sin,
+    parse_scaling,
+)
 from rope_jax.rope.strategies import (
     NoScaling,
     NTKScaling,
@@ -53,9 +61,9 @@ def reference(window, inv_freq, m=1.0):
 
 def cheap_nll(params, tokens, rotary):
     """Compiles in no time; depends on tokens, position and frequencies all the same."""
-    weight = rotary.frequencies.inv_freq.sum() * rotary.frequencies.attention_factor.sum()
+    by_row = rotary.frequencies.inv_freq.sum((0, 2)) * rotary.frequencies.attention_factor.sum(0)
     position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
-    return weight * position + tokens[:, 1:].astype(jnp.float32)
+    return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
 
 
 def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
@@ -67,50 +75,62 @@ def plain_frequencies(base=100.0):
     return base ** (-np.arange(0, 8, 2) / 8)
 
 
-def expected_sums(protocol, length, bucket, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
-    """Σ NLL and scored tokens by document, one window at a time."""
-    longest = lengths[-1]
+def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
+    """Σ NLL and Σ weight by document, one window at a time."""
     _, streams = make_streams(
-        DOCUMENTS, longest=longest, max_documents=64, bos=bos, bos_id=BOS, seed=0
+        DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
     )
-    windows = plan(
-        LAYOUT[protocol],
-        streams,
-        length,
-        longest=longest,
-        targets=lengths[0] // 2,
-        blocks=2,
-        seed=0,
-    )
-    nll, tokens = np.zeros(len(streams)), np.zeros(len(streams))
-    for index, start in zip(*windows, strict=True):
+    settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0}
+    windows = plan(protocol, streams, length, lengths=lengths, **settings)
+    nll, weight = np.zeros(len(streams)), np.zeros(len(streams))
+    for index, start, first in zip(*windows, strict=True):
         window = streams[index][start : start + length + 1].astype(np.int64)
         if bos == "every_window":
             window[0] = BOS
-        scored = reference(window, inv_freq, m)[bucket.first - 1 : bucket.last]
-        nll[index] += scored.sum()
-        tokens[index] += len(scored)
-    return nll, tokens
+        scored = reference(window, inv_freq, m)[first - 1 :]
+        nll[index] += scored.mean() if protocol == "yarn_compat" else scored.sum()
+        weight[index] += 1 if protocol == "yarn_compat" else len(scored)
+    return nll, weight
 
 
 def figures(result):
-    """{(entry, protocol, length, bucket): measurement}."""
-    return {(m.entry, m.protocol, m.length, m.bucket): m for m in result.measurements}
+    """{(entry, protocol, length): measurement}."""
+    return {(m.entry, m.protocol, m.length): m for m in result.measurements}
+
+
+def of_last(nll):
+    """An nll_of_last made of an nll_fn; fails where all are asked for."""
+
+    def function(params, tokens, rotary, last):
+        assert last < tokens.shape[1] - 1
+        return nll(params, tokens, rotary)[:, -last:]
+
+    return function
+
+
+PROTOCOLS = ["same_tokens", "whole_window", "sliding", "per_position", "yarn_compat"]
 
 
 # What is measured
 
 
-@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
-def test_every_figure_is_what_numpy_finds(bos):
+@pytest.mark.parametrize(
+    ("bos", "settings"),
+    [
+        ("document", {}),
+        ("every_window", {"nll_of_last": of_last(nll_fn)}),
+        ("none", {"memory_gib": 1.0}),  # batches of several entries, each row with its own
+    ],
+)
+def test_every_figure_is_what_numpy_finds(bos, settings):
     trained = YaRNScaling(factor=2)
-    protocols = ["same_tokens", "whole_window", "per_position"]
     result = run(
         ["trained", "none", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 4}],
         trained=trained,
-        protocols=protocols,
+        protocols=PROTOCOLS,
+        stride=5,
         bos=bos,
-        batch_tokens=100,
+        **({"memory_gib": 100 * 2**14 / 2**30} | settings),
     )
     own, m = trained.scaled(GEOMETRY)
     at = {
@@ -119,18 +139,70 @@ def test_every_figure_is_what_numpy_finds(bos):
         "pi-auto": lambda n: (plain_frequencies() / max(1, n / 16), 1.0),
         "ntk-4": lambda n: (plain_frequencies(100.0 * 4 ** (8 / 6)), 1.0),
     }
-    wanted = {("same_tokens", n, Bucket(n - 3, n)) for n in LENGTHS}
-    wanted |= {("whole_window", n, Bucket(1, n)) for n in LENGTHS}
-    wanted |= {("per_position", 64, Bucket(*b)) for b in [(1, 8), (9, 16), (17, 24), (25, 64)]}
     found = figures(result)
-    assert found.keys() == {(entry, *rest) for entry in at for rest in wanted}
+    assert found.keys() == set(itertools.product(at, PROTOCOLS, LENGTHS))
     assert len(found) == len(result.measurements)
-    for (entry, protocol, length, bucket), measured in found.items():
+    for (entry, protocol, length), measured in found.items():
         inv_freq, factor = at[entry](length)
-        nll, tokens = expected_sums(protocol, length, bucket, inv_freq, bos=bos, m=factor)
-        np.testing.assert_array_equal(measured.sums.tokens, tokens)
+        nll, weight = expected_sums(protocol, length, inv_freq, bos=bos, m=factor)
+        np.testing.assert_allclose(measured.sums.weight, weight, rtol=1e-12)
         np.testing.assert_allclose(measured.sums.nll, nll, rtol=2e-6, atol=1e-4)
-    assert result.documents == len(tokens) == (4 if bos == "none" else 5)
+        if protocol != "yarn_compat":
+            assert measured.tokens == weight.sum()
+    assert result.documents == len(weight) == (4 if bos == "none" else 5)
+
+
+def test_positions_are_read_as_prefixes_where_frequencies_are_equal():
+    read = []
+
+    def nll(params, tokens, rotary):
+        jax.debug.callback(lambda: read.append(tokens.shape[1] - 1))
+        return nll_fn(params, tokens, rotary)
+
+    entries = [
+        "trained",
+        {"type": "ntk", "factor": 2},
+        {"type": "pi", "factor": "auto"},
+        "dynamic_ntk",
+        {"type": "none", "query_scale": {"type": "logn"}, "name": "logn"},
+    ]
+    settings = {"protocols": ["per_position"], "memory_gib": 1.0}
+    result = run(entries, nll=nll, **settings)
+    jax.effects_barrier()
+    # One batch a length. At 64 all five; below, those that are other numbers there.
+    assert sorted(read) == LENGTHS
+    assert result.compilations == 4
+    # Passes of their own agree: each length as the longest one, for the windows of 64.
+    found = figures(result)
+    for index, length in enumerate(LENGTHS):
+        for entry in entries:
+            label = entry if isinstance(entry, str) else entry.get("name")
+            label = label or f"{entry['type']}-{entry['factor']}"
+            separate = separate_pass(entry, LENGTHS[: index + 1])
+            np.testing.assert_allclose(
+                found[label, "per_position", length].sums.nll, separate, rtol=2e-6
+            )
+
+
+def separate_pass(entry, lengths):
+    """Σ NLL by document of the last bucket, from windows of lengths[-1] at 64's places."""
+    _, streams = make_streams(
+        DOCUMENTS, longest=64, max_documents=64, bos="document", bos_id=BOS, seed=0
+    )
+    length, first = lengths[-1], (0, *lengths)[-2]
+    settings = {k: v for k, v in entry.items() if k != "name"} if entry is not str(entry) else {}
+    settings = settings or {"type": "none" if entry == "trained" else entry}
+    if settings.get("factor") == "auto":
+        settings = settings | {"factor": max(1.0, length / 16)}
+    rotary = RotaryLayers(GEOMETRY).rotary(
+        parse_scaling(settings), np.arange(length, dtype=np.int32)[None], length
+    )
+    sums = np.zeros(len(streams))
+    for index, stream in enumerate(streams):
+        for start in range(0, min(2, (len(stream) - 1) // 64) * 64, 64):
+            window = stream[None, start : start + length + 1].astype(np.int32)
+            sums[index] += float(nll_fn(PARAMS, jnp.asarray(window), rotary)[0, first:].sum())
+    return sums
 
 
 def test_the_scaling_of_each_figure_is_recorded():
@@ -162,25 +234,62 @@ def test_same_tokens_is_one_set_of_targets_and_other_protocols_are_not():
     assert len(prints["whole_window"]) == len(LENGTHS)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 130, 10**6])
-def test_the_batch_size_changes_no_figure(batch_tokens):
+def gib(tokens):
+    """The budget that holds so many tokens."""
+    return tokens * 2**14 / 2**30
+
+
+@pytest.mark.parametrize("tokens", [1, 130, 10**6])
+def test_the_batch_size_changes_no_figure(tokens):
     settings = {"nll": cheap_nll, "protocols": ["same_tokens", "whole_window"], "lengths": [8, 64]}
-    wanted = run(batch_tokens=64, **settings)
-    found = run(batch_tokens=batch_tokens, **settings)
+    scalings = ["trained", {"type": "pi", "factor": 3}]
+    wanted = run(scalings, memory_gib=gib(64), **settings)
+    found = run(scalings, memory_gib=gib(tokens), **settings)
     for a, b in zip(wanted.measurements, found.measurements, strict=True):
-        np.testing.assert_array_equal(a.sums.tokens, b.sums.tokens)
+        np.testing.assert_array_equal(a.sums.weight, b.sums.weight)
         np.testing.assert_allclose(a.sums.nll, b.sums.nll, rtol=1e-6)  # XLA rounds by shape
 
 
-def test_batches_hold_as_many_tokens_as_asked_for():
+def batches(**settings):
+    """The shapes of the tokens that a sweep of whole windows asks for."""
     shapes = set()
 
     def nll(params, tokens, rotary):
         shapes.add(tokens.shape)
         return cheap_nll(params, tokens, rotary)
 
-    run(nll=nll, batch_tokens=100, protocols=["whole_window"], max_blocks=100)
-    assert shapes == {(12, 9), (6, 17), (4, 25), (1, 65)}
+    run(nll=nll, protocols=["whole_window"], max_blocks=100, **settings)
+    return shapes
+
+
+def test_batches_fit_the_budget_and_are_equal():
+    # 80, 40, 24 and 10 windows, at most 12, 6, 4 and 1 at a time: in 7, 7, 6 and 10 batches
+    assert batches(memory_gib=gib(100)) == {(12, 9), (6, 17), (4, 25), (1, 65)}
+    assert batches(memory_gib=gib(1000)) == {(80, 9), (40, 17), (24, 25), (10, 65)}  # all at once
+    more = batches(memory_gib=gib(100), row_multiple=4)
+    assert more == {(12, 9), (8, 17), (4, 25), (4, 65)}
+    # what a row takes is the caller's to say: here the square of its length
+    squares = batches(memory_gib=64**2 * 2 / 2**30, row_bytes=lambda n: n**2)
+    assert squares == {(80, 9), (20, 17), (12, 25), (2, 65)}
+
+
+def test_only_the_last_targets_are_asked_for_where_no_more_count():
+    asked = []
+
+    def last_alone(params, tokens, rotary, last):
+        asked.append((tokens.shape[1] - 1, last))
+        return cheap_nll(params, tokens, rotary)[:, -last:]
+
+    def whole(params, tokens, rotary):
+        asked.append((tokens.shape[1] - 1, None))
+        return cheap_nll(params, tokens, rotary)
+
+    run(nll=whole, nll_of_last=last_alone, targets=3)
+    assert asked == [(64, 3), (24, 3), (16, 3), (8, 3)]
+    asked.clear()
+    # the first of the sliding windows counts whole
+    run(nll=whole, nll_of_last=last_alone, protocols=["same_tokens", "sliding"], stride=4)
+    assert asked == [(64, None), (24, None), (16, None), (8, None)]
 
 
 def test_an_infinite_token_stays_in_its_own_document():
@@ -231,7 +340,7 @@ FIVE = [
     ("protocols", "shapes"),
     [
         (["same_tokens"], 4),
-        (["per_position"], 1),
+        (["sliding"], 4),
         (["same_tokens", "whole_window", "per_position"], 4),
     ],
 )
@@ -243,30 +352,29 @@ def test_one_compilation_a_length(backend_compiles, count, protocols, shapes):
         return cheap_nll(params, tokens, rotary)
 
     # the last batch of every length is a short one
-    result = run(FIVE[:count], nll=nll, protocols=protocols, batch_tokens=150)
+    result = run(FIVE[:count], nll=nll, protocols=protocols, memory_gib=gib(50))
     assert len(traced) == len(set(traced)) == shapes
     assert len(backend_compiles) == shapes
     assert result.compilations == shapes
 
 
 def test_equal_frequencies_run_once():
-    runs = []
+    rows = {}
 
     def nll(params, tokens, rotary):
-        jax.debug.callback(lambda: runs.append(tokens.shape[1] - 1))
+        rows[tokens.shape[1] - 1] = tokens.shape[0]
         return cheap_nll(params, tokens, rotary)
 
     scalings = ["trained", "none"]
     scalings += [{"type": kind, "factor": "auto"} for kind in ("pi", "ntk", "yarn")]
     scalings += [{"type": "pi", "factor": 4}]
-    result = run(scalings, nll=nll, batch_tokens=10**6, protocols=["same_tokens", "whole_window"])
-    jax.effects_barrier()
+    result = run(scalings, nll=nll, memory_gib=1.0)  # all of a length in one batch
     # Up to the window of 16 every automatic factor is 1. At 64 "auto" is 4.
     curves = {8: 2, 16: 2, 24: 5, 64: 4}
-    layouts = 2
-    assert {n: runs.count(n) for n in LENGTHS} == {n: layouts * c for n, c in curves.items()}
+    windows = 8
+    assert rows == {n: windows * c for n, c in curves.items()}
     # and every curve has its figure
-    assert len(result.measurements) == len(scalings) * len(LENGTHS) * layouts
+    assert len(result.measurements) == len(scalings) * len(LENGTHS)
 
 
 # A scaling that does nothing is refused
@@ -341,9 +449,9 @@ def test_the_baseline_is_the_trained_scaling_at_the_window():
     settings = {"trained": PIScaling(factor=3), "window": 24, "nll": cheap_nll}
     result = run([{"type": "ntk", "factor": 2}], **settings)
     (baseline,) = result.baseline.values()
-    wanted = figures(run(["trained"], **settings))["trained", "same_tokens", 24, Bucket(21, 24)]
+    wanted = figures(run(["trained"], **settings))["trained", "same_tokens", 24]
     np.testing.assert_array_equal(baseline.sums.nll, wanted.sums.nll)
-    np.testing.assert_array_equal(baseline.sums.tokens, wanted.sums.tokens)
+    np.testing.assert_array_equal(baseline.sums.weight, wanted.sums.weight)
     assert baseline.scaling == wanted.scaling == PIScaling(factor=3)
     assert baseline.targets == wanted.targets == result.measurements[0].targets
     # It is no curve of its own, and costs no compilation.
@@ -368,15 +476,86 @@ def test_documents_are_the_same_at_every_length():
     result = run(documents=documents, nll=cheap_nll, max_documents=5, max_blocks=1, seed=1)
     assert result.documents == 5
     assert {m.targets for m in result.measurements} == {result.measurements[0].targets}
-    assert {tuple(m.sums.tokens) for m in result.measurements} == {(4,) * 5}
+    assert {tuple(m.sums.weight) for m in result.measurements} == {(4,) * 5}
 
 
-def test_progress_counts_up_to_the_end():
+def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     calls = []
-    run(["trained", "none"], nll=cheap_nll, progress=lambda *call: calls.append(call))
-    assert [call[1:] for call in calls] == [(done, 8) for done in range(9)]
-    assert calls[0][0] == "trained at 8"
-    assert calls[7][0] == "none at 64"
+    scalings = ["trained", {"type": "pi", "factor": 3}]
+    run(scalings, nll=cheap_nll, lengths=[8, 16], progress=lambda *call: calls.append(call))
+    windows = 12
+    done = [0, 16 * windows, 32 * windows, 32 * windows, 40 * windows, 48 * windows, 48 * windows]
+    labels = ["length 16"] * 3 + ["length 8"] * 3 + ["done"]
+    assert calls == [(a, b, 48 * windows) for a, b in zip(labels, done, strict=True)]
+
+
+# Interrupted
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was():
+    entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
+    settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(8)}
+    whole = run(entries, nll=cheap_nll, **settings)
+
+    class Interrupting(dict):
+        def __setitem__(self, key, value):
+            if len(self) == 7:
+                raise KeyboardInterrupt
+            super().__setitem__(key, value)
+
+    journal = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        run(entries, nll=cheap_nll, journal=journal, **settings)
+    kept = dict(journal)
+    assert len(kept) == 7
+    read = []
+
+    def nll(params, tokens, rotary):
+        jax.debug.callback(lambda: read.append(tokens.shape[1] - 1))
+        return cheap_nll(params, tokens, rotary)
+
+    result = run(entries, nll=nll, journal=kept, **settings)
+    jax.effects_barrier()
+    for a, b in zip(whole.measurements, result.measurements, strict=True):
+        np.testing.assert_array_equal(a.sums, b.sums)
+        assert (a.entry, a.length, a.targets) == (b.entry, b.length, b.targets)
+    # the longest had been read but for one reading; nothing is read twice
+    in_all = len(read)
+    read.clear()
+    run(entries, nll=nll, journal={}, **settings)
+    jax.effects_barrier()
+    assert 0 < in_all < len(read)
+    read.clear()
+    run(entries, nll=nll, journal=kept, **settings)
+    jax.effects_barrier()
+    assert read == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"targets": 3},
+        {"bos": "every_window"},
+        {"max_blocks": 1},
+        {"documents": DOCUMENTS[::-1]},
+        {"scalings": [{"type": "pi", "factor": 5}]},
+        {"protocols": ["sliding"], "stride": 3},
+        {"lengths": [8, 16, 64], "protocols": ["per_position"]},
+    ],
+    ids=lambda change: "-".join(change),
+)
+def test_what_was_measured_otherwise_is_not_taken(change):
+    journal = {}
+    base = {"nll": cheap_nll, "scalings": [{"type": "pi", "factor": 4}], "journal": journal}
+    for protocol, stride in (("same_tokens", None), ("sliding", 4), ("per_position", None)):
+        run(**base, protocols=[protocol], stride=stride)
+    before = set(journal)
+    found = run(**(base | change))
+    fresh = run(**(base | change | {"journal": {}}))
+    assert set(journal) - before
+    for a, b in zip(found.measurements, fresh.measurements, strict=True):
+        np.testing.assert_array_equal(a.sums, b.sums)
 
 
 # Bad input
@@ -389,7 +568,12 @@ def test_progress_counts_up_to_the_end():
         ({"scalings": []}, "sweep: scalings: "),
         ({"lengths": [64, 8]}, "sweep: lengths: [64, 8] must rise without repeats"),
         ({"lengths": []}, "sweep: lengths: give at least one"),
-        ({"bach_tokens": 3}, "sweep: bach_tokens: unknown key; did you mean batch_tokens?"),
+        ({"memory_gb": 3}, "sweep: memory_gb: unknown key; did you mean memory_gib?"),
+        ({"stride": 9}, "sweep: stride: 9 is more than the shortest length, 8: tokens between"),
+        (
+            {"lengths": None, "window": 16, "stride": 9, "protocols": ["sliding"]},
+            "stride: 9 is more than the shortest length, 8",
+        ),
         ({"protocols": ["same"]}, "sweep: protocols.0: "),
         ({"targets": 5}, "sweep: lengths: 8 is too short for 5 scored targets"),
         ({"lengths": None, "window": 4, "targets": 2}, "lengths: 2 is too short for 2 scored"),
@@ -486,5 +670,5 @@ def test_a_strategy_may_be_given_as_it_is():
     ],
 )
 def test_a_model_that_returns_something_else_is_refused(wrong):
-    with pytest.raises(UserError, match=r"^nll_fn: returned .* it must return float32 \[\d+, 8\]"):
+    with pytest.raises(UserError, match=r"^nll_fn: returned .* it must return float32 \[\d+, 64\]"):
         run(nll=lambda *args: wrong(cheap_nll(*args)))

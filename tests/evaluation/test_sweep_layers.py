@@ -20,8 +20,9 @@ WEIGHTS = np.float32([1.0, 10.0, 100.0])
 def nll_fn(params, tokens, rotary):
     """Σ over layers of w_l · (Σ_i θ_i · m) · query scale: no text in it."""
     frequencies, scale = rotary.frequencies, rotary.query_scale
-    by_layer = frequencies.inv_freq.sum(-1) * frequencies.attention_factor  # [L|1, 1]
-    by_layer = jnp.broadcast_to(by_layer[..., None] * scale, (3, 1, scale.shape[-1]))
+    by_layer = frequencies.inv_freq.sum(-1) * frequencies.attention_factor  # [L|1, B|1]
+    by_layer = by_layer[..., None] * scale
+    by_layer = jnp.broadcast_to(by_layer, (3, *by_layer.shape[1:]))
     nll = (by_layer * params[:, None, None]).sum(0)
     return jnp.broadcast_to(nll, (tokens.shape[0], tokens.shape[1] - 1))
 
