@@ -1,5 +1,6 @@
 """Figures of sweeps."""
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 if TYPE_CHECKING:  # it brings in jax, which figures of frequencies do without
     from rope_jax.evaluation.results import Row
@@ -42,6 +43,7 @@ _COLOURS = {
 _MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
 # More bands than these would hide one another.
 _MOST_BANDS = 6
+_MOST_COLUMNS = 3
 _MARKERS = "os^Dv<>P"
 _TITLES = {
     "same_tokens": "the same tokens at every length",
@@ -61,18 +63,24 @@ def curve(
     earlier text gives at any length.
     """
     panels = list(dict.fromkeys(row.protocol for row in rows))
-    figure, axes = plt.subplots(
-        1,
-        len(panels),
-        figsize=(1.5 + 5.2 * len(panels), max(4.8, 1 + 0.24 * len({row.name for row in rows}))),
+    columns = min(len(panels), _MOST_COLUMNS)
+    lines = -(-len(panels) // columns)
+    height = max(4.8, 1 + 0.24 * len({row.name for row in rows})) if lines == 1 else 4.2 * lines
+    figure, grid = plt.subplots(
+        lines,
+        columns,
+        figsize=(1.5 + 5.2 * columns, height),
         sharey=True,
         squeeze=False,
         layout="constrained",
     )
+    axes = grid.ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
     names = list(dict.fromkeys(row.name for row in rows))
     styles = _styles(rows)
     limits = _limits(rows, truncation)
-    for axis, protocol in zip(axes[0], panels, strict=True):
+    for axis, protocol in zip(axes, panels, strict=False):
         shown = [row for row in rows if row.protocol == protocol]
         for name in names:
             of_name = [row for row in shown if row.name == name]
@@ -83,9 +91,12 @@ def curve(
             _mark_truncation(axis, truncation)
         axis.set_title(_TITLES[protocol], fontsize=10)
         axis.set_xlabel("position" if protocol == "per_position" else "context length (tokens)")
-    axes[0][0].set_ylabel("perplexity")
+        if axis in grid[:, 0]:
+            axis.set_ylabel("perplexity")
+        if axis in grid[:, -1] or protocol == panels[-1]:
+            _bits_per_byte(axis, rows)
     figure.suptitle(title, fontsize=11)
-    handles, labels = axes[0][0].get_legend_handles_labels()
+    handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=150)
@@ -158,6 +169,27 @@ def _scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> 
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.grid(True, which="major", color="0.92")
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _bits_per_byte(axis: Axes, rows: Sequence["Row"]) -> None:
+    """The same height in bits a byte, on the right, where it is known."""
+    ratios = [row.nll / row.bpb for row in rows if row.bpb and math.isfinite(row.bpb)]
+    if not ratios:
+        return
+    nats = ratios[0]  # of one bit a byte
+
+    def bits(perplexity: Any) -> Any:
+        return np.log(np.maximum(perplexity, 1e-9)) / nats
+
+    right = axis.secondary_yaxis("right", functions=(bits, lambda b: np.exp(np.multiply(b, nats))))
+    low, high = bits(axis.get_ylim())
+    ticks = MaxNLocator(6).tick_values(low, high)
+    right.set_yticks([tick for tick in ticks if low <= tick <= high])
+    right.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    right.yaxis.set_minor_locator(NullLocator())
+    right.set_ylabel("bits a byte", fontsize=9, color="0.35")
+    right.tick_params(labelsize=8, colors="0.35")
+    right.spines["right"].set_visible(False)
 
 
 def _mark_window(axis: Axes, window: int) -> None:

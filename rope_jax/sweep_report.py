@@ -10,12 +10,25 @@ from rich.table import Table
 
 from rope_jax.evaluation.results import Row
 
+_CAPTIONS = {
+    "same_tokens": "context length",
+    "whole_window": "length of the windows, side by side",
+    "sliding": "length of the windows, {stride} tokens apart; the first one counts whole",
+    "per_position": "position in the window, read at the length that ends the column",
+    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of their means",
+}
+
 
 def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None:
     """Print perplexities by protocol with 95% intervals; about: what `summary` returned."""
     for protocol in dict.fromkeys(row.protocol for row in rows):
         console.print(_table([row for row in rows if row.protocol == protocol], about))
-    console.print("±: half of the 95% interval, by resampling documents", style="dim")
+    console.print(
+        "each cell: perplexity, half of its 95% interval (by resampling documents), nats a token"
+        + (", bits a byte" if any(row.bpb is not None for row in rows) else ""),
+        style="dim",
+        highlight=False,
+    )
     if about["curves"]:
         console.print(
             f"usable: the longest length up to which the same tokens stay within "
@@ -36,6 +49,7 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
     names = list(dict.fromkeys(row.name for row in rows))
     columns = [row for row in rows if row.name == names[0]]
     by_position = rows[0].protocol == "per_position"
+    # the buckets of positions part the windows; elsewhere each length has its own
     counts = [sum(r.tokens for r in columns)] if by_position else [r.tokens for r in columns]
     # whole windows of every length rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
@@ -43,9 +57,7 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title=f"perplexity, {rows[0].protocol}: {tokens} tokens of {rows[0].documents} documents",
-        caption=f"position in windows of {rows[0].length} tokens"
-        if by_position
-        else "context length",
+        caption=_CAPTIONS[rows[0].protocol].format(stride=rows[0].stride),
         title_justify="left",
         title_style="bold",
         caption_justify="left",
@@ -71,10 +83,11 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
 
 
 def _cell(row: Row) -> str:
-    if not math.isfinite(row.ci_low):
-        return _perplexity(row.nll)
-    half = (math.exp(min(row.ci_high, 700)) - math.exp(min(row.ci_low, 700))) / 2
-    return f"{_perplexity(row.nll)}\n[dim]±{half:.2g}[/]"
+    half = ""
+    if math.isfinite(row.ci_low):
+        half = f"±{(math.exp(min(row.ci_high, 700)) - math.exp(min(row.ci_low, 700))) / 2:.2g}"
+    bits = "" if row.bpb is None else f"\n[dim]{row.bpb:.3f}[/]"
+    return f"{_perplexity(row.nll)}\n[dim]{half}[/]\n[dim]{row.nll:.3f}[/]{bits}"
 
 
 def _perplexity(nll: float) -> str:
