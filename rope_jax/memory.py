@@ -1,7 +1,6 @@
 """How much memory a forward pass takes, about: enough to choose a batch size before compiling."""
 
 from rope_jax.attention.blockwise import BLOCK
-from rope_jax.attention.xla import longest_chunk
 from rope_jax.losses import MOST_LOGITS
 from rope_jax.schema import ModelConfig
 
@@ -12,15 +11,15 @@ def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int)
     """Bytes that live at once while one window of `length` tokens is read and `scored` are scored.
 
     Per token the residual stream, twice, and what the wider of attention and feed-forward holds;
-    beside it the larger of one chunk of scores and one of logits. Parameters are not counted.
+    beside it the larger of attention's scores and one chunk of logits. Parameters are not counted.
     """
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     wide = max(3 * heads + 3 * kv_heads, 3 * model.intermediate_size)
     tokens = length * (2 * model.hidden_size + wide)
-    if model.attention == "xla":
-        scores = 2 * model.num_attention_heads * longest_chunk(length) * length
-    else:
+    # What XLA was seen to allocate: its chunks of rows are not done one after the other.
+    scores = 1.2 * model.num_attention_heads * length**2
+    if model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
-    logits = 2 * min(scored * vocab_size, max(MOST_LOGITS, vocab_size))
+    logits = min(scored * vocab_size, max(MOST_LOGITS, vocab_size))
     return _FLOAT * (tokens + max(scores, logits))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rope_jax import processes
+from rope_jax.attention import check_backend
 from rope_jax.checkpoint import newest_params
 from rope_jax.config import dump
 from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
@@ -47,9 +48,13 @@ from rope_jax.writer import TensorBoardWriter
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
     folder = run.evals / config.name
+    if config.attention is not None:
+        model = training.model.model_copy(update={"attention": config.attention})
+        training = training.model_copy(update={"model": model})
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = Console(quiet=True)
+        check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))
         _sweep(run, training, config, console, folder)
@@ -62,9 +67,6 @@ def _sweep(
     corpus = open_corpus(training.data, tokenizer)
     run.check_corpus(corpus)
     placement = Placement(_mesh_for(training))
-    if config.attention is not None:
-        settings = training.model.model_copy(update={"attention": config.attention})
-        training = training.model_copy(update={"model": settings})
     model = language_model(training, tokenizer.vocab_size)
     like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
     say = functools.partial(console.print, style="yellow", highlight=False)

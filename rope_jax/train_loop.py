@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rope_jax import processes
+from rope_jax.attention import check_backend
 from rope_jax.checkpoint import Checkpoints
 from rope_jax.config import dump
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
@@ -69,6 +70,7 @@ def train(config: Config, console: Console) -> RunDirectory:
 
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
+    check_backend(config.model)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.refuse_another(config))
     if not processes.is_first():

@@ -147,7 +147,8 @@ distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7
 SWEEP = """\
 name: wide
 lengths: [32, 64, 256]
-protocols: [same_tokens, whole_window, per_position]
+protocols: [same_tokens, whole_window, sliding, per_position, yarn_compat]
+stride: 16
 scalings:
   - trained
   - none
@@ -163,7 +164,8 @@ targets: 10
 bos: every_window
 split: validation
 seed: 3
-batch_tokens: 512
+memory_gib: 0.5
+attention: blockwise
 tolerance: 0.1
 resamples: 100
 distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7}

@@ -32,8 +32,8 @@ def xla_attention(
     The queries are those of the last T of the S tokens.
     sliding_window: only the last so many keys, the query's own among them (Hugging Face's count).
     The mask goes by index in the window, never by position id: positions may jump. Query head n
-    reads key-value head n // G. Softmax is float32. Memory: B·N·T·S/8 floats at a time, and
-    more than half of B·N·T·S kept for the backward pass.
+    reads key-value head n // G. Softmax is float32. Memory: about B·N·T·S floats, of which more
+    than half are kept for the backward pass.
 
     Differentiable in reverse, by hand: automatic differentiation pads the gradient of every
     slice of k and v back to the whole, which took XLA on CPU longer than the products.
@@ -92,13 +92,8 @@ def _backward(window: int | None, kept: Any, d_merged: Array) -> tuple[Array, Ar
 xla_attention.defvjp(_forward, _backward)
 
 
-def longest_chunk(length: int) -> int:
-    """How many rows of queries have their logits at once."""
-    return min(length, max(_MIN_CHUNK, -(-length // _MAX_CHUNKS)))
-
-
 def _chunks(length: int) -> Iterator[tuple[int, int]]:
-    size = longest_chunk(length)
+    size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
     return ((start, min(start + size, length)) for start in range(0, length, size))
 
 

@@ -4,6 +4,8 @@ import json
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
+from rope_jax.run_directory import write_text
+
 Figures = tuple[list[float], float]
 
 
@@ -19,14 +21,18 @@ class FileJournal(MutableMapping[str, Figures]):
         What was measured of anything but `identity` is dropped.
         """
         self._path, self._known = path, dict[str, Figures]()
+        kept = [json.dumps(identity)]
         first, *lines = text.split("\n")
-        if first == json.dumps(identity):
-            for line in lines[:-1]:  # what stands after the last line break was cut off
+        for line in lines[:-1] if first == kept[0] else ():  # after the last break: was cut off
+            try:
                 key, nats, seconds = json.loads(line)
-                self._known[key] = nats, seconds
-        elif path is not None:
-            path.write_text(json.dumps(identity) + "\n")
+            except (ValueError, TypeError):
+                break
+            self._known[key] = nats, seconds
+            kept.append(line)
         self.found = len(self._known)
+        if path is not None:  # else what is added would follow on a cut line
+            write_text(path, "\n".join(kept) + "\n")
 
     def __setitem__(self, key: str, figures: Figures) -> None:
         self._known[key] = figures

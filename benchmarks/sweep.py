@@ -1,0 +1,269 @@
+"""A sweep against the usual recipe: Hugging Face's Llama on PyTorch, one window after another.
+
+    make demo
+    python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
+    python benchmarks/sweep.py runs/demo --torch-python TORCH/bin/python
+
+Five scalings at seven lengths over the same windows of the same documents, with the run's own
+weights on both sides. Ours is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, compilation
+included. The recipe builds the model of each scaling with Hugging Face's own implementation of it
+and computes the loss of each window with all targets masked but the scored ones. The sides take
+turns, whole sweeps at a time, each in a process of its own with all cores. Their NLLs are compared
+first: both must have measured the same.
+
+Printed: seconds by length, the ratio of the sums, and what reading positions as prefixes of the
+longest windows saves on top.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096]
+FACTOR = 32.0
+SCALINGS: dict[str, dict[str, Any]] = {
+    "none": {"type": "none"},
+    "pi": {"type": "pi", "factor": FACTOR},
+    "ntk": {"type": "ntk", "factor": FACTOR},
+    "dynamic_ntk": {"type": "dynamic_ntk"},
+    "yarn": {"type": "yarn", "factor": FACTOR},
+}
+
+
+def ours(run_path: Path, folder: Path, documents: int, protocol: str) -> dict[str, Any]:
+    """One sweep; leaves the windows and weights for the other side in `folder`."""
+    from rope_jax.host_memory import keep_freed_memory
+
+    keep_freed_memory()  # as eval_ppl.py does
+    import jax
+    import numpy as np
+
+    from rope_jax.checkpoint import newest_params
+    from rope_jax.data.tokens import ByteTokenizer, open_corpus
+    from rope_jax.evaluation import protocols, sweep
+    from rope_jax.memory import forward_bytes
+    from rope_jax.model import language_model
+    from rope_jax.rope import Rotary
+    from rope_jax.run_directory import RunDirectory
+    from rope_jax.sharding import Placement
+
+    run = RunDirectory(run_path)
+    config = run.load_config()
+    config = config.model_copy(
+        update={"model": config.model.model_copy(update={"attention": "blockwise"})}
+    )
+    tokenizer = ByteTokenizer()
+    split = open_corpus(config.data, tokenizer).test
+    texts = [split.document(i)[1:] for i in range(len(split))]
+    model = language_model(config, tokenizer.vocab_size)
+    like = Placement(config.mesh).of_state(jax.eval_shape(lambda: model.init(0)))
+    _, params = newest_params(run.checkpoints, like, tell=print)
+    settings: dict[str, Any] = {
+        "max_documents": documents,
+        "max_blocks": 1,
+        "protocols": [protocol],
+    }
+
+    def of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
+        positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
+        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
+
+    started = time.perf_counter()
+    result = sweep(
+        lambda p, t, r: of_last(p, t, r, t.shape[1] - 1),
+        [{**settings_of, "name": name} for name, settings_of in SCALINGS.items()],
+        LENGTHS,
+        texts,
+        params=params,
+        geometry=config.rotary_layers,
+        bos_id=tokenizer.bos_id,
+        nll_of_last=of_last,
+        row_bytes=lambda n: forward_bytes(config.model, tokenizer.vocab_size, n, n),
+        **settings,
+    )
+    seconds = time.perf_counter() - started
+    if not (folder / "weights.npz").exists():
+        _, streams = protocols.make_streams(
+            texts,
+            longest=LENGTHS[-1],
+            max_documents=documents,
+            bos="document",
+            bos_id=tokenizer.bos_id,
+            seed=0,
+        )
+        for n in LENGTHS:
+            windows = protocols.plan(
+                "same_tokens",
+                streams,
+                n,
+                lengths=LENGTHS,
+                targets=LENGTHS[0] // 2,
+                blocks=1,
+                stride=1,
+                seed=0,
+            )
+            tokens = protocols.cut(
+                streams,
+                windows.document,
+                windows.start,
+                n,
+                bos="document",
+                bos_id=tokenizer.bos_id,
+            )
+            np.save(folder / f"windows{n}.npy", tokens)
+        flat: dict[str, Any] = {
+            ".".join(str(key.key) for key in path): np.asarray(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        }
+        np.savez(folder / "weights.npz", **flat)
+        (folder / "config.json").write_text(json.dumps(_hf_configs(config, tokenizer.vocab_size)))
+    by_length: dict[int, float] = {}
+    for n, each in {(m.length, m.seconds) for m in result.measurements}:
+        by_length[n] = by_length.get(n, 0.0) + each
+    return {
+        "seconds": seconds,
+        "by_length": by_length,
+        "nll": {f"{m.entry} {m.length}": m.sums.mean() for m in result.measurements},
+        "compilations": result.compilations,
+    }
+
+
+def _hf_configs(config: Any, vocab_size: int) -> dict[str, Any]:
+    """Hugging Face's config of each scaling."""
+    from rope_jax.rope import parse_scaling
+    from rope_jax.rope.hf import to_hf
+
+    model = config.model
+    return {
+        name: {
+            "vocab_size": vocab_size,
+            "hidden_size": model.hidden_size,
+            "intermediate_size": model.intermediate_size,
+            "num_hidden_layers": model.num_hidden_layers,
+            "num_attention_heads": model.num_attention_heads,
+            "num_key_value_heads": model.kv_heads,
+            "rms_norm_eps": model.rms_norm_eps,
+            "tie_word_embeddings": model.tie_word_embeddings,
+            "attn_implementation": "sdpa",
+            "use_cache": False,
+            **to_hf(config.geometry, parse_scaling(settings)),
+        }
+        for name, settings in SCALINGS.items()
+    }
+
+
+def theirs(folder: Path) -> dict[str, Any]:
+    """The recipe: a model a scaling, a forward pass a window."""
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    configs = json.loads((folder / "config.json").read_text())
+    weights = np.load(folder / "weights.npz")
+    nll, by_length = {}, dict.fromkeys(LENGTHS, 0.0)
+    started = time.perf_counter()
+    for name, settings in configs.items():
+        model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
+        model.load_state_dict(_state_dict(weights, settings), strict=False)
+        with torch.no_grad():
+            for n in LENGTHS:
+                begun = time.perf_counter()
+                losses = []
+                for window in np.load(folder / f"windows{n}.npy"):
+                    tokens = torch.from_numpy(window.astype(np.int64))[None]
+                    # Not labels=: the model would read the last target as well.
+                    targets = tokens[0, 1:].clone()
+                    targets[: -(LENGTHS[0] // 2)] = -100
+                    logits = model(input_ids=tokens[:, :-1]).logits[0].float()
+                    losses.append(torch.nn.functional.cross_entropy(logits, targets).item())
+                nll[f"{name} {n}"] = float(np.mean(losses))
+                by_length[n] += time.perf_counter() - begun
+    return {"seconds": time.perf_counter() - started, "by_length": by_length, "nll": nll}
+
+
+def _state_dict(weights: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    state = {}
+    for name in weights.files:
+        array, parts = weights[name], name.split(".")
+        leaf = {"kernel": "weight", "scale": "weight", "embedding": "weight"}[parts[-1]]
+        if parts[0] == "layers":
+            for index in range(settings["num_hidden_layers"]):
+                value = array[index].T if parts[-1] == "kernel" else array[index]
+                key = ".".join(["model.layers", str(index), *parts[1:-1], leaf])
+                state[key] = torch.from_numpy(value.copy())
+        else:
+            state[".".join(["model", *parts[:-1], leaf])] = torch.from_numpy(array.copy())
+    return state
+
+
+def turn(command: list[str]) -> dict[str, Any]:
+    """Run one side in a process; what it printed last is its answer."""
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        sys.exit(done.stderr)
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", type=Path, help="a run directory: runs/demo")
+    parser.add_argument("--torch-python", help="an interpreter with torch and transformers")
+    parser.add_argument("--rounds", type=int, default=2, help="sweeps each (default 2)")
+    parser.add_argument("--documents", type=int, default=64, help="(default 64)")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.side == "theirs":
+        print(json.dumps(theirs(arguments.folder)))
+        return
+    if arguments.side:
+        print(
+            json.dumps(ours(arguments.run, arguments.folder, arguments.documents, arguments.side))
+        )
+        return
+    if not arguments.torch_python:
+        parser.error("--torch-python is needed: an interpreter with torch and transformers")
+    me = str(Path(__file__).resolve())
+    with tempfile.TemporaryDirectory() as folder:
+        shared = [
+            me,
+            str(arguments.run.resolve()),
+            "--folder",
+            folder,
+            "--documents",
+            str(arguments.documents),
+            "--side",
+        ]
+        rounds = []
+        for _ in range(arguments.rounds):
+            us = turn([sys.executable, *shared, "same_tokens"])
+            them = turn([arguments.torch_python, *shared, "theirs"])
+            rounds.append((us, them))
+            worst = max(abs(us["nll"][key] - them["nll"][key]) for key in us["nll"])
+            print(f"largest difference of a mean NLL: {worst:.2g} nats", flush=True)
+            print("| length | " + " | ".join(map(str, LENGTHS)) + " | all |")
+            print("|---" * (len(LENGTHS) + 2) + "|")
+            for name, side in (("this", us), ("PyTorch", them)):
+                cells = [f"{side['by_length'].get(str(n), 0.0):.1f}" for n in LENGTHS]
+                print(f"| {name}, s | " + " | ".join(cells) + f" | {side['seconds']:.1f} |")
+            print(f"ratio {them['seconds'] / us['seconds']:.2f}", flush=True)
+        total = [sum(side["seconds"] for side in sides) for sides in zip(*rounds, strict=True)]
+        print(f"**{total[1] / total[0]:.2f}** times as fast over {len(rounds)} rounds")
+        prefixes = turn([sys.executable, *shared, "per_position"])
+        print(
+            f"per_position, {len(SCALINGS)} scalings × {len(LENGTHS)} lengths: "
+            f"{prefixes['seconds']:.1f} s where equal frequencies are read as prefixes"
+        )
+
+
+if __name__ == "__main__":
+    main()
