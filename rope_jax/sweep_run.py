@@ -40,9 +40,9 @@ from rope_jax.rope import Rotary, Scaling
 from rope_jax.run_directory import RunDirectory, write_text
 from rope_jax.schema import Config, MeshConfig
 from rope_jax.sharding import Placement, device_bytes
+from rope_jax.sweep_events import write_events
 from rope_jax.sweep_report import tables
 from rope_jax.sweep_schema import SweepConfig
-from rope_jax.writer import TensorBoardWriter
 
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
@@ -157,20 +157,7 @@ def _write(
         f"{config.split} split, {result.documents} documents",
     )
     figure = (imread(folder / "curve.png")[..., :3] * 255).round().astype(np.uint8)
-    for name in dict.fromkeys(row.name for row in table):
-        writer = TensorBoardWriter(folder / name)
-        for row in table:
-            if row.name == name:
-                # the step is the context length; perplexity may be infinite, NLL is not
-                values = {f"nll/{row.protocol}": row.nll, f"perplexity/{row.protocol}": row.ppl}
-                if row.bpb is not None:
-                    values[f"bits_per_byte/{row.protocol}"] = row.bpb
-                writer.scalars(row.last_position, values)
-        writer.close()
-    writer = TensorBoardWriter(folder)
-    writer.image("curve", figure)
-    writer.text("sweep", f"```yaml\n{dump(config)}```")
-    writer.close()
+    write_events(folder, table, about, figure, dump(config))
     # An earlier sweep of this name goes when the new one is in its place, not before.
     earlier = done.with_name(f".{done.name}.old")
     shutil.rmtree(earlier, ignore_errors=True)

@@ -5,7 +5,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -87,6 +87,23 @@ class TensorBoardWriter:
     def image(self, name: str, pixels: np.ndarray) -> None:
         """An image panel; pixels: uint8 [height, width, 3]."""
         self._write(0, summary=summary.image(name, pixels, dataformats="HWC"))
+
+    def layout(self, charts: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
+        """What TensorBoard shows under "custom scalars": {category: {chart: tags}}."""
+        lines = {
+            category: {title: ["Multiline", list(tags)] for title, tags in by_title.items()}
+            for category, by_title in charts.items()
+        }
+        self._write(0, summary=summary.custom_scalars(lines))
+
+    def hparams(self, settings: Mapping[str, str | float], outcome: Mapping[str, float]) -> None:
+        """This run's line in TensorBoard's table of hyperparameters: settings, and what they gave.
+
+        tensorboardX's own add_hparams would make another run of it.
+        """
+        for part in summary.hparams(dict(settings), dict(outcome)):
+            self._write(0, summary=part)
+        self.scalars(0, outcome)
 
     def flush(self) -> None:
         self._file.flush()

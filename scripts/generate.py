@@ -41,7 +41,9 @@ The lines below are the commands' own: `make generate` writes this page from
 with these files: `run.yaml`, a small training; the same with data of each type in `text.yaml`
 (`files: [texts/*]`), `jsonl.yaml`, `parquet.yaml` and `hub.yaml`; and a run, `runs/tiny`.
 """
-DEMO = ROOT / "docs/figures/demo.csv"  # results.csv of the run whose figure the README shows
+# results.csv of the sweeps whose figures the README shows
+DEMO = ROOT / "docs/figures/demo.csv"
+PROTOCOLS = ROOT / "docs/figures/protocols.csv"
 
 
 def json_schema(model: type[BaseModel]) -> str:
@@ -98,6 +100,23 @@ def demo_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def protocols_table() -> str:
+    """Perplexity by scaling and protocol at twice the window and at the longest length."""
+    with PROTOCOLS.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    protocols = list(dict.fromkeys(row["protocol"] for row in rows))
+    lengths = 256, max(int(row["length"]) for row in rows)
+    found = {(r["name"], r["protocol"], int(r["length"])): float(r["ppl"]) for r in rows}
+    lines = [
+        "| | " + " | ".join(f"`{protocol}`" for protocol in protocols) + " |",
+        "|---" * (len(protocols) + 1) + "|",
+    ]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        cells = [" → ".join(f"{found[name, p, n]:.2f}" for n in lengths) for p in protocols]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def bad_input() -> str:
     """The catalogue of wrong input, whose answers tests/test_bad_input.py compares with it."""
     catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
@@ -135,6 +154,7 @@ def generated() -> dict[Path, str]:
     """Every derived file and what it should hold."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
+    readme = between(readme, "protocols", protocols_table())
     scalings = between(SCALINGS.read_text(encoding="utf-8"), "settings", settings_table())
     scalings = between(scalings, "query scales", query_scales_table())
     return {

@@ -366,18 +366,22 @@ def _measure(
         if key not in journal:
             wanted.setdefault(job.reading.key(), []).append((job, key))
     readings = {name: of_it[0][0].reading for name, of_it in wanted.items()}
-    done, total = 0, sum(reading.tokens for reading in readings.values())
+    done, total = 0, sum(reading.length * len(reading.start) for reading in readings.values())
     # The longest first: what does not fit in memory is known at once, and what is left is less.
     for length in sorted({reading.length for reading in readings.values()}, reverse=True):
         names = [name for name, reading in readings.items() if reading.length == length]
         last = max(job.last for name in names for job, _ in wanted[name])
         progress(f"length {length:,}", done, total)
-        found = reader.read([readings[name] for name in names], last)
+
+        def tick(windows: int, length: int = length) -> None:
+            nonlocal done
+            done += windows * length
+            progress(f"length {length:,}", done, total)
+
+        found = reader.read([readings[name] for name in names], last, tick)
         for name, (nll, seconds) in zip(names, found, strict=True):
             for job, key in wanted[name]:
                 journal[key] = job.nats(nll, len(plan.streams)).tolist(), seconds
-            done += readings[name].tokens
-            progress(f"length {length:,}", done, total)
     progress("done", total, total)
     return [_measurement(job, *journal[key], plan) for job, key in zip(jobs, keys, strict=True)]
 

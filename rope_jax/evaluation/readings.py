@@ -33,11 +33,6 @@ class Reading:
     rotary: Rotary
     """Leaves [L|1, 1, …], of one shape for all readings of a length."""
 
-    @property
-    def tokens(self) -> int:
-        """How many are read."""
-        return self.length * len(self.start)
-
     def key(self) -> str:
         """Equal for readings that give the same numbers."""
         digest = hashlib.sha256(f"{self.length}".encode())
@@ -75,9 +70,11 @@ class Reader:
         return len(self._compiled)
 
     def read(
-        self, readings: Sequence[Reading], last: int
+        self, readings: Sequence[Reading], last: int, tick: Callable[[int], None]
     ) -> Iterator[tuple[NDArray[np.float32], float]]:
         """(NLL of the last targets [W, last or more], seconds) of each reading of one length.
+
+        tick(windows): told after every batch how many more were read.
 
         Where a batch holds more windows than a reading has, it takes those of several, each row
         with its own rotary numbers: the accelerator is full, and short batches are rare.
@@ -91,10 +88,15 @@ class Reader:
         size = -(-total // -(-total // most))  # batches as equal as can be
         size = -(-size // self.row_multiple) * self.row_multiple
         for group in groups:
-            yield from self._read_group(group, last, size, stacked=len(groups) == 1)
+            yield from self._read_group(group, last, size, len(groups) == 1, tick)
 
     def _read_group(
-        self, group: Sequence[Reading], last: int, size: int, stacked: bool
+        self,
+        group: Sequence[Reading],
+        last: int,
+        size: int,
+        stacked: bool,
+        tick: Callable[[int], None],
     ) -> Iterator[tuple[NDArray[np.float32], float]]:
         started = time.perf_counter()
         tokens = np.concatenate([self.tokens_of(reading) for reading in group])
@@ -102,7 +104,14 @@ class Reader:
         together = jax.tree.map(
             lambda *leaves: np.concatenate(leaves, axis=1), *(reading.rotary for reading in group)
         )
-        batches = []
+        found: list[NDArray[np.float32]] = []
+
+        def fetch(batch: Any) -> None:
+            left = len(tokens) - size * len(found)
+            found.append(np.asarray(batch)[:left])
+            tick(len(found[-1]))
+
+        under_way = None
         for first in range(0, len(tokens), size):
             # A short last batch is filled up with the last row, which is then dropped.
             rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
@@ -110,10 +119,11 @@ class Reader:
             if stacked:
                 rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], together)
             program = self._program(size, group[0].length, last, rotary)
-            batches.append(program(self.params, tokens[rows], rotary))
-            if len(batches) > 1:  # one is under way while the one before is fetched
-                batches[-2] = np.asarray(batches[-2])
-        nll = np.concatenate([np.asarray(batch) for batch in batches])[: len(tokens)]
+            before, under_way = under_way, program(self.params, tokens[rows], rotary)
+            if before is not None:
+                fetch(before)
+        fetch(under_way)
+        nll = np.concatenate(found)
         seconds = time.perf_counter() - started
         ends = np.cumsum([len(reading.start) for reading in group])
         for begin, end in itertools.pairwise([0, *ends]):

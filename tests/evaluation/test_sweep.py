@@ -482,11 +482,12 @@ def test_documents_are_the_same_at_every_length():
 def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     calls = []
     scalings = ["trained", {"type": "pi", "factor": 3}]
-    run(scalings, nll=cheap_nll, lengths=[8, 16], progress=lambda *call: calls.append(call))
-    windows = 12
-    done = [0, 16 * windows, 32 * windows, 32 * windows, 40 * windows, 48 * windows, 48 * windows]
-    labels = ["length 16"] * 3 + ["length 8"] * 3 + ["done"]
-    assert calls == [(a, b, 48 * windows) for a, b in zip(labels, done, strict=True)]
+    # 12 windows a reading, 6 and 12 at a time
+    settings = {"lengths": [8, 16], "memory_gib": gib(96)}
+    run(scalings, nll=cheap_nll, progress=lambda *call: calls.append(call), **settings)
+    done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
+    labels = ["length 16"] * 5 + ["length 8"] * 3 + ["done"]
+    assert calls == [(a, b, 576) for a, b in zip(labels, done, strict=True)]
 
 
 # Interrupted

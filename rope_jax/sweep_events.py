@@ -1,0 +1,78 @@
+"""A sweep in TensorBoard: a run a scaling, whose step is the context length."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rope_jax.evaluation.results import Row
+from rope_jax.writer import TensorBoardWriter
+
+_UNITS = {"nll": "nats a token", "perplexity": "perplexity", "bits_per_byte": "bits a byte"}
+
+
+def write_events(
+    folder: Path, table: Sequence[Row], about: dict[str, Any], figure: np.ndarray, settings: str
+) -> None:
+    """Event files under `folder`: curves, hyperparameters with what they gave, and the figure.
+
+    about: what `summary` returned; figure: uint8 [height, width, 3]; settings: the sweep's YAML.
+    """
+    for name in dict.fromkeys(row.name for row in table):
+        writer = TensorBoardWriter(folder / name)
+        own = [row for row in table if row.name == name]
+        for row in own:
+            writer.scalars(row.last_position, _values(row))
+        writer.hparams(_settings(own[-1]), _outcome(about["curves"].get(name)))
+        writer.close()
+    writer = TensorBoardWriter(folder)
+    protocols = list(dict.fromkeys(row.protocol for row in table))
+    units = _values(table[0])
+    # Under "custom scalars": all scalings on one chart, a chart a protocol, the units apart.
+    writer.layout(
+        {
+            _UNITS[unit]: {protocol: [f"{unit}/{protocol}"] for protocol in protocols}
+            for unit in _UNITS
+            if any(tag.startswith(f"{unit}/") for tag in units)
+        }
+    )
+    writer.image("curve", figure)
+    writer.text("sweep", f"```yaml\n{settings}```")
+    writer.close()
+
+
+def _values(row: Row) -> dict[str, float]:
+    # perplexity may be infinite, NLL is not
+    values = {f"nll/{row.protocol}": row.nll, f"perplexity/{row.protocol}": row.ppl}
+    if row.bpb is not None:
+        values[f"bits_per_byte/{row.protocol}"] = row.bpb
+    return values
+
+
+def _settings(row: Row) -> dict[str, str | float]:
+    """What tells one curve from another in the table of hyperparameters."""
+    factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"
+    return {
+        "scaling": row.scaling,
+        "factor": factor,
+        "run": row.run,
+        "step": row.step,
+        "seed": row.seed,
+        "split": row.split,
+        "bos": row.bos,
+    }
+
+
+def _outcome(curve: dict[str, Any] | None) -> dict[str, float]:
+    """What the scaling gave: nothing where the window was not measured by same_tokens."""
+    if curve is None:
+        return {}
+    longest = max(curve["blow_up"])
+    found = {
+        "usable_length": curve["usable_length"] or 0,
+        "blow_up_at_longest": curve["blow_up"][longest]["value"],
+        "gain_over_truncation_at_longest": curve["gain_over_truncation_nats"][longest]["value"],
+    }
+    return {f"summary/{name}": value for name, value in found.items() if math.isfinite(value)}
