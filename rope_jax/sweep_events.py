@@ -60,8 +60,6 @@ def _settings(row: Row) -> dict[str, str | float]:
         "run": row.run,
         "step": row.step,
         "seed": row.seed,
-        "split": row.split,
-        "bos": row.bos,
     }
 
 
