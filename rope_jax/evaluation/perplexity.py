@@ -270,14 +270,16 @@ class _Plan:
             bos_id=self.bos_id,
         )
 
-    def fingerprint(self, job: _Job) -> str:
-        """Of what a measurement scores."""
-        return protocols.fingerprint(self.streams, job.windows, job.length, self.config.bos)
+    @functools.cache  # noqa: B019  (a plan lives as long as its sweep)
+    def fingerprint(self, protocol: Protocol, length: int) -> str:
+        """Of what a protocol scores at a length."""
+        windows = self._windows(protocol, length)
+        return protocols.fingerprint(self.streams, windows, length, self.config.bos)
 
     def key(self, job: _Job) -> str:
         """Equal for measurements that give the same figures with the same model."""
-        what = job.protocol, job.length, self.config.bos, self.fingerprint(job), job.reading.key()
-        return " ".join(map(str, what))
+        scored = self.fingerprint(job.protocol, job.length)
+        return f"{job.protocol} {job.length} {self.config.bos} {scored} {job.reading.key()}"
 
     def _job(self, entry: SweepEntry, protocol: Protocol, length: int) -> _Job:
         windows = self._windows(protocol, length)
@@ -360,25 +362,26 @@ def _measure(
 ) -> list[Measurement]:
     """One measurement a job, in their order."""
     keys = [plan.key(job) for job in jobs]
-    # What must be read, each reading once, with the jobs that take their figures from it.
+    # Each reading once, with the jobs that take their figures from it.
+    readings = {job.reading.key(): job.reading for job in jobs}
     wanted: dict[str, list[tuple[_Job, str]]] = {}
     for job, key in zip(jobs, keys, strict=True):
         if key not in journal:
             wanted.setdefault(job.reading.key(), []).append((job, key))
-    readings = {name: of_it[0][0].reading for name, of_it in wanted.items()}
-    done, total = 0, sum(reading.length * len(reading.start) for reading in readings.values())
+    done, total = 0, sum(readings[name].length * len(readings[name].start) for name in wanted)
     # The longest first: what does not fit in memory is known at once, and what is left is less.
-    for length in sorted({reading.length for reading in readings.values()}, reverse=True):
-        names = [name for name, reading in readings.items() if reading.length == length]
-        last = max(job.last for name in names for job, _ in wanted[name])
+    for length in sorted({readings[name].length for name in wanted}, reverse=True):
+        names = [name for name in wanted if readings[name].length == length]
+        last = max(job.last for job in jobs if job.reading.length == length)
+        windows = [len(r.start) for r in readings.values() if r.length == length]
         progress(f"length {length:,}", done, total)
 
-        def tick(windows: int, length: int = length) -> None:
+        def tick(read: int, length: int = length) -> None:
             nonlocal done
-            done += windows * length
+            done += read * length
             progress(f"length {length:,}", done, total)
 
-        found = reader.read([readings[name] for name in names], last, tick)
+        found = reader.read([readings[name] for name in names], last, windows, tick)
         for name, (nll, seconds) in zip(names, found, strict=True):
             for job, key in wanted[name]:
                 journal[key] = job.nats(nll, len(plan.streams)).tolist(), seconds
@@ -395,6 +398,6 @@ def _measurement(job: _Job, nats: list[float], seconds: float, plan: _Plan) -> M
         int(job.windows.first.min()),
         Sums(np.array(nats), job.weights(len(plan.streams))),
         int((job.length - job.windows.first + 1).sum()),
-        plan.fingerprint(job),
+        plan.fingerprint(job.protocol, job.length),
         seconds,
     )

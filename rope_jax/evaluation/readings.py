@@ -70,25 +70,28 @@ class Reader:
         return len(self._compiled)
 
     def read(
-        self, readings: Sequence[Reading], last: int, tick: Callable[[int], None]
+        self,
+        readings: Sequence[Reading],
+        last: int,
+        windows: Sequence[int],
+        tick: Callable[[int], None],
     ) -> Iterator[tuple[NDArray[np.float32], float]]:
         """(NLL of the last targets [W, last or more], seconds) of each reading of one length.
 
-        tick(windows): told after every batch how many more were read.
-
         Where a batch holds more windows than a reading has, it takes those of several, each row
         with its own rotary numbers: the accelerator is full, and short batches are rare.
+        windows: how many all readings of this length have, those that need no more included: the
+            batch size follows from them, so that a sweep that goes on computes what it would have.
+        tick(windows): told after every batch how many more were read.
         """
-        most, total = self.rows_at(readings[0].length), sum(len(r.start) for r in readings)
-        if all(len(reading.start) < most for reading in readings):
-            groups = [list(readings)]
-        else:
-            groups = [[reading] for reading in readings]
-            total = max(len(reading.start) for reading in readings)
+        most = self.rows_at(readings[0].length)
+        stacked = max(windows) < most
+        total = sum(windows) if stacked else max(windows)
         size = -(-total // -(-total // most))  # batches as equal as can be
         size = -(-size // self.row_multiple) * self.row_multiple
+        groups = [list(readings)] if stacked else [[reading] for reading in readings]
         for group in groups:
-            yield from self._read_group(group, last, size, len(groups) == 1, tick)
+            yield from self._read_group(group, last, size, stacked, tick)
 
     def _read_group(
         self,

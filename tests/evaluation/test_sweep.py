@@ -493,9 +493,11 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
 # Interrupted
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was():
+@pytest.mark.parametrize("tokens", [8, 200])  # a reading at a time, and several in a batch
+def test_an_interrupted_sweep_goes_on_where_it_was(tokens):
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
-    settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(8)}
+    settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
+    settings["nll_of_last"] = of_last(cheap_nll)
     whole = run(entries, nll=cheap_nll, **settings)
 
     class Interrupting(dict):
@@ -515,6 +517,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was():
         jax.debug.callback(lambda: read.append(tokens.shape[1] - 1))
         return cheap_nll(params, tokens, rotary)
 
+    settings["nll_of_last"] = of_last(nll)
     result = run(entries, nll=nll, journal=kept, **settings)
     jax.effects_barrier()
     for a, b in zip(whole.measurements, result.measurements, strict=True):
