@@ -19,8 +19,6 @@ WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
     ("attention", "fields", "vocabulary", "length"),
     [
         ("xla", {}, 257, 4096),
-        ("xla", WIDE, 5000, 1024),
-        ("blockwise", {}, 257, 512),
         ("blockwise", {}, 257, 16384),
         ("blockwise", WIDE, 5000, 4096),
     ],
