@@ -94,7 +94,10 @@ def _sweep(
     def row_bytes(length: int) -> float:
         return forward_bytes(training.model, tokenizer.vocab_size, length, length)
 
-    _check_memory(training, config, row_bytes, sweep_lengths(config, window)[-1])
+    texts = [split.document(i)[1:] for i in range(len(split))]
+    longest = sweep_lengths(config, window)[-1]
+    if any(len(text) >= longest for text in texts):  # else `sweep` says that none is
+        _check_memory(training, config, row_bytes, longest)
     journal = _journal(run, training, config, corpus, step)
     if journal.found:
         console.print(f"goes on: {journal.found} figures were measured before", style="dim")
@@ -105,7 +108,7 @@ def _sweep(
             nll,
             config.scalings,
             config.lengths,
-            [split.document(i)[1:] for i in range(len(split))],
+            texts,
             params=params,
             geometry=training.rotary_layers,
             trained=trained,
