@@ -172,6 +172,24 @@ def newest_params(directory: Path, like: Any, tell: Callable[[str], None]) -> tu
     return step, params
 
 
+def saved_steps(directory: Path) -> list[int]:
+    """The steps of the checkpoints in a folder, rising. UserError where there is none."""
+    steps = sorted(_whole_steps(directory))
+    if not steps:
+        raise UserError(f"{directory}: holds no checkpoint; train the run further first")
+    return steps
+
+
+def params_at(directory: Path, step: int, like: Any) -> Any:
+    """The parameters of one checkpoint; UserError where it is damaged."""
+    checkpoints = Checkpoints(directory)
+    state, reason = checkpoints._try_to_restore(step, ("params",), TrainState(like, None))
+    checkpoints.close()
+    if state is None:
+        raise UserError(f"{directory}: the checkpoint of step {step} is damaged ({reason})")
+    return state.params
+
+
 def _damage(directory: Path, step: int, reason: str, older: int) -> str:
     return f"{directory}: the checkpoint of step {step} is damaged ({reason}); using step {older}"
 

@@ -12,6 +12,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 if TYPE_CHECKING:  # it brings in jax, which figures of frequencies do without
@@ -98,6 +99,47 @@ def curve(
     figure.suptitle(title, fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def formation(path: Path, rows: Sequence["Row"], *, title: str) -> None:
+    """How curves form in training: a line a checkpoint, dark to light; a panel a scaling.
+
+    rows: as in results.csv, of several steps; a row of panels a protocol.
+    """
+    names = list(dict.fromkeys(row.name for row in rows))
+    protocols = list(dict.fromkeys(row.protocol for row in rows))
+    steps = sorted({row.step for row in rows})
+    figure, grid = plt.subplots(
+        len(protocols),
+        len(names),
+        figsize=(1.5 + 3.4 * len(names), 0.8 + 3.4 * len(protocols)),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(steps)))
+    limits = _limits(rows, None)
+    for line, protocol in zip(grid, protocols, strict=True):
+        for axis, name in zip(line, names, strict=True):
+            shown = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
+            for step, shade in zip(steps, shades, strict=True):
+                own = [row for row in shown if row.step == step]
+                style = {"color": shade, "marker": "o", "lw": 1.2}
+                _line(axis, f"step {step:,}", style, own, band=False)
+            _scales(axis, sorted({row.last_position for row in shown}), limits)
+            axis.tick_params(axis="x", rotation=45)
+            axis.set_title(name if len(protocols) == 1 else f"{name}, {protocol}", fontsize=10)
+            axis.set_xlabel("position" if protocol == "per_position" else "context length (tokens)")
+        line[0].set_ylabel("perplexity")
+    figure.suptitle(title, fontsize=11)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Whole or not at all."""
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=150)
     plt.close(figure)

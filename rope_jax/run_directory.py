@@ -84,9 +84,16 @@ class RunDirectory:
         except OSError as error:
             raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
 
-    def sweep_journal(self, name: str) -> Path:
-        """What a sweep of this name that is not at its end has measured."""
-        return self.evals / f".{name}.journal"
+    def sweep_journal(self, name: str, step: int) -> Path:
+        """What a sweep of this name that is not at its end has measured of a checkpoint."""
+        return self.evals / f".{name}.{step}.journal"
+
+    def remove_sweep_journals(self, name: str) -> None:
+        """Those of all checkpoints: the sweep is at its end."""
+        prefix = f".{name}."
+        for path in self.evals.glob(".*.journal"):
+            if path.name.removeprefix(prefix).removesuffix(".journal").isdigit():
+                path.unlink(missing_ok=True)
 
     def release(self) -> None:
         """Let other processes in; the end of this one does the same."""

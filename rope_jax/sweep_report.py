@@ -1,11 +1,12 @@
 """A sweep in the terminal: one table a protocol, a row a curve, a column a length."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from rope_jax.evaluation.results import Row
@@ -19,10 +20,46 @@ _CAPTIONS = {
 }
 
 
+class SweepProgress:
+    """One bar with the time left, over all checkpoints of a sweep."""
+
+    def __init__(self, console: Console, steps: Sequence[int]) -> None:
+        columns = (TextColumn("sweeping"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, TextColumn("{task.fields[now]}"), console=console)
+        self._task = self._bar.add_task("", total=None, now="")
+        self._steps = steps
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def of(self, step: int) -> Callable[[str, int, int], None]:
+        """What the sweep of one checkpoint tells its progress to."""
+        before = self._bar.tasks[self._task].completed
+        left = sum(other >= step for other in self._steps)
+
+        def tell(now: str, done: int, total: int) -> None:
+            # those to come take as long as this one, for all that is known
+            at = f"step {step}, {now}" if len(self._steps) > 1 else now
+            whole = before + total * left
+            self._bar.update(self._task, completed=before + done, total=whole, now=at)
+
+        return tell
+
+
 def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None:
-    """Print perplexities by protocol with 95% intervals; about: what `summary` returned."""
+    """Print perplexities by protocol with 95% intervals, and how they came about in training.
+
+    about: what `summary` returned of the newest checkpoint, those of others under "earlier".
+    """
+    newest = [row for row in rows if row.step == about["step"]]
     for protocol in dict.fromkeys(row.protocol for row in rows):
-        console.print(_table([row for row in rows if row.protocol == protocol], about))
+        if about["earlier"]:
+            console.print(_by_step([row for row in rows if row.protocol == protocol]))
+        console.print(_table([row for row in newest if row.protocol == protocol], about))
     console.print(
         "each cell: perplexity, half of its 95% interval (by resampling documents), nats a token"
         + (", bits a byte" if any(row.bpb is not None for row in rows) else ""),
@@ -79,6 +116,27 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
         kept = f"{about['perplexity_at_window']:.2f}"
         cells = [kept if row.length >= about["window"] else "" for row in columns]
         table.add_row("truncation", *cells, "", style="dim")
+    return table
+
+
+def _by_step(rows: Sequence[Row]) -> Table:
+    """Perplexity of one protocol: a row a checkpoint, by scaling."""
+    lengths = sorted({row.last_position for row in rows})
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=f"perplexity by training step, {rows[0].protocol}",
+        title_justify="left",
+        title_style="bold",
+    )
+    for heading in ("scaling", "step", *(f"{n}" for n in lengths)):
+        table.add_column(heading, justify="left" if heading == "scaling" else "right", no_wrap=True)
+    for name in dict.fromkeys(row.name for row in rows):
+        steps = sorted({row.step for row in rows if row.name == name})
+        for step in steps:
+            found = {r.last_position: r.nll for r in rows if (r.name, r.step) == (name, step)}
+            cells = [_perplexity(found[n]) if n in found else "" for n in lengths]
+            table.add_row(name if step == steps[0] else "", f"{step}", *cells)
     return table
 
 

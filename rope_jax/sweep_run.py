@@ -1,53 +1,41 @@
-"""A sweep of one run: load its newest checkpoint, measure, write, show."""
+"""A sweep of one run: load its checkpoints, measure, and leave what was found."""
 
 import contextlib
 import functools
 import math
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
-from matplotlib.image import imread
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from rope_jax import processes
 from rope_jax.attention import check_backend
-from rope_jax.checkpoint import newest_params
-from rope_jax.config import dump
-from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
+from rope_jax.checkpoint import newest_params, params_at, saved_steps
+from rope_jax.data.tokens import ByteTokenizer, Corpus, TokenSplit, open_corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.journal import FileJournal
 from rope_jax.evaluation.perplexity import sweep_lengths
-from rope_jax.evaluation.results import (
-    DocumentRow,
-    Origin,
-    Row,
-    document_rows,
-    rows,
-    summary,
-    write,
-)
+from rope_jax.evaluation.results import Origin, document_rows, rows, summary
 from rope_jax.memory import forward_bytes
-from rope_jax.model import language_model
-from rope_jax.plots import curve
+from rope_jax.model import LanguageModel, language_model
 from rope_jax.report import device_line, facts, scaling_lines
 from rope_jax.rope import Rotary, Scaling
-from rope_jax.run_directory import RunDirectory, write_text
+from rope_jax.run_directory import RunDirectory
 from rope_jax.schema import Config, MeshConfig
 from rope_jax.sharding import Placement, device_bytes
-from rope_jax.sweep_events import write_events
-from rope_jax.sweep_report import tables
+from rope_jax.sweep_files import leave
+from rope_jax.sweep_report import SweepProgress, tables
 from rope_jax.sweep_schema import SweepConfig
+
+# (step, parameters), the earliest first
+Checkpoint = tuple[int, Any]
 
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
-    """Sweep a run's newest checkpoint; leaves RUN/evals/<name>/."""
-    folder = run.evals / config.name
+    """Sweep a run's checkpoints; leaves RUN/evals/<name>/."""
     if config.attention is not None:
         model = training.model.model_copy(update={"attention": config.attention})
         training = training.model_copy(update={"model": model})
@@ -57,31 +45,24 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))
-        _sweep(run, training, config, console, folder)
+        _sweep(run, training, config, console)
 
 
-def _sweep(
-    run: RunDirectory, training: Config, config: SweepConfig, console: Console, folder: Path
-) -> None:
+def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     tokenizer = ByteTokenizer()
     corpus = open_corpus(training.data, tokenizer)
     run.check_corpus(corpus)
     placement = Placement(_mesh_for(training))
     model = language_model(training, tokenizer.vocab_size)
-    like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
-    say = functools.partial(console.print, style="yellow", highlight=False)
-    step, params = newest_params(run.checkpoints, like, tell=say)
-    # of the checkpoint's stage, which need not be the last: the run may still be going on
-    stage = training.stage_at(step)
-    window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+    steps, checkpoints = _checkpoints(run, config, model, placement, console)
+    lengths = _lengths(config, training, steps)
     split = getattr(corpus, config.split)
-    about_model = {
-        "checkpoint": f"{run.path}, step {step}, window {window} tokens, scaling {trained.type}",
-        "model": f"{sum(leaf.size for leaf in jax.tree.leaves(params)):,} parameters",
-        "devices": device_line(training.model.dtype),
-        config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
-    }
-    _announce(console, training, config, window, trained, about_model)
+    _announce(console, run, training, config, lengths, steps, model, split)
+    texts = [split.document(i)[1:] for i in range(len(split))]
+    row_bytes = functools.partial(_row_bytes, training, tokenizer.vocab_size)
+    longest = lengths[-1]
+    if any(len(text) >= longest for text in texts):  # else `sweep` says that none is
+        _check_memory(training, config, row_bytes, longest)
 
     @placement.over_rows
     def nll_of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
@@ -91,83 +72,117 @@ def _sweep(
     def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
         return nll_of_last(params, tokens, rotary, tokens.shape[1] - 1)
 
-    def row_bytes(length: int) -> float:
-        return forward_bytes(training.model, tokenizer.vocab_size, length, length)
-
-    texts = [split.document(i)[1:] for i in range(len(split))]
-    longest = sweep_lengths(config, window)[-1]
-    if any(len(text) >= longest for text in texts):  # else `sweep` says that none is
-        _check_memory(training, config, row_bytes, longest)
-    journal = _journal(run, training, config, corpus, step)
-    if journal.found:
-        console.print(f"goes on: {journal.found} figures were measured before", style="dim")
-    columns = (TextColumn("sweeping"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, TextColumn("{task.fields[now]}"), console=console) as bar:
-        task = bar.add_task("", total=None, now="")
-        result = sweep(
-            nll,
-            config.scalings,
-            config.lengths,
-            texts,
-            params=params,
-            geometry=training.rotary_layers,
-            trained=trained,
-            window=window,
-            bos_id=tokenizer.bos_id,
-            nll_of_last=nll_of_last,
-            row_bytes=row_bytes,
-            row_multiple=placement.mesh.size,
-            journal=journal,
-            progress=lambda now, done, total: bar.update(
-                task, completed=done, total=total, now=now
-            ),
-            **config.model_dump(exclude={"scalings", "lengths"}),
-        )
-    origin = Origin(training.name, step, training.seed, corpus.bytes_per_token)
-    table, about = rows(result, origin), summary(result, origin)
-    by_document = document_rows(result, origin)
-    processes.on_first(lambda: _write(folder, config, result, table, by_document, about, training))
-    processes.on_first(lambda: run.sweep_journal(config.name).unlink(missing_ok=True))
-    tables(console, table, about)
-    if "same_tokens" in config.protocols and not result.baseline:
-        console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
-    compiled = f"{result.compilations} compilation{'s' * (result.compilations != 1)}"
-    console.print(f"{compiled}; figure: {folder / 'curve.png'}", highlight=False)
+    programs: dict[Any, Any] = {}
+    results: list[tuple[SweepResult, Origin]] = []
+    with SweepProgress(console, steps) as bar:
+        for step, params in checkpoints:
+            stage = training.stage_at(step)
+            journal = _journal(run, training, config, corpus, step)
+            if journal.found:
+                console.print(f"goes on: {journal.found} figures were measured before", style="dim")
+            result = sweep(
+                nll,
+                config.scalings,
+                lengths,
+                texts,
+                params=params,
+                geometry=training.rotary_layers,
+                trained=training.stage_scaling(stage),
+                window=training.stages[stage].seq_len,
+                bos_id=tokenizer.bos_id,
+                nll_of_last=nll_of_last,
+                row_bytes=row_bytes,
+                row_multiple=placement.mesh.size,
+                journal=journal,
+                programs=programs,
+                progress=bar.of(step),
+                **config.model_dump(exclude={"steps", "scalings", "lengths"}),
+            )
+            of_text = corpus.bytes_per_token, corpus.fingerprint[:16]
+            results.append((result, Origin(training.name, step, training.seed, *of_text)))
+    _leave(run, config, results, console)
 
 
-def _write(
-    folder: Path,
+def _leave(
+    run: RunDirectory,
     config: SweepConfig,
-    result: SweepResult,
-    table: list[Row],
-    by_document: list[DocumentRow],
-    about: dict[str, Any],
-    training: Config,
+    results: list[tuple[SweepResult, Origin]],
+    console: Console,
 ) -> None:
-    """The sweep's files, in their place when all of them are there."""
-    done, folder = folder, folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    write_text(folder / "sweep.yaml", dump(config))
-    write(folder, table, by_document, about)
-    baseline = result.baseline.get("same_tokens")
-    curve(
-        folder / "curve.png",
-        table,
-        window=result.window,
-        truncation=baseline.sums.mean() if baseline else None,
-        title=f"{training.name}, step {about['step']}: trained at {result.window} tokens, "
-        f"{config.split} split, {result.documents} documents",
-    )
-    figure = (imread(folder / "curve.png")[..., :3] * 255).round().astype(np.uint8)
-    write_events(folder, table, about, figure, dump(config))
-    # An earlier sweep of this name goes when the new one is in its place, not before.
-    earlier = done.with_name(f".{done.name}.old")
-    shutil.rmtree(earlier, ignore_errors=True)
-    if done.exists():
-        done.rename(earlier)
-    folder.rename(done)
-    shutil.rmtree(earlier, ignore_errors=True)
+    """Write what was found, and show it."""
+    table = [row for result, origin in results for row in rows(result, origin)]
+    by_document = [row for result, origin in results for row in document_rows(result, origin)]
+    *earlier, newest = (summary(result, origin) for result, origin in results)
+    about = newest | {"earlier": earlier}
+    folder = run.evals / config.name
+    processes.on_first(lambda: leave(folder, config, table, by_document, about))
+    processes.on_first(lambda: run.remove_sweep_journals(config.name))
+    tables(console, table, about)
+    window, has_baseline = about["window"], bool(results[-1][0].baseline)
+    if "same_tokens" in config.protocols and not has_baseline:
+        console.print(f"the window, {window}, lies outside the lengths: no usable length, no gain")
+    compilations = sum(result.compilations for result, _ in results)
+    compiled = f"{compilations} compilation{'s' * (compilations != 1)}"
+    figures = [name for name in ("curve.png", "steps.png") if (folder / name).exists()]
+    shown = " and ".join(str(folder / name) for name in figures)
+    console.print(f"{compiled}; figure{'s' * (len(figures) > 1)}: {shown}", highlight=False)
+
+
+def _checkpoints(
+    run: RunDirectory,
+    config: SweepConfig,
+    model: LanguageModel,
+    placement: Placement,
+    console: Console,
+) -> tuple[list[int], Iterator[Checkpoint]]:
+    """The steps to sweep, rising, and their checkpoints, each read when its turn has come."""
+    like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
+    say = functools.partial(console.print, style="yellow", highlight=False)
+    if config.steps is None:
+        newest = newest_params(run.checkpoints, like, tell=say)
+        return [newest[0]], iter([newest])
+
+    here = " ".join(map(str, saved_steps(run.checkpoints)))
+    saved = [int(step) for step in processes.from_first(lambda: here).split()]
+    if config.steps == "all":
+        return saved, _all_of(run.checkpoints, saved, like, say)
+    for step in config.steps:
+        if step not in saved:
+            there = ", ".join(map(str, saved))
+            raise UserError(f"steps: {run.checkpoints} has none of step {step}; it has {there}")
+    steps = list(config.steps)
+    return steps, ((step, params_at(run.checkpoints, step, like)) for step in steps)
+
+
+def _all_of(
+    directory: Path, saved: list[int], like: Any, say: Callable[[str], None]
+) -> Iterator[Checkpoint]:
+    """Those that are whole; a run that is still going on may delete some meanwhile."""
+    found = 0
+    for step in saved:
+        try:
+            params = params_at(directory, step, like)
+        except UserError as error:
+            if step == saved[-1] and not found:
+                raise
+            say(f"{error}; left out")
+            continue
+        found += 1
+        yield step, params
+
+
+def _lengths(config: SweepConfig, training: Config, steps: list[int]) -> tuple[int, ...]:
+    """The same for all checkpoints: what is scored follows from them.
+
+    The windows of all their stages are among them, where they lie between the others.
+    """
+    windows = [training.stages[training.stage_at(step)].seq_len for step in steps]
+    lengths = sweep_lengths(config, windows[-1])
+    return tuple(sorted({*lengths, *(n for n in windows if lengths[0] < n < lengths[-1])}))
+
+
+def _row_bytes(training: Config, vocab_size: int, length: int) -> float:
+    return forward_bytes(training.model, vocab_size, length, length)
 
 
 def _check_memory(
@@ -191,7 +206,7 @@ def _journal(
     run: RunDirectory, training: Config, config: SweepConfig, corpus: Corpus, step: int
 ) -> FileJournal:
     """What a sweep of this name that was interrupted has measured of this very checkpoint."""
-    path = run.sweep_journal(config.name)
+    path = run.sweep_journal(config.name, step)
 
     def identity() -> str:
         written = (run.checkpoints / str(step)).stat().st_mtime_ns
@@ -212,29 +227,35 @@ def _mesh_for(training: Config) -> MeshConfig:
 
 def _announce(
     console: Console,
+    run: RunDirectory,
     training: Config,
     config: SweepConfig,
-    window: int,
-    trained: Scaling,
-    about_model: dict[str, str],
+    lengths: tuple[int, ...],
+    steps: list[int],
+    model: LanguageModel,
+    split: TokenSplit,
 ) -> None:
-    lengths = sweep_lengths(config, window)
-    longest = lengths[-1]
-    lines: list[str] = []
-    for entry in config.scalings:
-        scaling = entry.at(longest, window, trained)
-        try:
-            lines += scaling_lines(training.rotary_layers, scaling, longest, entry.label)
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: {error}") from None
+    parameters = jax.tree.leaves(jax.eval_shape(lambda: model.init(0)))
+    scalings: dict[str, list[str]] = {}
+    # of the checkpoint's stage, which need not be the last: the run may still be going on
+    for stage in dict.fromkeys(map(training.stage_at, steps)):
+        window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+        title = f"scalings at {lengths[-1]}" + f", window {window}" * bool(scalings)
+        scalings[title] = _scaling_lines(training, config, lengths[-1], window, trained)
+    stage = training.stage_at(steps[-1])
+    window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+    which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     facts(
         console,
         f"sweep {config.name} of {training.name}",
         {
-            **about_model,
+            "checkpoint": f"{run.path}, {which}, window {window} tokens, scaling {trained.type}",
+            "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
+            "devices": device_line(training.model.dtype),
+            config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
             "lengths": ", ".join(map(str, lengths)),
             "protocols": ", ".join(config.protocols),
-            f"scalings at {longest}": lines,
+            **scalings,
         },
     )
     if trained.type != "none":
@@ -242,3 +263,17 @@ def _announce(
             f"trained with {trained.type}: every other entry stands in its place, not on top of it",
             style="dim",
         )
+
+
+def _scaling_lines(
+    training: Config, config: SweepConfig, longest: int, window: int, trained: Scaling
+) -> list[str]:
+    """What each entry is at the longest length; UserError where it has no formula for it."""
+    lines: list[str] = []
+    for entry in config.scalings:
+        scaling = entry.at(longest, window, trained)
+        try:
+            lines += scaling_lines(training.rotary_layers, scaling, longest, entry.label)
+        except ValueError as error:
+            raise UserError(f"scalings: {entry.label}: {error}") from None
+    return lines

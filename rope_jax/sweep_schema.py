@@ -96,6 +96,15 @@ def _factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         raise PydanticCustomError("factor", message) from None
 
 
+def _steps(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """One complaint, not one for each of the things that `steps` may be."""
+    try:
+        return handler(value)
+    except ValidationError:
+        message = "should be all, or a list of training steps from 1 on"
+        raise PydanticCustomError("steps", message) from None
+
+
 def _is_extension(field: FieldInfo) -> bool:
     """Whether a field is how many times longer the context becomes."""
     inside = [getattr(part, "__metadata__", ()) for part in get_args(field.annotation)]
@@ -162,6 +171,14 @@ class SweepConfig(Frozen):
     """Perplexity over context length, for many scalings, on one set of documents."""
 
     name: FolderName = Field("sweep", description="the folder in the run's evals/")
+    steps: Annotated[
+        Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
+        WrapValidator(_steps),
+    ] = Field(
+        None,
+        description="checkpoints to sweep, by training step, to see the curve form: a list, or all "
+        "that the run has kept; null: the newest",
+    )
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
@@ -216,12 +233,23 @@ class SweepConfig(Frozen):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         labels = [entry.label for entry in self.scalings]
-        taken = {"sweep.yaml", "results.csv", "results.jsonl", "summary.json", "curve.png"}
+        taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
+                 "curve.png", "steps.png"}  # fmt: skip
         if taken & set(labels):
             raise ValueError(f"scalings: {', '.join(taken & set(labels))} is a file of the results")
         twice = {label for label in labels if labels.count(label) > 1}
         if twice:
             raise ValueError(f"scalings: {', '.join(sorted(twice))} stands twice; give a name")
+        return self
+
+    @model_validator(mode="after")
+    def _steps_rise(self) -> Self:
+        if self.steps is None or self.steps == "all":
+            return self
+        if not self.steps:
+            raise ValueError("steps: give at least one, or all, or null for the newest")
+        if list(self.steps) != sorted(set(self.steps)):
+            raise ValueError(f"steps: {list(self.steps)} must rise without repeats")
         return self
 
     @model_validator(mode="after")

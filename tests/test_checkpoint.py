@@ -9,7 +9,7 @@ import numpy as np
 import optax
 import pytest
 
-from rope_jax.checkpoint import Checkpoints, newest_params
+from rope_jax.checkpoint import Checkpoints, newest_params, params_at, saved_steps
 from rope_jax.errors import UserError
 from rope_jax.train_state import TrainState
 
@@ -160,6 +160,16 @@ def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     assert "using step 3" in told[0]
     assert files_of(copy) == before
     assert not (copy.parent / "damaged").exists()
+
+
+def test_the_parameters_of_a_step(copy: Path, tmp_path: Path) -> None:
+    assert saved_steps(copy) == [2, 3, 4]
+    assert same(params_at(copy, 2, state(0).params), state(2).params)
+    shutil.rmtree(copy / "3/params")
+    with pytest.raises(UserError, match=r"the checkpoint of step 3 is damaged \("):
+        params_at(copy, 3, state(0).params)
+    with pytest.raises(UserError, match="holds no checkpoint; train the run further first"):
+        saved_steps(tmp_path / "nowhere")
 
 
 def test_what_training_deletes_while_a_sweep_reads_is_no_damage(copy: Path) -> None:

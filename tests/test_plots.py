@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from rope_jax.evaluation.results import Row
-from rope_jax.plots import curve
+from rope_jax.plots import curve, formation
 
 
-def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1):
+def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
     return Row(
         name=name,
         scaling="none" if name == "trained" else name.partition("-")[0],
@@ -21,9 +21,10 @@ def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1):
         length=length,
         first_position=1,
         last_position=last or length,
-        step=1,
+        step=step,
         run="run",
         seed=0,
+        corpus="",
         split="test",
         nll=nll,
         ppl=math.exp(nll) if nll < 700 else math.inf,
@@ -150,3 +151,22 @@ def test_a_type_without_a_colour_of_its_own_and_two_curves_of_one_type(draw):
     one, other = (lines_by_label(figure.axes[0])[name] for name in ("half-4", "half-8"))
     assert one.get_color() == other.get_color()
     assert one.get_marker() != other.get_marker()
+
+
+def test_curves_form_in_a_panel_a_scaling_and_a_line_a_step(tmp_path, monkeypatch):
+    close = plt.close
+    monkeypatch.setattr(plt, "close", lambda *_: None)
+    rows = [row(n, x, y / s, step=s) for s in (1, 5) for n in CURVES for x, y in CURVES[n].items()]
+    formation(tmp_path / "steps.png", rows, title="A title")
+    figure = plt.gcf()
+    monkeypatch.setattr(plt, "close", close)
+    with Image.open(tmp_path / "steps.png") as image:
+        assert image.size[0] > 500
+    assert [axis.get_title() for axis in figure.axes] == list(CURVES)
+    for axis, curve_ in zip(figure.axes, CURVES.values(), strict=True):
+        lines = lines_by_label(axis)
+        assert set(lines) == {"step 1", "step 5"}
+        np.testing.assert_allclose(
+            lines["step 5"].get_ydata(), np.exp(np.array([*curve_.values()]) / 5)
+        )
+    plt.close(figure)

@@ -28,19 +28,21 @@ TABLE = [
     row("ntk-4", 64, 1.125, factor=4.0, auto=False, protocol="sliding"),
 ]
 ABOUT = {
+    "step": 7,
+    "earlier": [],
     "curves": {
         "ntk-4": {
             "usable_length": None,
             "blow_up": {16: {"value": 1.6}, 64: {"value": 1.3}},
             "gain_over_truncation_nats": {16: {"value": -0.5}, 64: {"value": -0.25}},
         }
-    }
+    },
 }
 
 
 @pytest.fixture
 def written(tmp_path):
-    write_events(tmp_path, TABLE, ABOUT, np.zeros((4, 6, 3), np.uint8), "name: demo\n")
+    write_events(tmp_path, TABLE, ABOUT, {"curve": np.zeros((4, 6, 3), np.uint8)}, "name: demo\n")
 
     def read(name=""):
         found = EventAccumulator(str(tmp_path / name), size_guidance={"scalars": 0})

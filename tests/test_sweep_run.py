@@ -2,11 +2,14 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config import validate
 from rope_jax.errors import UserError
@@ -20,9 +23,7 @@ from rope_jax.train_loop import train
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> tuple[RunDirectory, Config]:
-    folder = tmp_path_factory.mktemp("run")
+def trained(folder: Path, stages: list[dict], **settings: object) -> tuple[RunDirectory, Config]:
     (folder / "texts").mkdir()
     rng = np.random.default_rng(0)
     for index in range(12):
@@ -41,10 +42,27 @@ def run(tmp_path_factory) -> tuple[RunDirectory, Config]:
             "cache_dir": str(folder / "cache"),
         },
         "optim": {"warmup_steps": 0},
-        "stages": [{"steps": 2, "seq_len": 16, "batch_size": 4}],
+        "stages": stages,
     }
-    config = Config.model_validate(raw)
+    config = Config.model_validate(raw | settings)
     return train(config, Console(quiet=True)), config
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    folder = tmp_path_factory.mktemp("run")
+    return trained(folder, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    """Three checkpoints: two of a stage of 8 tokens, one of a stage of 16, with PI."""
+    stages = [
+        {"steps": 4, "seq_len": 8, "batch_size": 4},
+        {"steps": 2, "seq_len": 16, "batch_size": 4, "scaling": {"type": "pi", "factor": 2.0}},
+    ]
+    checkpoint = {"every_steps": 2, "keep": 9}
+    return trained(tmp_path_factory.mktemp("staged"), stages, checkpoint=checkpoint)
 
 
 def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
@@ -78,7 +96,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(run, monkeypatch):
         patch.setattr(FileJournal, "__setitem__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             swept(run, name="cut", **protocols)
-    journal = run[0].sweep_journal("cut")
+    journal = run[0].sweep_journal("cut", 2)
     assert journal.exists()
     assert not (run[0].evals / "cut").exists()
     cut, said = swept(run, name="cut", **protocols)
@@ -119,3 +137,98 @@ def test_every_figure_has_perplexity_nats_and_bits(run):
     first = rows(folder)[0]
     for figure in (f"{first['ppl']:.0f}", f"{first['nll']:.3f}", f"{first['bpb']:.3f}"):
         assert figure in said
+
+
+def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
+    """Each with the window and the scaling of its stage; one compilation a length for all."""
+    compiled = []
+    lower = jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda *a, **k: (compiled.append(a), lower(*a, **k))[1]
+    )
+    entries = ["trained", {"type": "ntk", "factor": "auto"}]
+    asked = {"scalings": entries, "lengths": [4, 16, 64]}
+    together, said = swept(staged, name="all", steps="all", **asked)
+    # One a length, the window of the first stage among them, for both of its checkpoints. In the
+    # second stage `trained` is no longer what NTK is at 4 and 8: more windows there, other batches.
+    assert len(compiled) == 4 + 2
+    assert "6 compilations" in said
+    assert "steps 2, 4, 6, window 16 tokens, scaling pi" in said
+    found = rows(together)
+    assert {row["step"] for row in found} == {2, 4, 6}
+    asked["lengths"] = [4, 8, 16, 64]
+    for step in (2, 4, 6):
+        alone, _ = swept(staged, name=f"only-{step}", steps=[step], **asked)
+        assert rows(alone) == [row for row in found if row["step"] == step]
+    newest, _ = swept(staged, name="newest", **asked)
+    assert rows(newest) == rows(alone)
+    # the trained scaling and `auto` are those of the checkpoint's stage
+    of = {(row["step"], row["name"], row["length"]): row for row in found}
+    assert (of[4, "trained", 64]["scaling"], of[6, "trained", 64]["scaling"]) == ("none", "pi")
+    assert (of[4, "ntk-auto", 64]["factor"], of[6, "ntk-auto", 64]["factor"]) == (8.0, 4.0)
+    assert len({row["targets"] for row in found if row["length"] == 64}) == 1
+    assert len({row["corpus"] for row in found}) == 1
+
+    about = json.loads((together / "summary.json").read_text())
+    assert (about["step"], about["window"]) == (6, 16)
+    assert [(early["step"], early["window"]) for early in about["earlier"]] == [(2, 8), (4, 8)]
+    assert (together / "steps.png").exists()
+    assert not (alone / "steps.png").exists()
+    assert f"{np.exp(of[2, 'trained', 64]['nll']):.0f}" in said
+
+
+def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
+    folder, _ = swept(staged, name="events", steps=[2, 6])
+    found = {(row["name"], row["step"], row["length"]): row for row in rows(folder)}
+
+    def scalars(place: str, tag: str) -> dict[int, float]:
+        events = EventAccumulator(str(folder / place), size_guidance={"scalars": 0}).Reload()
+        return {event.step: event.value for event in events.Scalars(tag)}
+
+    for name in ("trained", "dynamic_ntk"):
+        for step, place in ((2, f"{name}/step-2"), (6, name)):
+            for length, nll in scalars(place, "nll/same_tokens").items():
+                assert nll == pytest.approx(found[name, step, length]["nll"])
+        by_step = scalars(name, "perplexity_by_step/same_tokens/64")
+        assert by_step == pytest.approx({s: found[name, s, 64]["ppl"] for s in (2, 6)})
+
+
+def test_steps_that_are_not_there_are_refused(staged):
+    with pytest.raises(UserError, match=r"^steps: .* has none of step 3; it has 2, 4, 6$"):
+        swept(staged, steps=[2, 3])
+
+
+def test_of_all_a_damaged_one_is_left_out_and_a_named_one_refused(staged, tmp_path):
+    run, config = staged
+    copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    shutil.rmtree(copy.checkpoints / "4/params")
+    folder, said = swept((copy, config), name="all", steps="all")
+    assert "the checkpoint of step 4 is damaged" in said
+    assert said.count("left out") == 1
+    assert {row["step"] for row in rows(folder)} == {2, 6}
+    with pytest.raises(UserError, match="the checkpoint of step 4 is damaged"):
+        swept((copy, config), name="named", steps=[2, 4])
+    for step in (2, 6):
+        shutil.rmtree(copy.checkpoints / f"{step}/params")
+    with pytest.raises(UserError, match="the checkpoint of step 6 is damaged"):
+        swept((copy, config), name="none", steps="all")
+
+
+def test_a_sweep_of_checkpoints_goes_on_at_the_one_it_had_reached(staged, monkeypatch):
+    whole, _ = swept(staged, name="whole", steps="all")
+    set_item, count = FileJournal.__setitem__, []
+
+    def interrupted(self, key, figures):
+        set_item(self, key, figures)
+        count.append(key)
+        if len(count) == len(rows(whole)) // 3 + 2:  # the second of the second checkpoint
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileJournal, "__setitem__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            swept(staged, name="cut", steps="all")
+    cut, said = swept(staged, name="cut", steps="all")
+    assert said.count("figures were measured before") == 2
+    assert rows(cut) == rows(whole)
+    assert not list(cut.parent.glob(".cut.*.journal"))

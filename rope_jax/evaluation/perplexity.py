@@ -94,6 +94,7 @@ def sweep(
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
     row_multiple: int = 1,
     journal: Journal | None = None,
+    programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
     **settings: Any,
 ) -> SweepResult:
@@ -117,6 +118,8 @@ def sweep(
         the batch size at each length. row_multiple: batch sizes are a multiple, as of devices.
     journal: what was measured before and need not be again, of this very nll_fn, params and
         documents; it is added to as the sweep goes on.
+    programs: a dict that several sweeps share, of the same nll_fn and shapes of params (of several
+        checkpoints, say): what one has compiled the next need not.
     settings: other keys of a sweep file (protocols, blocks, seed, memory_gib, …).
 
     Every length reads the same documents. Raises UserError for bad input.
@@ -141,6 +144,7 @@ def sweep(
         rows_at=lambda length: max(1, int(budget / row_bytes(length))),
         row_multiple=row_multiple,
         tokens_of=plan.tokens_of,
+        programs={} if programs is None else programs,
     )
     made = _measure(jobs, reader, {} if journal is None else journal, plan, progress)
     baseline = {"same_tokens": made[-1]} if plan.has_baseline else {}

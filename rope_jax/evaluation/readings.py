@@ -7,7 +7,7 @@ of scalings. Shapes: B batch, n context length, W windows, L layers.
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,21 +53,19 @@ class Reader:
         rows_at: Callable[[int], int],
         row_multiple: int,
         tokens_of: Callable[[Reading], NDArray[np.int32]],
+        programs: MutableMapping[Any, Any],
     ) -> None:
         """rows_at(n): how many windows of length n are read at once, at most.
 
         row_multiple: their number is a multiple of it, filled up if need be.
+        programs: what was compiled for the same functions and shapes of params; added to.
         """
         self.params, self.tokens_of = params, tokens_of
         self.rows_at, self.row_multiple = rows_at, row_multiple
         self._whole = jax.jit(nll_fn)
         self._of_last = None if nll_of_last is None else jax.jit(nll_of_last, static_argnums=3)
-        self._compiled: dict[tuple[int, ...], Any] = {}
-
-    @property
-    def compilations(self) -> int:
-        """How many there were."""
-        return len(self._compiled)
+        self._compiled = programs
+        self.compilations = 0
 
     def read(
         self,
@@ -152,4 +150,5 @@ class Reader:
                     + ("tokens[:, 1:]" if last == length else f"the last {last} of them")
                 )
             self._compiled[shape] = function.lower(*arguments).compile()
+            self.compilations += 1
         return self._compiled[shape]

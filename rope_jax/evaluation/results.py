@@ -41,6 +41,7 @@ class Row(NamedTuple):
     step: int
     run: str
     seed: int
+    corpus: str
     split: str
     nll: float
     ppl: float
@@ -69,12 +70,13 @@ class DocumentRow(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a checkpoint came from."""
+    """Where a checkpoint came from; corpus: a fingerprint of the texts, all splits together."""
 
     run: str
     step: int
     seed: int
     bytes_per_token: float | None
+    corpus: str
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:
@@ -85,11 +87,15 @@ def rows(result: SweepResult, origin: Origin) -> list[Row]:
 def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
     """What intervals are made of: with it, figures of several runs can be paired and pooled.
 
-    document: a number within the sweep; the same in others whose `targets` are the same.
+    document: a number within the sweep; the same in others whose `targets` are the same. What all
+    is compared with, `trained` at the window, is there even if it is no curve of the sweep.
     """
+    made: dict[tuple[str, str, int], Measurement] = {}
+    for m in (*result.measurements, *result.baseline.values()):
+        made.setdefault((m.entry, m.protocol, m.length), m)
     return [
-        DocumentRow(m.entry, m.protocol, m.length, origin.step, number, nll, weight)
-        for m in result.measurements
+        DocumentRow(*key, origin.step, number, nll, weight)
+        for key, m in made.items()
         for number, (nll, weight) in enumerate(zip(*map(list, m.sums), strict=True))
     ]
 
@@ -183,6 +189,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         step=origin.step,
         run=origin.run,
         seed=origin.seed,
+        corpus=origin.corpus,
         split=config.split,
         nll=nll.value,
         ppl=_exp(nll.value),

@@ -24,7 +24,7 @@ from rope_jax.evaluation.statistics import Sums, mean_nll
 from rope_jax.rope.strategies import NoScaling, PIScaling
 from rope_jax.sweep_schema import SweepConfig
 
-ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5)
+ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
 TOKENS = np.array([4.0] * 24 + [8.0] * 6)
 LEVEL = np.linspace(1.0, 3.0, 30)  # nats a token, by document
 # What is added to every token's NLL: by curve and length. The window is 16.
@@ -91,6 +91,7 @@ def test_a_rows_fields(result):
         step=500,
         run="demo",
         seed=3,
+        corpus="c0ffee",
         split="test",
         nll=0,
         ppl=0,
