@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import matplotlib
 
@@ -17,6 +17,24 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
 if TYPE_CHECKING:  # it brings in jax, which figures of frequencies do without
     from rope_jax.evaluation.results import Row
+
+
+class Drawn(Protocol):
+    """A figure on a curve: a row of results.csv, or several seeds'."""
+
+    @property
+    def protocol(self) -> str: ...
+    @property
+    def last_position(self) -> int: ...
+    @property
+    def nll(self) -> float: ...
+    @property
+    def ci_low(self) -> float: ...
+    @property
+    def ci_high(self) -> float: ...
+    @property
+    def bpb(self) -> float | None: ...
+
 
 # Okabe and Ito's colours, then Tol's: told apart by colour-blind readers too. One a scaling type; a
 # dynamic one has its family's, and another marker.
@@ -43,9 +61,9 @@ _COLOURS = {
 # Types that are not named here take these in turn.
 _MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
 # More bands than these would hide one another.
-_MOST_BANDS = 6
+MOST_BANDS = 6
 _MOST_COLUMNS = 3
-_MARKERS = "os^Dv<>P"
+MARKERS = "os^Dv<>P"
 _TITLES = {
     "same_tokens": "the same tokens at every length",
     "whole_window": "every token of the window",
@@ -63,10 +81,35 @@ def curve(
     rows: as in results.csv; window: marked; truncation: NLL at the window, what dropping all
     earlier text gives at any length.
     """
-    panels = list(dict.fromkeys(row.protocol for row in rows))
-    columns = min(len(panels), _MOST_COLUMNS)
-    lines = -(-len(panels) // columns)
-    height = max(4.8, 1 + 0.24 * len({row.name for row in rows})) if lines == 1 else 4.2 * lines
+    names = list(dict.fromkeys(row.name for row in rows))
+    styles = _styles(rows)
+    marks = [] if truncation is None else [truncation]
+    figure, axes = panels(rows, windows=[window], truncation=marks, lines_of_legend=len(names))
+    for protocol, axis in axes.items():
+        for name in names:
+            own = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
+            draw_line(axis, name, styles[name], own, band=len(names) <= MOST_BANDS)
+    figure.suptitle(title, fontsize=11)
+    handles, labels = next(iter(axes.values())).get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
+    save(figure, path)
+
+
+def panels(
+    rows: Sequence[Drawn],
+    *,
+    windows: Iterable[int],
+    truncation: Sequence[float],
+    lines_of_legend: int,
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel for each protocol of the rows, room for a legend, and no lines yet.
+
+    windows, truncation: marked; truncation in nats, in the panel of same_tokens alone.
+    """
+    protocols = list(dict.fromkeys(row.protocol for row in rows))
+    columns = min(len(protocols), _MOST_COLUMNS)
+    lines = -(-len(protocols) // columns)
+    height = max(4.8, 1 + 0.24 * lines_of_legend) if lines == 1 else 4.2 * lines
     figure, grid = plt.subplots(
         lines,
         columns,
@@ -75,31 +118,24 @@ def curve(
         squeeze=False,
         layout="constrained",
     )
-    axes = grid.ravel()
-    for axis in axes[len(panels) :]:
-        axis.set_visible(False)
-    names = list(dict.fromkeys(row.name for row in rows))
-    styles = _styles(rows)
     limits = _limits(rows, truncation)
-    for axis, protocol in zip(axes, panels, strict=False):
-        shown = [row for row in rows if row.protocol == protocol]
-        for name in names:
-            of_name = [row for row in shown if row.name == name]
-            _line(axis, name, styles[name], of_name, band=len(names) <= _MOST_BANDS)
-        _scales(axis, sorted({row.last_position for row in shown}), limits)
-        _mark_window(axis, window)
-        if truncation is not None and protocol == "same_tokens":
-            _mark_truncation(axis, truncation)
+    axes = dict(zip(protocols, grid.ravel(), strict=False))
+    for axis in grid.ravel()[len(axes) :]:
+        axis.set_visible(False)
+    for protocol, axis in axes.items():
         axis.set_title(_TITLES[protocol], fontsize=10)
-        axis.set_xlabel("position" if protocol == "per_position" else "context length (tokens)")
+        axis.set_xlabel(_x_label(protocol))
         if axis in grid[:, 0]:
             axis.set_ylabel("perplexity")
-        if axis in grid[:, -1] or protocol == panels[-1]:
-            _bits_per_byte(axis, rows)
-    figure.suptitle(title, fontsize=11)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
-    _save(figure, path)
+        lengths = sorted({row.last_position for row in rows if row.protocol == protocol})
+        _set_scales(axis, lengths, limits)
+        for window in windows:
+            _mark_window(axis, window)
+        for nll in truncation if protocol == "same_tokens" else ():
+            _mark_truncation(axis, nll)
+        if axis in grid[:, -1] or protocol == protocols[-1]:
+            _bits_per_byte_axis(axis, rows)
+    return figure, axes
 
 
 def formation(path: Path, rows: Sequence["Row"], *, title: str) -> None:
@@ -119,31 +155,35 @@ def formation(path: Path, rows: Sequence["Row"], *, title: str) -> None:
         layout="constrained",
     )
     shades = plt.get_cmap("viridis")(np.linspace(0, 0.92, len(steps)))
-    limits = _limits(rows, None)
+    limits = _limits(rows, [])
     for line, protocol in zip(grid, protocols, strict=True):
         for axis, name in zip(line, names, strict=True):
             shown = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
             for step, shade in zip(steps, shades, strict=True):
                 own = [row for row in shown if row.step == step]
                 style = {"color": shade, "marker": "o", "lw": 1.2}
-                _line(axis, f"step {step:,}", style, own, band=False)
-            _scales(axis, sorted({row.last_position for row in shown}), limits)
+                draw_line(axis, f"step {step:,}", style, own, band=False)
+            _set_scales(axis, sorted({row.last_position for row in shown}), limits)
             axis.tick_params(axis="x", rotation=45)
             axis.set_title(name if len(protocols) == 1 else f"{name}, {protocol}", fontsize=10)
-            axis.set_xlabel("position" if protocol == "per_position" else "context length (tokens)")
+            axis.set_xlabel(_x_label(protocol))
         line[0].set_ylabel("perplexity")
     figure.suptitle(title, fontsize=11)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Whole or not at all."""
     temporary = path.with_suffix(".tmp.png")
     figure.savefig(temporary, dpi=150)
     plt.close(figure)
     temporary.replace(path)
+
+
+def _x_label(protocol: str) -> str:
+    return "position" if protocol == "per_position" else "context length (tokens)"
 
 
 def colours(kinds: Iterable[str]) -> dict[str, str]:
@@ -167,12 +207,14 @@ def _styles(rows: Sequence["Row"]) -> dict[str, dict[str, Any]]:
         styles[name] = {
             "color": colour,
             "linestyle": "--" if fixed else "-",
-            "marker": _MARKERS[nth % len(_MARKERS)],
+            "marker": MARKERS[nth % len(MARKERS)],
         }
     return styles
 
 
-def _line(axis: Axes, name: str, style: dict[str, Any], rows: Sequence["Row"], band: bool) -> None:
+def draw_line(
+    axis: Axes, name: str, style: dict[str, Any], rows: Sequence[Drawn], band: bool
+) -> None:
     if not rows:
         return
     x = [row.last_position for row in rows]
@@ -182,21 +224,21 @@ def _line(axis: Axes, name: str, style: dict[str, Any], rows: Sequence["Row"], b
         axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
-def _perplexity(rows: Sequence["Row"]) -> np.ndarray:
+def _perplexity(rows: Sequence[Drawn]) -> np.ndarray:
     """[3, rows]: perplexity and the ends of its interval; inf where it is too large to say."""
     nll = np.array([(row.nll, row.ci_low, row.ci_high) for row in rows]).T
     with np.errstate(over="ignore"):
         return np.exp(nll)
 
 
-def _limits(rows: Sequence["Row"], truncation: float | None) -> tuple[float, float]:
+def _limits(rows: Sequence[Drawn], truncation: Sequence[float]) -> tuple[float, float]:
     """The same for all panels; what is infinite leaves the page and takes nothing along."""
-    values = np.append(_perplexity(rows), np.nan if truncation is None else np.exp(truncation))
+    values = np.append(_perplexity(rows), np.exp(truncation))
     finite = values[np.isfinite(values)]
     return (finite.min() / 1.08, finite.max() * 1.15) if finite.size else (1.0, 10.0)
 
 
-def _scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> None:
+def _set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> None:
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
@@ -213,7 +255,7 @@ def _scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> 
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _bits_per_byte(axis: Axes, rows: Sequence["Row"]) -> None:
+def _bits_per_byte_axis(axis: Axes, rows: Sequence[Drawn]) -> None:
     """The same height in bits a byte, on the right, where it is known."""
     ratios = [row.nll / row.bpb for row in rows if row.bpb and math.isfinite(row.bpb)]
     if not ratios:

@@ -20,6 +20,11 @@ _CAPTIONS = {
 }
 
 
+def caption(protocol: str, stride: int | None) -> str:
+    """What the lengths of a protocol's table are."""
+    return _CAPTIONS[protocol].format(stride=stride)
+
+
 class SweepProgress:
     """One bar with the time left, over all checkpoints of a sweep."""
 
@@ -94,7 +99,7 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title=f"perplexity, {rows[0].protocol}: {tokens} tokens of {rows[0].documents} documents",
-        caption=_CAPTIONS[rows[0].protocol].format(stride=rows[0].stride),
+        caption=caption(rows[0].protocol, rows[0].stride),
         title_justify="left",
         title_style="bold",
         caption_justify="left",

@@ -1,0 +1,1 @@
+"""Results of many runs, seeds and sweeps beside one another."""

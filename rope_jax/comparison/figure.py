@@ -1,0 +1,91 @@
+"""The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from matplotlib.lines import Line2D
+
+from rope_jax.comparison.curves import Comparison, Curve, Group
+from rope_jax.plots import MARKERS, MOST_BANDS, colours, draw_line, panels, save
+
+_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+
+def figure(path: Path, comparison: Comparison) -> None:
+    """Of each group's newest checkpoint: the mean over seeds, and each seed as a thin line."""
+    curves = [curve for curve in comparison.curves if curve.is_newest]
+    points = [point for curve in curves for point in curve.points]
+    names, groups = {c.name: c for c in curves}, list(dict.fromkeys(c.group for c in curves))
+    styles = styles_of(curves)
+    drawn, axes = panels(
+        points,
+        windows=sorted({curve.window for curve in curves}),
+        truncation=truncation(curves),
+        lines_of_legend=len(names) + len(groups) + 3,
+    )
+    bands = len(curves) <= 2 * MOST_BANDS
+    for protocol, axis in axes.items():
+        for curve in curves:
+            own = [point for point in curve.points if point.protocol == protocol]
+            style = styles[curve.name] | {"linestyle": dash(curve.group, groups)}
+            draw_line(axis, curve.label, style, own, band=bands)
+            seeds = len(own[0].of_seeds) if own else 0
+            for seed in range(seeds if seeds > 1 else 0):
+                x = [point.last_position for point in own if len(point.of_seeds) == seeds]
+                y = [point.of_seeds[seed] for point in own if len(point.of_seeds) == seeds]
+                with np.errstate(over="ignore"):
+                    axis.plot(x, np.exp(y), lw=0.5, alpha=0.6, **_thin(style))
+    legend: list[Line2D] = [Line2D([], [], label=name, **styles[name]) for name in names]
+    if len(groups) > 1 or groups[0].marked:
+        legend += [
+            Line2D([], [], color="0.3", linestyle=dash(group, groups), label=group.label)
+            for group in groups
+        ]
+    legend.append(
+        Line2D([], [], lw=7, color="0.85", label="95% interval over\ndocuments and seeds")
+    )
+    drawn.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
+    drawn.suptitle(title(comparison), fontsize=11)
+    save(drawn, path)
+
+
+def title(comparison: Comparison) -> str:
+    """What is compared; a mark where something cannot be."""
+    about = "; ".join(group.label for group in comparison.groups)
+    if any(group.marked for group in comparison.groups):
+        about += "\n† NOT COMPARABLE with what stands before it: see the table's notes"
+    return about
+
+
+def styles_of(curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
+    """By scaling's name: a colour by type, a marker for each of one colour."""
+    kinds = {c.name: "trained" if c.name == "trained" else c.scaling for c in reversed(curves)}
+    by_kind = colours(kinds.values())
+    seen: dict[str, int] = {}
+    styles = {}
+    for name, kind in reversed(kinds.items()):
+        nth = seen[by_kind[kind]] = seen.get(by_kind[kind], -1) + 1
+        styles[name] = {"color": by_kind[kind], "marker": MARKERS[nth % len(MARKERS)]}
+    return styles
+
+
+def dash(group: Group, groups: Sequence[Group]) -> Literal["-", "--", ":", "-."]:
+    """A group's own, until they repeat."""
+    return _DASHES[groups.index(group) % len(_DASHES)]
+
+
+def truncation(curves: Sequence[Curve]) -> list[float]:
+    """NLL of `trained` at the window of each group that measured it."""
+    found = {
+        curve.group.label: point.nll + point.gain.value
+        for curve in curves
+        for point in curve.points
+        if point.gain is not None
+    }
+    return list(dict.fromkeys(round(nll, 9) for nll in found.values()))
+
+
+def _thin(style: dict[str, Any]) -> dict[str, Any]:
+    return {"color": style["color"], "linestyle": style["linestyle"]}

@@ -1,0 +1,20 @@
+"""What a comparison can be asked for. Imports no jax."""
+
+from pydantic import Field
+
+from rope_jax.schema import FolderName, Frozen, PathText, PositiveInt, Seed
+
+
+class CompareConfig(Frozen):
+    """Results of sweeps, overlaid."""
+
+    sweep: FolderName | None = Field(
+        None, description="take this sweep of every run; null: every sweep that a run has"
+    )
+    output: PathText = Field("comparison", description="the folder to write to")
+    force: bool = Field(
+        False,
+        description="draw results that cannot be compared all the same, marked in every output",
+    )
+    resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+    seed: Seed = Field(0, description="of the resamples")

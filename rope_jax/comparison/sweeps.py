@@ -1,0 +1,222 @@
+"""Results of sweeps, found and read; what is not whole is refused, never half-read."""
+
+import csv
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from rope_jax.config import load
+from rope_jax.errors import UserError
+from rope_jax.evaluation.results import DocumentRow, Row
+from rope_jax.evaluation.statistics import Sums
+from rope_jax.sweep_schema import SweepConfig
+
+# These say where and how a run was trained and what it kept, not what it trained.
+_NOT_THE_MODEL = {
+    *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
+    "log_every_steps",
+}
+_NUMBERS = {"length": int, "first_position": int, "last_position": int, "step": int, "seed": int}
+_NUMBERS |= {"tokens": int, "documents": int, "stride": int}
+_FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds"}
+_FLAGS = {"auto", "reliable"}
+
+# name, protocol, length, step
+Key = tuple[str, str, int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """One folder of results."""
+
+    folder: Path
+    run: str
+    seed: int
+    rows: Sequence[Row]
+    sums: Mapping[Key, Sums]
+    """Of each row's documents; also of `trained` at the window by same_tokens."""
+    windows: Mapping[int, int]
+    """By step: the length that the checkpoint was last trained at."""
+    tolerance: float
+    settings: Mapping[str, str]
+    """Of each scaling, by its name."""
+    experiment: str | None
+    """Equal for runs that differ in nothing but their seed; None where that is not known."""
+
+    @property
+    def label(self) -> str:
+        """What the reader calls it."""
+        return f"{self.run}/{self.folder.name}"
+
+
+def find(paths: Sequence[Path], name: str | None) -> list[Path]:
+    """The folders of results that are meant, each once: a run's, or those given themselves."""
+    found: dict[Path, Path] = {}
+    for path in paths:
+        for folder in _folders(path, name):
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
+
+
+def read(folder: Path) -> Sweep:
+    """UserError where a file is missing, damaged, or not of one sweep with the others."""
+    rows = [_row(folder, number, raw) for number, raw in _table(folder / "results.csv", Row)]
+    if not rows:
+        raise UserError(f"{folder / 'results.csv'}: holds no figure; sweep again")
+    sums, settings = _sums(folder), _settings(folder / "sweep.yaml")
+    _check_whole(folder, rows, sums, set(settings))
+    try:
+        about = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        summaries = [about, *about["earlier"]]
+        windows = {int(one["step"]): int(one["window"]) for one in summaries}
+        tolerance = float(about["tolerance_nats"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / 'summary.json'}: missing or damaged; sweep again") from None
+    if set(windows) != {row.step for row in rows}:
+        raise UserError(f"{folder}: its files are of different sweeps; sweep again")
+    return Sweep(
+        folder,
+        rows[0].run,
+        rows[0].seed,
+        rows,
+        sums,
+        windows,
+        tolerance,
+        settings,
+        _experiment(folder.parent.parent / "config.yaml"),
+    )
+
+
+def _folders(path: Path, name: str | None) -> list[Path]:
+    if (path / "results.csv").is_file():
+        if name is not None and path.name != name:
+            raise UserError(f"sweep: {path} is another sweep than {name}; give its run instead")
+        return [path]
+    evals = path / "evals"
+    if not evals.is_dir():
+        raise UserError(f"{path}: neither a run that was swept nor a sweep's folder")
+    # What begins with a dot is being written, or was when its process was killed.
+    there = sorted(p for p in evals.iterdir() if p.is_dir() and not p.name.startswith("."))
+    if name is not None:
+        chosen = [folder for folder in there if folder.name == name]
+        if not chosen:
+            has = ", ".join(folder.name for folder in there) or "none"
+            raise UserError(f"sweep: {path} has no sweep {name}; it has {has}")
+        return chosen
+    if not there:
+        raise UserError(f"{path}: has no sweep; run eval_ppl.py on it first")
+    return there
+
+
+def _table(path: Path, fields: Any) -> Iterable[tuple[int, dict[str, str]]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        missing = [f for f in fields._fields if f not in (table.fieldnames or ())]
+        if missing:
+            raise UserError(
+                f"{path}: has no column {', '.join(missing)}; made by another version, or "
+                "damaged: sweep again"
+            )
+        for number, raw in enumerate(table, start=2):
+            if None in raw or None in raw.values():
+                raise UserError(f"{path}: line {number} is not whole; sweep again")
+            yield number, raw
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+    if not text.endswith("\n"):
+        raise UserError(f"{path}: its last line is not whole; sweep again")
+
+
+def _row(folder: Path, number: int, raw: Mapping[str, str]) -> Row:
+    try:
+        return Row(**{field: _value(field, raw[field]) for field in Row._fields})
+    except ValueError as error:
+        raise UserError(f"{folder / 'results.csv'}: line {number}: {error}; sweep again") from None
+
+
+def _value(field: str, text: str) -> Any:
+    if text == "" and field in ("factor", "bpb", "stride"):
+        return None
+    if field in _NUMBERS:
+        return int(text)
+    if field in _FLOATS:
+        return float(text)
+    if field in _FLAGS:
+        if text not in ("True", "False"):
+            raise ValueError(f"{field} should be True or False, not {text!r}")
+        return text == "True"
+    return text
+
+
+def _sums(folder: Path) -> dict[Key, Sums]:
+    path = folder / "documents.csv"
+    found: dict[Key, dict[int, tuple[float, float]]] = defaultdict(dict)
+    for number, raw in _table(path, DocumentRow):
+        try:
+            key = raw["name"], raw["protocol"], int(raw["length"]), int(raw["step"])
+            found[key][int(raw["document"])] = float(raw["nll"]), float(raw["weight"])
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: {error}; sweep again") from None
+    by_key = {}
+    for key, documents in found.items():
+        nll, weight = np.array([documents[number] for number in sorted(documents)]).T
+        by_key[key] = Sums(nll, weight)
+    return by_key
+
+
+def _check_whole(
+    folder: Path, rows: Sequence[Row], sums: Mapping[Key, Sums], names: set[str]
+) -> None:
+    """Figures and documents must agree: then neither file was cut short or is another sweep's."""
+    keys = {(row.name, row.protocol, row.length, row.step) for row in rows}
+    # `trained` at the window is there to compare with, though it be no curve of the sweep
+    baseline = {k for k in sums if k[:2] == ("trained", "same_tokens") and "trained" not in names}
+    wrong = [
+        row
+        for row in rows
+        if (found := sums.get((row.name, row.protocol, row.length, row.step))) is None
+        or len(found.nll) != row.documents
+        or not _close(found.mean(), row.nll)
+    ]
+    whole = len(keys) == len(rows) and {key[0] for key in keys} == names
+    if wrong or not whole or set(sums) != keys | baseline:
+        raise UserError(
+            f"{folder}: results.csv and documents.csv do not agree: one is cut short or of another "
+            "sweep; sweep again"
+        )
+
+
+def _close(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
+
+
+def _settings(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise UserError(f"{path}: missing; sweep again")
+    entries = load(SweepConfig, path).scalings
+    return {e.label: e.model_dump_json(exclude={"name"}) for e in entries}
+
+
+def _experiment(config: Path) -> str | None:
+    """A run's config without its seed and what does not change the model."""
+    try:
+        raw = yaml.safe_load(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return None
+    if not isinstance(raw, dict):
+        return None
+    kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}
+    if isinstance(kept.get("data"), dict):
+        kept["data"] = {k: v for k, v in kept["data"].items() if k != "cache_dir"}
+    return json.dumps(kept, sort_keys=True, default=str)

@@ -1,0 +1,97 @@
+"""Folders of results as a sweep leaves them, of made-up figures."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rope_jax.config import dump, validate
+from rope_jax.evaluation.perplexity import Measurement, SweepResult
+from rope_jax.evaluation.results import Origin, document_rows, rows, summary, write
+from rope_jax.evaluation.statistics import Sums
+from rope_jax.rope.strategies import NoScaling, YaRNScaling
+from rope_jax.sweep_schema import SweepConfig
+
+WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
+# What is added to each document's level: by curve and length. The window is 16.
+OFFSETS = {
+    "trained": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
+    "yarn-4": {8: 0.5, 16: 0.25, 32: 0.125, 64: 0.375},
+}
+
+
+@pytest.fixture
+def sweep_of(tmp_path):
+    """Make a run with one sweep; the run's folder."""
+
+    def make(
+        run="one",
+        *,
+        seed=0,
+        shift=0.0,
+        name="demo",
+        steps=(100,),
+        model="hidden_size: 16",
+        corpus="c0ffee",
+        bos="document",
+        split="test",
+        targets="abc",
+        protocols=("same_tokens", "whole_window"),
+        beta_fast=32,
+        documents=24,
+        window=16,
+        with_trained=True,
+    ) -> Path:
+        folder = tmp_path / run
+        folder.mkdir(exist_ok=True)
+        config = f"name: {run}\nseed: {seed}\nruns_dir: x\nmodel: {{{model}}}\n"
+        (folder / "config.yaml").write_text(config)
+        yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
+        entries = ["trained", yarn] if with_trained else [yarn]
+        raw = {"scalings": entries, "lengths": [8, 16, 32, 64], "resamples": 50}
+        raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}
+        settings = validate(SweepConfig, raw, "test")
+        noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
+        level = np.linspace(1.0, 3.0, documents) + shift + noise
+        weight = WEIGHT[:documents]
+
+        def measured(entry: str, protocol: str, length: int, step: int) -> Measurement:
+            nll = (level + OFFSETS[entry][length] + 10 / step) * weight
+            return Measurement(
+                entry=entry,
+                scaling=NoScaling() if entry == "trained" else YaRNScaling(factor=4.0),
+                protocol=protocol,
+                length=length,
+                first_position=length - 3,
+                sums=Sums(nll, weight),
+                tokens=int(weight.sum()),
+                targets=targets if protocol == "same_tokens" else f"{targets}-{length}",
+                seconds=0.5,
+            )
+
+        results = []
+        for step in steps:
+            made = [
+                measured(entry.label, protocol, n, step)
+                for n in (8, 16, 32, 64)
+                for protocol in protocols
+                for entry in settings.scalings
+            ]
+            baseline = {}
+            if "same_tokens" in protocols:
+                baseline["same_tokens"] = measured("trained", "same_tokens", window, step)
+            result = SweepResult(settings, window, 64, 4, documents, made, baseline, 4)
+            results.append((result, Origin(run, step, seed, 2.0, corpus)))
+        place = folder / "evals" / name
+        place.mkdir(parents=True)
+        (place / "sweep.yaml").write_text(dump(settings))
+        *earlier, newest = (summary(*found) for found in results)
+        write(
+            place,
+            [row for found in results for row in rows(*found)],
+            [row for found in results for row in document_rows(*found)],
+            newest | {"earlier": earlier},
+        )
+        return folder
+
+    return make

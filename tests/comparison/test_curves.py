@@ -1,0 +1,158 @@
+"""Pooled and paired figures, against those worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rope_jax.comparison.comparable import mismatches
+from rope_jax.comparison.curves import compare
+from rope_jax.comparison.schema import CompareConfig
+from rope_jax.comparison.sweeps import find, read
+from rope_jax.errors import UserError
+from rope_jax.evaluation.statistics import mean_nll
+
+CONFIG = CompareConfig(resamples=50)
+
+
+def compared(*runs):
+    sweeps = [read(folder) for folder in find(runs, None)]
+    return compare(sweeps, mismatches(sweeps), CONFIG)
+
+
+def point(curves, name, length, *, group=0, protocol="same_tokens"):
+    groups = list(dict.fromkeys(curve.group for curve in curves))
+    (found,) = (
+        p
+        for curve in curves
+        for p in curve.points
+        if (curve.group, curve.name) == (groups[group], name)
+        and (p.protocol, p.length) == (protocol, length)
+    )
+    return found
+
+
+def test_a_run_alone_has_the_intervals_of_its_sweep(sweep_of):
+    run = sweep_of("demo")
+    sweep = read(run / "evals/demo")
+    found = compared(run)
+    (group,) = found.groups
+    assert (group.label, group.marked, found.notes) == ("demo", False, [])
+    assert len(found.curves) == 2
+    for row in sweep.rows:
+        p = point(found.curves, row.name, row.length, protocol=row.protocol)
+        assert (p.nll, p.ci_low, p.ci_high) == pytest.approx((row.nll, row.ci_low, row.ci_high))
+        assert (p.ppl, p.bpb) == pytest.approx((row.ppl, row.bpb))
+        assert (p.tokens, p.documents, p.of_seeds) == (row.tokens, 24, (p.nll,))
+        assert (p.first_position, p.last_position) == (row.first_position, row.last_position)
+        assert p.from_first is None
+
+
+def test_seeds_are_pooled(sweep_of):
+    runs = [sweep_of(f"demo-s{seed}", seed=seed, shift=0.1 * seed) for seed in range(3)]
+    found = compared(*runs)
+    (group,) = found.groups
+    assert group.label == "demo (3 seeds)"
+    p = point(found.curves, "yarn-4", 32)
+    each = [read(run / "evals/demo").sums["yarn-4", "same_tokens", 32, 100].mean() for run in runs]
+    assert p.of_seeds == tuple(each)
+    assert p.nll == pytest.approx(np.mean(each))
+    alone = point(compared(runs[1]).curves, "yarn-4", 32)
+    # t of 2 degrees of freedom × the standard error of three seeds, beside that of documents
+    seeds = 4.302653 * np.std(each, ddof=1) / math.sqrt(3)
+    assert p.ci_high - p.nll > seeds
+    assert p.ci_high - p.nll == pytest.approx(math.hypot(seeds, alone.ci_high - alone.nll), 0.1)
+    # within a run what the seeds differ by falls out: the offsets are the same for all documents
+    assert p.difference == pytest.approx((0.125 - 0.5,) * 3)
+    assert p.gain == pytest.approx((-0.125,) * 3)
+
+
+def test_gain_and_usable_length(sweep_of):
+    found = compared(sweep_of("demo", with_trained=False))
+    (curve,) = found.curves
+    assert curve.usable == (None, False)
+    gains = {(p.protocol, p.length): p.gain and p.gain.value for p in curve.points}
+    assert {n: gains["same_tokens", n] for n in (8, 16, 32, 64)} == pytest.approx(
+        {8: None, 16: -0.25, 32: -0.125, 64: -0.375}  # of `trained` at 16; none below the window
+    )
+    assert {gains["whole_window", n] for n in (8, 16, 32, 64)} == {None}
+    (trained, _) = compared(sweep_of("two")).curves
+    assert trained.usable == (16, False)
+    assert all(p.difference is None for p in trained.points)
+
+
+def test_groups_are_paired_with_the_first(sweep_of):
+    one = [sweep_of(f"a{s}", seed=s) for s in (0, 1)]
+    other = [sweep_of(f"b{s}", seed=s, shift=0.5, model="hidden_size: 32") for s in (0, 1)]
+    found = compared(*one, *other)
+    assert [group.label for group in found.groups] == ["a (2 seeds)", "b (2 seeds)"]
+    p = point(found.curves, "trained", 64, group=1)
+    theirs = point(found.curves, "trained", 64)
+    assert theirs.from_first is None
+    assert p.from_first.value == pytest.approx(p.nll - theirs.nll)
+    assert p.from_first.low < p.from_first.value < p.from_first.high
+    # documents fall out: what is left is noise and seeds, far less than the spread of documents
+    assert p.from_first.high - p.from_first.low < (p.ci_high - p.ci_low) / 2
+
+
+def test_steps_stand_apart_and_the_newest_is_known(sweep_of):
+    found = compared(sweep_of("demo", steps=(50, 100)))
+    assert [(curve.step, curve.is_newest) for curve in found.curves] == (
+        [(50, False), (50, False), (100, True), (100, True)]
+    )
+    levels = {c.step: c.points[0].nll for c in found.curves if c.name == "trained"}
+    assert levels[50] - levels[100] == pytest.approx(0.1)
+
+
+def test_a_seed_without_the_newest_step_is_told_of(sweep_of):
+    found = compared(sweep_of("x-s0", steps=(50, 100)), sweep_of("x-s1", steps=(50,), seed=1))
+    assert found.notes == [
+        "x (2 seeds): x-s1 was not measured at step 100 and is not in its figures"
+    ]
+    sizes = {curve.step: len(curve.points[0].of_seeds) for curve in found.curves}
+    assert sizes == {50: 2, 100: 1}
+
+
+def test_sweeps_of_one_run_are_no_seeds(sweep_of):
+    run = sweep_of("demo", name="a")
+    sweep_of("demo", name="b")
+    assert [group.label for group in compared(run).groups] == ["demo a", "demo b"]
+
+
+def test_one_seed_twice_is_refused(sweep_of):
+    with pytest.raises(UserError, match=r"are of one config and one seed, 0: they are not two"):
+        compared(sweep_of("one"), sweep_of("two"))
+
+
+def test_labels_tell_groups_apart(sweep_of):
+    runs = [sweep_of(f"x-s{s}", seed=s) for s in (0, 1)]
+    runs += [sweep_of(f"x-s{s}", seed=s - 2, model="hidden_size: 32") for s in (2, 3)]
+    labels = [group.label for group in compared(*runs).groups]
+    assert labels == ["x-s0, x-s1 (2 seeds)", "x-s2, x-s3 (2 seeds)"]
+
+
+def test_what_cannot_be_compared_is_marked_and_in_no_pool(sweep_of):
+    found = compared(sweep_of("x0"), sweep_of("x1", seed=1, targets="xyz"), sweep_of("x2", seed=2))
+    assert [(group.label, group.marked) for group in found.groups] == [
+        ("x (2 seeds)", False),
+        ("x1 †", True),
+    ]
+    assert found.notes[0].startswith("† not comparable with what stands before it: targets: ")
+    assert point(found.curves, "trained", 64, group=1).from_first is None
+
+
+def test_a_sweep_without_its_run_is_in_no_pool(sweep_of):
+    runs = [sweep_of(f"s{seed}", seed=seed) for seed in (0, 1)]
+    (runs[1] / "config.yaml").unlink()
+    found = compared(*runs)
+    assert [group.label for group in found.groups] == ["s0", "s1"]
+    assert found.notes == ["s1: no config.yaml of its run, so it is in no pool of seeds"]
+
+
+def test_few_documents_are_told_of(sweep_of):
+    found = compared(sweep_of("demo", documents=12))
+    assert found.notes == ["intervals are unreliable below 20 documents: 12"]
+    p = point(found.curves, "trained", 8)
+    sums = read(find([found.groups[0].sweeps[0].folder], None)[0]).sums
+    expected = mean_nll(sums["trained", "same_tokens", 8, 100], resamples=50, seed=0)
+    assert (p.nll, p.ci_low, p.ci_high) == expected
