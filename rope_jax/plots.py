@@ -61,7 +61,8 @@ _COLOURS = {
 # Types that are not named here take these in turn.
 _MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
 # More bands than these would hide one another.
-MOST_BANDS = 6
+_MOST_BANDS = 6
+BAND = 0.15
 _MOST_COLUMNS = 3
 MARKERS = "os^Dv<>P"
 _TITLES = {
@@ -88,7 +89,7 @@ def curve(
     for protocol, axis in axes.items():
         for name in names:
             own = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
-            draw_line(axis, name, styles[name], own, band=len(names) <= MOST_BANDS)
+            draw_line(axis, name, styles[name], own, band=BAND * (len(names) <= _MOST_BANDS))
     figure.suptitle(title, fontsize=11)
     handles, labels = next(iter(axes.values())).get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
@@ -131,17 +132,17 @@ def panels(
         _set_scales(axis, lengths, limits)
         for window in windows:
             _mark_window(axis, window)
-        for nll in truncation if protocol == "same_tokens" else ():
-            _mark_truncation(axis, nll)
+        if protocol == "same_tokens":
+            _mark_truncation(axis, truncation)
         if axis in grid[:, -1] or protocol == protocols[-1]:
             _bits_per_byte_axis(axis, rows)
     return figure, axes
 
 
-def formation(path: Path, rows: Sequence["Row"], *, title: str) -> None:
+def formation(path: Path, rows: Sequence["Row"], *, windows: Iterable[int], title: str) -> None:
     """How curves form in training: a line a checkpoint, dark to light; a panel a scaling.
 
-    rows: as in results.csv, of several steps; a row of panels a protocol.
+    rows: as in results.csv, of several steps; a row of panels a protocol; windows: marked.
     """
     names = list(dict.fromkeys(row.name for row in rows))
     protocols = list(dict.fromkeys(row.protocol for row in rows))
@@ -162,9 +163,11 @@ def formation(path: Path, rows: Sequence["Row"], *, title: str) -> None:
             for step, shade in zip(steps, shades, strict=True):
                 own = [row for row in shown if row.step == step]
                 style = {"color": shade, "marker": "o", "lw": 1.2}
-                draw_line(axis, f"step {step:,}", style, own, band=False)
+                draw_line(axis, f"step {step:,}", style, own, band=0)
             _set_scales(axis, sorted({row.last_position for row in shown}), limits)
             axis.tick_params(axis="x", rotation=45)
+            for window in windows:
+                _mark_window(axis, window)
             axis.set_title(name if len(protocols) == 1 else f"{name}, {protocol}", fontsize=10)
             axis.set_xlabel(_x_label(protocol))
         line[0].set_ylabel("perplexity")
@@ -213,15 +216,16 @@ def _styles(rows: Sequence["Row"]) -> dict[str, dict[str, Any]]:
 
 
 def draw_line(
-    axis: Axes, name: str, style: dict[str, Any], rows: Sequence[Drawn], band: bool
+    axis: Axes, name: str, style: dict[str, Any], rows: Sequence[Drawn], band: float
 ) -> None:
+    """A curve; band: how opaque its interval is."""
     if not rows:
         return
     x = [row.last_position for row in rows]
     middle, low, high = _perplexity(rows)
     axis.plot(x, middle, ms=3.5, label=name, **style)
     if band:
-        axis.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
+        axis.fill_between(x, low, high, color=style["color"], alpha=band, linewidth=0)
 
 
 def _perplexity(rows: Sequence[Drawn]) -> np.ndarray:
@@ -289,16 +293,22 @@ def _mark_window(axis: Axes, window: int) -> None:
     )
 
 
-def _mark_truncation(axis: Axes, nll: float) -> None:
-    axis.axhline(np.exp(nll), color="0.45", linestyle=":", linewidth=1.2)
-    axis.annotate(
-        "truncation to the window",
-        (0.99, np.exp(nll)),
-        xycoords=("axes fraction", "data"),
-        xytext=(0, 2),
-        textcoords="offset points",
-        ha="right",
-        va="bottom",
-        fontsize=8,
-        color="0.35",
-    )
+def _mark_truncation(axis: Axes, nlls: Sequence[float]) -> None:
+    """A line each; in words once for those that lie on one another."""
+    said: list[float] = []
+    for nll in nlls:
+        axis.axhline(np.exp(nll), color="0.45", linestyle=":", linewidth=1.2)
+        if any(abs(nll - other) < 0.1 for other in said):
+            continue
+        said.append(nll)
+        axis.annotate(
+            "truncation to the window",
+            (0.99, np.exp(nll)),
+            xycoords=("axes fraction", "data"),
+            xytext=(0, 2),
+            textcoords="offset points",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color="0.35",
+        )

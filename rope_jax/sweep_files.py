@@ -46,7 +46,12 @@ def leave(
     figures = {"curve": folder / "curve.png"}
     if about["earlier"]:
         figures["steps"] = folder / "steps.png"
-        formation(figures["steps"], table, title=f"{about['run']}, by training step: {documents}")
+        formation(
+            figures["steps"],
+            table,
+            windows=sorted({one["window"] for one in (about, *about["earlier"])}),
+            title=f"{about['run']}, by training step: {documents}",
+        )
     images = {
         name: (imread(path)[..., :3] * 255).round().astype(np.uint8)
         for name, path in figures.items()

@@ -157,7 +157,7 @@ def test_curves_form_in_a_panel_a_scaling_and_a_line_a_step(tmp_path, monkeypatc
     close = plt.close
     monkeypatch.setattr(plt, "close", lambda *_: None)
     rows = [row(n, x, y / s, step=s) for s in (1, 5) for n in CURVES for x, y in CURVES[n].items()]
-    formation(tmp_path / "steps.png", rows, title="A title")
+    formation(tmp_path / "steps.png", rows, windows=[32], title="A title")
     figure = plt.gcf()
     monkeypatch.setattr(plt, "close", close)
     with Image.open(tmp_path / "steps.png") as image:
@@ -165,7 +165,7 @@ def test_curves_form_in_a_panel_a_scaling_and_a_line_a_step(tmp_path, monkeypatc
     assert [axis.get_title() for axis in figure.axes] == list(CURVES)
     for axis, curve_ in zip(figure.axes, CURVES.values(), strict=True):
         lines = lines_by_label(axis)
-        assert set(lines) == {"step 1", "step 5"}
+        assert set(lines) >= {"step 1", "step 5"}
         np.testing.assert_allclose(
             lines["step 5"].get_ydata(), np.exp(np.array([*curve_.values()]) / 5)
         )

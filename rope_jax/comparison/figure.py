@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from rope_jax.comparison.curves import Comparison, Curve, Group
-from rope_jax.plots import MARKERS, MOST_BANDS, colours, draw_line, panels, save
+from rope_jax.plots import BAND, MARKERS, colours, draw_line, panels, save
 
 _DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 
@@ -25,12 +25,12 @@ def figure(path: Path, comparison: Comparison) -> None:
         truncation=truncation(curves),
         lines_of_legend=len(names) + len(groups) + 3,
     )
-    bands = len(curves) <= 2 * MOST_BANDS
+    band = BAND if len(curves) <= 6 else BAND / 2
     for protocol, axis in axes.items():
         for curve in curves:
             own = [point for point in curve.points if point.protocol == protocol]
             style = styles[curve.name] | {"linestyle": dash(curve.group, groups)}
-            draw_line(axis, curve.label, style, own, band=bands)
+            draw_line(axis, curve.label, style, own, band=band)
             seeds = len(own[0].of_seeds) if own else 0
             for seed in range(seeds if seeds > 1 else 0):
                 x = [point.last_position for point in own if len(point.of_seeds) == seeds]
@@ -61,11 +61,13 @@ def title(comparison: Comparison) -> str:
 
 def styles_of(curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
     """By scaling's name: a colour by type, a marker for each of one colour."""
-    kinds = {c.name: "trained" if c.name == "trained" else c.scaling for c in reversed(curves)}
+    kinds: dict[str, str] = {}
+    for curve in curves:
+        kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.scaling)
     by_kind = colours(kinds.values())
     seen: dict[str, int] = {}
     styles = {}
-    for name, kind in reversed(kinds.items()):
+    for name, kind in kinds.items():
         nth = seen[by_kind[kind]] = seen.get(by_kind[kind], -1) + 1
         styles[name] = {"color": by_kind[kind], "marker": MARKERS[nth % len(MARKERS)]}
     return styles
