@@ -36,8 +36,11 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def ours(run_path: Path, folder: Path, documents: int, protocol: str) -> dict[str, Any]:
-    """One sweep; leaves the windows and weights for the other side in `folder`."""
+def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, Any]:
+    """One sweep; leaves the windows and weights for the other side in `folder`.
+
+    side: same_tokens; per_position; or separate: per_position without the prefix shortcut.
+    """
     from rope_jax.host_memory import keep_freed_memory
 
     keep_freed_memory()  # as eval_ppl.py does
@@ -46,13 +49,15 @@ def ours(run_path: Path, folder: Path, documents: int, protocol: str) -> dict[st
 
     from rope_jax.checkpoint import newest_params
     from rope_jax.data.tokens import ByteTokenizer, open_corpus
-    from rope_jax.evaluation import protocols, sweep
+    from rope_jax.evaluation import perplexity, protocols, sweep
     from rope_jax.memory import forward_bytes
     from rope_jax.model import language_model
     from rope_jax.rope import Rotary
     from rope_jax.run_directory import RunDirectory
     from rope_jax.sharding import Placement
 
+    if side == "separate":
+        perplexity._Plan.reads_prefixes = lambda *_: False  # type: ignore[method-assign]
     run = RunDirectory(run_path)
     config = run.load_config()
     config = config.model_copy(
@@ -67,7 +72,7 @@ def ours(run_path: Path, folder: Path, documents: int, protocol: str) -> dict[st
     settings: dict[str, Any] = {
         "max_documents": documents,
         "max_blocks": 1,
-        "protocols": [protocol],
+        "protocols": ["same_tokens" if side == "same_tokens" else "per_position"],
     }
 
     def of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
@@ -217,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run directory: runs/demo")
     parser.add_argument("--torch-python", help="an interpreter with torch and transformers")
-    parser.add_argument("--rounds", type=int, default=2, help="sweeps each (default 2)")
+    parser.add_argument("--rounds", type=int, default=2, help="sweeps each; 0: prefixes alone")
     parser.add_argument("--documents", type=int, default=64, help="(default 64)")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -230,7 +235,7 @@ def main() -> None:
             json.dumps(ours(arguments.run, arguments.folder, arguments.documents, arguments.side))
         )
         return
-    if not arguments.torch_python:
+    if arguments.rounds and not arguments.torch_python:
         parser.error("--torch-python is needed: an interpreter with torch and transformers")
     me = str(Path(__file__).resolve())
     with tempfile.TemporaryDirectory() as folder:
@@ -256,12 +261,16 @@ def main() -> None:
                 cells = [f"{side['by_length'].get(str(n), 0.0):.1f}" for n in LENGTHS]
                 print(f"| {name}, s | " + " | ".join(cells) + f" | {side['seconds']:.1f} |")
             print(f"ratio {them['seconds'] / us['seconds']:.2f}", flush=True)
-        total = [sum(side["seconds"] for side in sides) for sides in zip(*rounds, strict=True)]
-        print(f"**{total[1] / total[0]:.2f}** times as fast over {len(rounds)} rounds")
-        prefixes = turn([sys.executable, *shared, "per_position"])
+        if rounds:
+            total = [sum(side["seconds"] for side in sides) for sides in zip(*rounds, strict=True)]
+            print(f"**{total[1] / total[0]:.2f}** times as fast over {len(rounds)} rounds")
+        prefixes, separate = (
+            turn([sys.executable, *shared, side]) for side in ("per_position", "separate")
+        )
+        worst = max(abs(prefixes["nll"][key] - separate["nll"][key]) for key in prefixes["nll"])
         print(
-            f"per_position, {len(SCALINGS)} scalings × {len(LENGTHS)} lengths: "
-            f"{prefixes['seconds']:.1f} s where equal frequencies are read as prefixes"
+            f"per_position: {prefixes['seconds']:.1f} s with equal frequencies read as prefixes, "
+            f"{separate['seconds']:.1f} s without; NLLs differ by at most {worst:.2g} nats"
         )
 
 
