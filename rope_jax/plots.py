@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # it brings in jax, which figures of frequencies do without
     from rope_jax.evaluation.results import Row
 
 
+# A name with two dollar signs is no formula.
+plt.rcParams["text.parse_math"] = False
+
+
 class Drawn(Protocol):
     """A figure on a curve: a row of results.csv, or several seeds'."""
 
@@ -222,7 +226,10 @@ def draw_line(
     if not rows:
         return
     x = [row.last_position for row in rows]
-    middle, low, high = _perplexity(rows)
+    drawn = _perplexity(rows)
+    middle, low, high = np.where(
+        np.isfinite(drawn), drawn, np.nan
+    )  # a gap; inf makes matplotlib warn
     axis.plot(x, middle, ms=3.5, label=name, **style)
     if band:
         axis.fill_between(x, low, high, color=style["color"], alpha=band, linewidth=0)
@@ -269,7 +276,10 @@ def _bits_per_byte_axis(axis: Axes, rows: Sequence[Drawn]) -> None:
     def bits(perplexity: Any) -> Any:
         return np.log(np.maximum(perplexity, 1e-9)) / nats
 
-    right = axis.secondary_yaxis("right", functions=(bits, lambda b: np.exp(np.multiply(b, nats))))
+    def perplexity(bits_a_byte: Any) -> Any:  # matplotlib also asks for what is far off the page
+        return np.exp(np.clip(np.multiply(bits_a_byte, nats), -700, 700))
+
+    right = axis.secondary_yaxis("right", functions=(bits, perplexity))
     low, high = bits(axis.get_ylim())
     ticks = MaxNLocator(6).tick_values(low, high)
     right.set_yticks([tick for tick in ticks if low <= tick <= high])

@@ -38,7 +38,9 @@ class SweepProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:  # the last checkpoint may have been left out
+            self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
         self._bar.stop()
 
     def of(self, step: int) -> Callable[[str, int, int], None]:
@@ -114,7 +116,7 @@ def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
     for name in names:
         cells = [_cell(row) for row in rows if row.name == name]
         if has_summary:
-            cells.append(_usable(about["curves"][name], about["documents"]))
+            cells.append(_usable(about["curves"][name]))
         table.add_row(name, *cells)
     if has_summary:
         # dropping all but the last window of the text gives this, whatever its length
@@ -140,7 +142,7 @@ def _by_step(rows: Sequence[Row]) -> Table:
         steps = sorted({row.step for row in rows if row.name == name})
         for step in steps:
             found = {r.last_position: r.nll for r in rows if (r.name, r.step) == (name, step)}
-            cells = [_perplexity(found[n]) if n in found else "" for n in lengths]
+            cells = [perplexity_text(found[n]) if n in found else "" for n in lengths]
             table.add_row(name if step == steps[0] else "", f"{step}", *cells)
     return table
 
@@ -150,20 +152,23 @@ def _cell(row: Row) -> str:
     if math.isfinite(row.ci_low):
         half = f"±{(math.exp(min(row.ci_high, 700)) - math.exp(min(row.ci_low, 700))) / 2:.2g}"
     bits = "" if row.bpb is None else f"\n[dim]{row.bpb:.3f}[/]"
-    return f"{_perplexity(row.nll)}\n[dim]{half}[/]\n[dim]{row.nll:.3f}[/]{bits}"
+    return f"{perplexity_text(row.nll)}\n[dim]{half}[/]\n[dim]{row.nll:.3f}[/]{bits}"
 
 
-def _perplexity(nll: float) -> str:
+def perplexity_text(nll: float) -> str:
     """As a power of e where it is too large to read."""
     if nll > math.log(1e5):
         return f"e^{nll:.1f}"
     return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
-def _usable(curve: dict[str, Any], documents: int) -> str:
-    usable = curve["usable_length"]
-    if documents < 2:  # no interval, so nothing can be said
-        return "–"
-    if usable is None:
-        return "none"
-    return f"{'≥ ' if curve['usable_length_is_last_tested'] else ''}{usable:,}"
+def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
+    """A usable length; "–" where there is no interval at the window, so that nothing is known."""
+    if length is None:
+        return "none" if is_known else "–"
+    return f"{'≥ ' if is_last or not is_known else ''}{length:,}"
+
+
+def _usable(curve: dict[str, Any]) -> str:
+    keys = "usable_length", "usable_length_is_last_tested", "usable_length_is_known"
+    return usable_text(*(curve[key] for key in keys))

@@ -1,7 +1,7 @@
 """Overlay results of many runs, seeds and sweeps: a figure, tables, and an interactive page.
 
-    python scripts/compare.py runs/demo runs/wide                  # every sweep of both
-    python scripts/compare.py runs/demo-s* sweep=demo              # one sweep of several seeds
+    python scripts/compare.py runs/demo runs/wide                  # the sweep that both have
+    python scripts/compare.py runs/demo-s* sweep=demo              # this sweep of several seeds
     python scripts/compare.py runs/demo/evals/demo runs/wide/evals/demo output=figures/wide
 
 Runs that differ in nothing but their seed are pooled: one curve, its interval over documents and

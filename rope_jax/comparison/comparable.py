@@ -13,7 +13,8 @@ _MENDING = {
     "corpus": "they were trained and tested on other texts",
     "split": "sweep them with the same split",
     "bos": "sweep them with the same bos",
-    "targets": "sweep them with the same lengths, targets, max_documents, max_blocks, stride, seed",
+    "targets": "sweep them with the same lengths, targets, max_documents, max_blocks, stride and "
+    "seed, or take one sweep of each run with sweep=NAME",
     "scalings": "give one of them another name",
 }
 

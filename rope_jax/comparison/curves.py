@@ -9,14 +9,15 @@ from typing import NamedTuple
 
 from rope_jax.comparison.comparable import Mismatch
 from rope_jax.comparison.schema import CompareConfig
-from rope_jax.comparison.sweeps import Sweep
+from rope_jax.comparison.sweeps import Key, Sweep
 from rope_jax.errors import UserError
-from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import (
     RELIABLE_DOCUMENTS,
     Estimate,
     Sums,
+    UsableLength,
     difference,
+    perplexity,
     pooled_difference,
     pooled_mean,
     usable_length,
@@ -44,8 +45,9 @@ class Group:
 
 
 class Point(NamedTuple):
-    """A figure over seeds; nll and intervals in nats a token, interval ends as in results.csv."""
+    """A figure over all seeds of a group; nll and intervals in nats a token."""
 
+    factor: float | None
     protocol: str
     length: int
     first_position: int
@@ -65,6 +67,8 @@ class Point(NamedTuple):
     """Over truncation: `trained` at the window less this; by same_tokens, from the window on."""
     from_first: Estimate | None
     """From the first group's curve of the same name, paired by document."""
+    bits_per_nat: float | None
+    """Bits a byte of one nat a token; None where it is not known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +80,10 @@ class Curve:
     step: int
     window: int
     scaling: str
-    factor: float | None
     auto: bool
     points: tuple[Point, ...]
-    usable: tuple[int | None, bool] | None
-    """(usable length, whether it is the last one tested); None where it was not measured."""
+    usable: UsableLength | None
+    """None where it was not measured."""
 
     @property
     def is_newest(self) -> bool:
@@ -126,7 +129,7 @@ def _groups(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group]:
     for sweep in sweeps:
         alone = sweep.experiment is None or sweep in marked
         key = str(sweep.folder) if alone else sweep.experiment or ""
-        members[key, sweep.folder.name if several else ""].append(sweep)
+        members[key, sweep.name if several else ""].append(sweep)
     for group in members.values():
         seeds = {sweep.seed: sweep for sweep in group}
         for sweep in group:
@@ -136,7 +139,7 @@ def _groups(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group]:
                     f"{sweep.seed}: they are not two seeds; give one of them"
                 )
     for name in (_short, _runs, _folders):  # the first by which they can be told apart
-        labels = [name(group) + f" {group[0].folder.name}" * several for group in members.values()]
+        labels = [name(group) + f" {group[0].name}" * several for group in members.values()]
         if len(set(labels)) == len(labels):
             break
     made = []
@@ -163,42 +166,40 @@ def _folders(group: Sequence[Sweep]) -> str:
 
 def _curves(group: Group, step: int, first: Group, config: CompareConfig) -> Iterator[Curve]:
     sweeps = group.at(step)
-    names = dict.fromkeys(row.name for sweep in sweeps for row in sweep.rows if row.step == step)
-    for name in names:
-        points, upper, window = [], {}, sweeps[0].windows[step]
-        keys = dict.fromkeys(
-            (row.protocol, row.length)
-            for sweep in sweeps
-            for row in sweep.rows
-            if (row.step, row.name) == (step, name)
-        )
-        for protocol, length in keys:
-            point = _point(group, first, (name, protocol, length, step), window, config)
-            points.append(point)
-            if point.gain is not None:
-                upper[length] = -point.gain.low
-        last = next(r for s in sweeps for r in reversed(s.rows) if (r.step, r.name) == (step, name))
-        usable = usable_length(upper, window, sweeps[0].tolerance) if upper else None
-        yield Curve(
-            group, name, step, window, last.scaling, last.factor, last.auto, tuple(points), usable
-        )
+    for name in dict.fromkeys(key[0] for key in _measured(sweeps[0], step)):
+        keys = [key for key in _measured(sweeps[0], step) if key[0] == name]
+        keys = [key for key in keys if all(key in sweep.sums for sweep in sweeps)]
+        if not keys:
+            continue
+        window = sweeps[0].windows[step]
+        points = tuple(_point(sweeps, group, first, key, window, config) for key in keys)
+        upper = {p.length: -p.gain.low for p in points if p.gain is not None}
+        usable = usable_length(upper, window, config.tolerance) if upper else None
+        row = next(row for row in sweeps[0].rows if (row.name, row.step) == (name, step))
+        yield Curve(group, name, step, window, row.scaling, row.auto, points, usable)
+
+
+def _measured(sweep: Sweep, step: int) -> list[Key]:
+    return [(r.name, r.protocol, r.length, r.step) for r in sweep.rows if r.step == step]
 
 
 def _point(
-    group: Group, first: Group, key: tuple[str, str, int, int], window: int, config: CompareConfig
+    sweeps: Sequence[Sweep],
+    group: Group,
+    first: Group,
+    key: Key,
+    window: int,
+    config: CompareConfig,
 ) -> Point:
+    """sweeps: the group's, all of which have measured this."""
     name, protocol, length, step = key
-    rows = [
-        (sweep, row)
-        for sweep in group.at(step)
-        for row in sweep.rows
-        if (row.name, row.protocol, row.length, row.step) == key
-    ]
-    sweeps, row = [sweep for sweep, _ in rows], rows[0][1]
+    row = next(
+        row for row in sweeps[0].rows if (row.name, row.protocol, row.length, row.step) == key
+    )
     sums = [sweep.sums[key] for sweep in sweeps]
     settings = {"resamples": config.resamples, "seed": config.seed}
 
-    def less(other: tuple[str, str, int, int]) -> Estimate | None:
+    def less(other: Key) -> Estimate | None:
         """This less that of the same runs."""
         pairs = [(one, sweep.sums.get(other)) for one, sweep in zip(sums, sweeps, strict=True)]
         paired = [difference(one, two) for one, two in pairs if two is not None]
@@ -208,27 +209,31 @@ def _point(
     if protocol == "same_tokens" and length >= window:
         loss = less(("trained", "same_tokens", window, step))
     pooled = pooled_mean(sums, **settings)
+    bits = None if row.bpb is None or not row.nll else row.bpb / row.nll
+    bits = bits if bits is not None and math.isfinite(bits) else None
     return Point(
+        row.factor,
         protocol,
         length,
         row.first_position,
         row.last_position,
         *pooled,
-        _exp(pooled.value),
-        _bpb(row, pooled.value),
+        perplexity(pooled.value),
+        None if bits is None else bits * pooled.value,
         row.tokens,
         row.documents,
         tuple(one.mean() for one in sums),
         None if name == "trained" else less(("trained", protocol, length, step)),
         None if loss is None else Estimate(-loss.value, -loss.high, -loss.low),
         _from_first(group, first, key, sums, settings),
+        bits,
     )
 
 
 def _from_first(
     group: Group,
     first: Group,
-    key: tuple[str, str, int, int],
+    key: Key,
     sums: Sequence[Sums],
     settings: Mapping[str, int],
 ) -> Estimate | None:
@@ -240,12 +245,17 @@ def _from_first(
     return pooled_difference(sums, theirs, **settings) if theirs else None
 
 
-def _bpb(row: Row, nll: float) -> float | None:
-    return None if row.bpb is None or not row.nll else row.bpb / row.nll * nll
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
+def _left_out(group: Group, step: int) -> Iterator[str]:
+    """What not every seed has measured: a mean of fewer of them would be another curve."""
+    of_seeds = [set(_measured(sweep, step)) for sweep in group.at(step)]
+    missing = {key for keys in of_seeds for key in keys if any(key not in k for k in of_seeds)}
+    if missing:
+        what = dict.fromkeys(f"{name} by {protocol}" for name, protocol, _, _ in sorted(missing))
+        lengths = ", ".join(map(str, sorted({length for _, _, length, _ in missing})))
+        yield (
+            f"{group.label}: {', '.join(what)} at {lengths} (step {step}) was not measured of "
+            "every seed and is left out there"
+        )
 
 
 def _notes(groups: Sequence[Group], found: Sequence[Mismatch]) -> list[str]:
@@ -257,6 +267,8 @@ def _notes(groups: Sequence[Group], found: Sequence[Mismatch]) -> list[str]:
                 f"{group.label}: {', '.join(without)} was not measured at step {group.newest} and "
                 "is not in its figures"
             )
+        for step in sorted({step for sweep in group.sweeps for step in sweep.windows}):
+            notes += _left_out(group, step)
         if any(sweep.experiment is None for sweep in group.sweeps):
             notes.append(f"{group.label}: no config.yaml of its run, so it is in no pool of seeds")
     fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)

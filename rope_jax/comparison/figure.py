@@ -1,16 +1,35 @@
 """The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.lines import Line2D
 
 from rope_jax.comparison.curves import Comparison, Curve, Group
+from rope_jax.comparison.report import title
 from rope_jax.plots import BAND, MARKERS, colours, draw_line, panels, save
 
-_DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+
+class Dash(NamedTuple):
+    """A kind of line."""
+
+    matplotlib: Any
+    plotly: str
+
+
+_DASHES = (
+    Dash("-", "solid"),
+    Dash("--", "dash"),
+    Dash(":", "dot"),
+    Dash("-.", "dashdot"),
+    Dash((0, (9, 2)), "14px,3px"),
+    Dash((0, (1, 3)), "2px,6px"),
+    Dash((0, (6, 2, 1, 2, 1, 2)), "9px,3px,2px,3px,2px,3px"),
+    Dash((0, (3, 4)), "5px,7px"),
+)
 
 
 def figure(path: Path, comparison: Comparison) -> None:
@@ -29,7 +48,7 @@ def figure(path: Path, comparison: Comparison) -> None:
     for protocol, axis in axes.items():
         for curve in curves:
             own = [point for point in curve.points if point.protocol == protocol]
-            style = styles[curve.name] | {"linestyle": dash(curve.group, groups)}
+            style = styles[curve.name] | {"linestyle": dash(curve.group, groups).matplotlib}
             draw_line(axis, curve.label, style, own, band=band)
             seeds = len(own[0].of_seeds) if own else 0
             for seed in range(seeds if seeds > 1 else 0):
@@ -40,20 +59,20 @@ def figure(path: Path, comparison: Comparison) -> None:
     legend: list[Line2D] = [Line2D([], [], label=name, **styles[name]) for name in names]
     if len(groups) > 1 or groups[0].marked:
         legend += [
-            Line2D([], [], color="0.3", linestyle=dash(group, groups), label=group.label)
+            Line2D([], [], color="0.3", linestyle=dash(group, groups).matplotlib, label=group.label)
             for group in groups
         ]
     legend.append(
         Line2D([], [], lw=7, color="0.85", label="95% interval over\ndocuments and seeds")
     )
     drawn.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
-    drawn.suptitle(title(comparison), fontsize=11)
+    drawn.suptitle(_heading(comparison), fontsize=11)
     save(drawn, path)
 
 
-def title(comparison: Comparison) -> str:
+def _heading(comparison: Comparison) -> str:
     """What is compared; a mark where something cannot be."""
-    about = "; ".join(group.label for group in comparison.groups)
+    about = textwrap.fill(title(comparison), 100)
     if any(group.marked for group in comparison.groups):
         about += "\n† NOT COMPARABLE with what stands before it: see the table's notes"
     return about
@@ -73,8 +92,8 @@ def styles_of(curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
     return styles
 
 
-def dash(group: Group, groups: Sequence[Group]) -> Literal["-", "--", ":", "-."]:
-    """A group's own, until they repeat."""
+def dash(group: Group, groups: Sequence[Group]) -> Dash:
+    """A group's own; from the ninth on they repeat."""
     return _DASHES[groups.index(group) % len(_DASHES)]
 
 

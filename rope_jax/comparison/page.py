@@ -10,11 +10,10 @@ from plotly.offline import get_plotlyjs
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.figure import dash, styles_of
-from rope_jax.comparison.report import sources, usable
+from rope_jax.comparison.report import sources, title, usable
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.sweep_report import caption
 
-_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 _SYMBOLS = {
     "o": "circle",
     "s": "square",
@@ -31,8 +30,8 @@ def page(comparison: Comparison) -> str:
     """HTML that needs nothing else: plotly.js and the figures are in it."""
     template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
     data = json.dumps(_data(comparison), allow_nan=False).replace("<", "\\u003c")
-    title = html.escape(_title(comparison))
-    before, _, after = template.replace("TITLE", title, 1).partition("PLOTLY")
+    name = html.escape(title(comparison))
+    before, _, after = template.replace("TITLE", name, 1).partition("PLOTLY")
     return before + get_plotlyjs() + after.replace("DATA", data, 1)
 
 
@@ -41,10 +40,10 @@ def _data(comparison: Comparison) -> dict[str, Any]:
     protocols = dict.fromkeys(point.protocol for curve in curves for point in curve.points)
     strides = {r.protocol: r.stride for group in groups for s in group.sweeps for r in s.rows}
     return {
-        "title": _title(comparison),
+        "title": title(comparison),
         "notes": comparison.notes,
         "captions": {p: caption(p, strides[p]) for p in protocols},
-        "groups": [{"label": g.label, "dash": _DASHES[dash(g, groups)]} for g in groups],
+        "groups": [{"label": g.label, "dash": dash(g, groups).plotly} for g in groups],
         "names": {
             name: {"color": style["color"], "symbol": _SYMBOLS[style["marker"]]}
             for name, style in styles_of(curves).items()
@@ -52,10 +51,6 @@ def _data(comparison: Comparison) -> dict[str, Any]:
         "sources": sources(comparison),
         "curves": [_curve(curve, groups.index(curve.group)) for curve in curves],
     }
-
-
-def _title(comparison: Comparison) -> str:
-    return "; ".join(group.label for group in comparison.groups)
 
 
 def _curve(curve: Curve, group: int) -> dict[str, Any]:
@@ -76,21 +71,24 @@ def _point(point: Point) -> dict[str, Any]:
         "length": point.length,
         "first": point.first_position,
         "last": point.last_position,
-        "nll": _finite(point.nll),
-        "interval": [_finite(point.ci_low), _finite(point.ci_high)],
-        "bits_per_nat": None if point.bpb is None else _finite(point.bpb / point.nll),
+        "nll": _number(point.nll),
+        "interval": [_number(point.ci_low), _number(point.ci_high)],
+        "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
         "documents": point.documents,
-        "seeds": [_finite(nll) for nll in point.of_seeds],
+        "seeds": [_number(nll) for nll in point.of_seeds],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),
+        "from_first": _estimate(point.from_first),
     }
 
 
-def _estimate(estimate: Estimate | None) -> list[float | None] | None:
-    return None if estimate is None else [_finite(value) for value in estimate]
+def _estimate(estimate: Estimate | None) -> list[Any] | None:
+    return None if estimate is None else [_number(value) for value in estimate]
 
 
-def _finite(value: float) -> float | None:
-    """JSON has neither infinities nor nan."""
-    return value if math.isfinite(value) else None
+def _number(value: float) -> Any:
+    """JSON has neither infinities nor nan: the page makes them of this."""
+    if math.isnan(value):
+        return None
+    return value if math.isfinite(value) else {"infinite": math.copysign(1, value)}

@@ -11,12 +11,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.evaluation.statistics import Estimate
+from rope_jax.evaluation.statistics import Estimate, perplexity
+from rope_jax.sweep_report import perplexity_text, usable_text
 
 _COLUMNS = (
-    *("group", "marked", "runs", "seeds", "name", "scaling", "factor", "auto", "step", "window"),
-    *("protocol", "length", "first_position", "last_position", "nll", "ci_low", "ci_high", "ppl"),
-    *("bpb", "tokens", "documents", "nll_by_seed"),
+    *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
+    *("factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
+    *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
     *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
 )
@@ -31,12 +32,12 @@ def tidy(comparison: Comparison) -> str:
         sweeps = curve.group.at(curve.step)
         own = (
             *(curve.group.label, curve.group.marked, " ".join(s.run for s in sweeps)),
-            *(" ".join(str(s.seed) for s in sweeps), curve.name, curve.scaling, curve.factor),
+            *(" ".join(str(s.seed) for s in sweeps), curve.name, curve.scaling),
             *(curve.auto, curve.step, curve.window),
         )
         for p in curve.points:
             estimates = [value for e in (p.difference, p.gain, p.from_first) for value in _cells(e)]
-            figures = (*p[:11], " ".join(map(repr, p.of_seeds)))
+            figures = (*p[:12], " ".join(map(repr, p.of_seeds)))
             writer.writerow((*own, *figures, *estimates))
     return text.getvalue()
 
@@ -44,7 +45,7 @@ def tidy(comparison: Comparison) -> str:
 def markdown(comparison: Comparison) -> str:
     """Of each group's newest checkpoint: notes, what was compared, and a table a protocol."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
-    parts = ["# " + "; ".join(group.label for group in comparison.groups) + "\n"]
+    parts = [f"# {title(comparison)}\n"]
     parts += [f"> {note}\n" for note in comparison.notes]
     heading, *rows = sources(comparison)
     lines = [heading, ["---"] * len(heading), *rows]
@@ -52,6 +53,14 @@ def markdown(comparison: Comparison) -> str:
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_of_protocol(protocol, curves))
     return "\n".join(parts)
+
+
+def title(comparison: Comparison) -> str:
+    """The groups, or how many there are where they are many."""
+    groups = comparison.groups
+    if len(groups) > 4:
+        return f"{len(groups)} groups of runs"
+    return "; ".join(group.label for group in groups)
 
 
 def sources(comparison: Comparison) -> list[list[str]]:
@@ -65,7 +74,7 @@ def sources(comparison: Comparison) -> list[list[str]]:
             [f"{sweep.run} ({sweep.seed})" for sweep in group.sweeps],
             map(str, steps),
             map(str, windows),
-            dict.fromkeys(sweep.folder.name for sweep in group.sweeps),
+            dict.fromkeys(sweep.name for sweep in group.sweeps),
             sorted(corpora),
         )
         lines.append([group.label, *map(", ".join, columns)])
@@ -73,11 +82,8 @@ def sources(comparison: Comparison) -> list[list[str]]:
 
 
 def usable(curve: Curve) -> str:
-    """Its usable length, for the reader."""
-    if curve.usable is None:
-        return ""
-    length, is_last = curve.usable
-    return "none" if length is None else f"{'≥ ' if is_last else ''}{length:,}"
+    """Its usable length, for the reader; nothing where it was not measured."""
+    return "" if curve.usable is None else usable_text(*curve.usable)
 
 
 def _of_protocol(protocol: str, curves: Sequence[Curve]) -> str:
@@ -86,7 +92,10 @@ def _of_protocol(protocol: str, curves: Sequence[Curve]) -> str:
     counts = [p.documents for _, points in shown for p in points.values()]
     documents = "–".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
     parts = [f"## `{protocol}`, {documents} documents\n"]
-    parts.append("Perplexity ± half of the 95% interval over documents and seeds.\n")
+    parts.append(
+        "Perplexity ± half of the 95% interval over documents and seeds. Where a group has one "
+        "seed, it says nothing of others.\n"
+    )
     parts.append(_grid(shown, _perplexity, with_usable=protocol == "same_tokens"))
     for about, pick in (
         ("Difference from `trained` at the same length, nats a token, paired.", _difference),
@@ -117,10 +126,8 @@ def _grid(
 
 
 def _perplexity(point: Point) -> str:
-    if not math.isfinite(point.ppl):
-        return f"e^{point.nll:.1f}"
-    half = (_exp(point.ci_high) - _exp(point.ci_low)) / 2
-    return f"{point.ppl:.2f}" + (f" ± {half:.2f}" if math.isfinite(half) else "")
+    half = (perplexity(point.ci_high) - perplexity(point.ci_low)) / 2
+    return perplexity_text(point.nll) + (f" ± {half:.2f}" if math.isfinite(half) else "")
 
 
 def _difference(point: Point) -> str:
@@ -148,10 +155,6 @@ def _nats(estimate: Estimate | None) -> str:
 
 def _cells(estimate: Estimate | None) -> tuple[float | None, ...]:
     return (None, None, None) if estimate is None else tuple(estimate)
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
 
 
 def show(console: Console, comparison: Comparison) -> None:

@@ -45,7 +45,6 @@ class Sweep:
     """Of each row's documents; also of `trained` at the window by same_tokens."""
     windows: Mapping[int, int]
     """By step: the length that the checkpoint was last trained at."""
-    tolerance: float
     settings: Mapping[str, str]
     """Of each scaling, by its name."""
     experiment: str | None
@@ -54,15 +53,27 @@ class Sweep:
     @property
     def label(self) -> str:
         """What the reader calls it."""
-        return f"{self.run}/{self.folder.name}"
+        return f"{self.run}/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """The sweep's own."""
+        return self.folder.resolve().name
 
 
 def find(paths: Sequence[Path], name: str | None) -> list[Path]:
-    """The folders of results that are meant, each once: a run's, or those given themselves."""
-    found: dict[Path, Path] = {}
-    for path in paths:
-        for folder in _folders(path, name):
-            found.setdefault(folder.resolve(), folder)
+    """The folders of results that are meant, each once.
+
+    A path is a run or the folder of one of its sweeps. Of runs: the sweep of this name; without
+    one, that which all of them have, or all sweeps if it is not one alone.
+    """
+    by_path = {path: _folders(path, name) for path in paths}
+    runs = {path: found for path, found in by_path.items() if found != [path]}
+    names = [{folder.name for folder in found} for found in runs.values()]
+    common = set[str]().union(*names).intersection(*names)
+    if len(runs) > 1 and len(common) == 1:
+        by_path |= {path: [f for f in found if f.name in common] for path, found in runs.items()}
+    found = {folder.resolve(): folder for folders in by_path.values() for folder in folders}
     return list(found.values())
 
 
@@ -73,38 +84,31 @@ def read(folder: Path) -> Sweep:
         raise UserError(f"{folder / 'results.csv'}: holds no figure; sweep again")
     sums, settings = _sums(folder), _settings(folder / "sweep.yaml")
     _check_whole(folder, rows, sums, set(settings))
-    try:
-        about = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        summaries = [about, *about["earlier"]]
-        windows = {int(one["step"]): int(one["window"]) for one in summaries}
-        tolerance = float(about["tolerance_nats"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / 'summary.json'}: missing or damaged; sweep again") from None
-    if set(windows) != {row.step for row in rows}:
-        raise UserError(f"{folder}: its files are of different sweeps; sweep again")
-    return Sweep(
+    summaries = _windows(folder / "summary.json")
+    sweep = Sweep(
         folder,
         rows[0].run,
         rows[0].seed,
         rows,
         sums,
-        windows,
-        tolerance,
+        {step: window for step, (window, _) in summaries.items()},
         settings,
-        _experiment(folder.parent.parent / "config.yaml"),
+        _experiment(folder.resolve().parent.parent / "config.yaml"),
     )
+    _check_one(sweep, {step: nll for step, (_, nll) in summaries.items()})
+    return sweep
 
 
 def _folders(path: Path, name: str | None) -> list[Path]:
-    if (path / "results.csv").is_file():
-        if name is not None and path.name != name:
+    if _is_sweep(path):
+        if name is not None and path.resolve().name != name:
             raise UserError(f"sweep: {path} is another sweep than {name}; give its run instead")
         return [path]
     evals = path / "evals"
     if not evals.is_dir():
         raise UserError(f"{path}: neither a run that was swept nor a sweep's folder")
     # What begins with a dot is being written, or was when its process was killed.
-    there = sorted(p for p in evals.iterdir() if p.is_dir() and not p.name.startswith("."))
+    there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     if name is not None:
         chosen = [folder for folder in there if folder.name == name]
         if not chosen:
@@ -114,6 +118,11 @@ def _folders(path: Path, name: str | None) -> list[Path]:
     if not there:
         raise UserError(f"{path}: has no sweep; run eval_ppl.py on it first")
     return there
+
+
+def _is_sweep(folder: Path) -> bool:
+    """Whole or not."""
+    return any((folder / name).exists() for name in ("results.csv", "sweep.yaml", "summary.json"))
 
 
 def _table(path: Path, fields: Any) -> Iterable[tuple[int, dict[str, str]]]:
@@ -199,6 +208,30 @@ def _check_whole(
 
 def _close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
+
+
+def _windows(path: Path) -> dict[int, tuple[int, float | None]]:
+    """By step: the window, and the NLL of `trained` at it."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            int(one["step"]): (int(one["window"]), one["nll_at_window"])
+            for one in (about, *about["earlier"])
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: missing or damaged; sweep again") from None
+
+
+def _check_one(sweep: Sweep, baselines: Mapping[int, float | None]) -> None:
+    """All of it is of one run, and the summary of these figures."""
+    about = {(row.run, row.seed) for row in sweep.rows}
+    agree = set(sweep.windows) == {row.step for row in sweep.rows} and len(about) == 1
+    for step, nll in baselines.items():
+        sums = sweep.sums.get(("trained", "same_tokens", sweep.windows[step], step))
+        found = None if sums is None or not math.isfinite(sums.mean()) else sums.mean()
+        agree &= _close(*(math.nan if v is None else v for v in (found, nll)))
+    if not agree:
+        raise UserError(f"{sweep.folder}: its files are of different sweeps; sweep again")
 
 
 def _settings(path: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from rope_jax.evaluation.statistics import (
     Estimate,
     mean_nll,
     paired_difference,
+    perplexity,
     usable_length,
 )
 from rope_jax.run_directory import write_text
@@ -115,7 +116,7 @@ def summary(result: SweepResult, origin: Origin) -> dict[str, Any]:
         "step": origin.step,
         "window": result.window,
         "nll_at_window": baseline.sums.mean() if baseline else None,
-        "perplexity_at_window": _exp(baseline.sums.mean()) if baseline else None,
+        "perplexity_at_window": perplexity(baseline.sums.mean()) if baseline else None,
         "bpb_at_window": _bpb(baseline.sums.mean(), origin) if baseline else None,
         "tolerance_nats": result.config.tolerance,
         "documents": result.documents,
@@ -130,19 +131,17 @@ def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, 
         m.length: m for m in result.measurements if m.entry == label and m.protocol == "same_tokens"
     }
     differences = {n: _difference(result, m, baseline) for n, m in same.items()}
-    usable, is_last = usable_length(
-        {n: d.high for n, d in differences.items()}, result.window, result.config.tolerance
-    )
+    bounds = result.window, result.config.tolerance
+    usable = usable_length({n: d.high for n, d in differences.items()}, *bounds)
     # The figure is the length that is certain; by the lower bounds, up to here none is refuted.
-    at_most, at_most_is_last = usable_length(
-        {n: d.low for n, d in differences.items()}, result.window, result.config.tolerance
-    )
+    at_most = usable_length({n: d.low for n, d in differences.items()}, *bounds)
     return {
-        "usable_length": usable,
-        "usable_length_is_last_tested": is_last,
-        "usable_length_at_most": at_most,
-        "usable_length_at_most_is_last_tested": at_most_is_last,
-        "blow_up": {n: _interval(*map(_exp, d)) for n, d in differences.items()},
+        "usable_length": usable.length,
+        "usable_length_is_last_tested": usable.is_last,
+        "usable_length_is_known": usable.is_known,
+        "usable_length_at_most": at_most.length,
+        "usable_length_at_most_is_last_tested": at_most.is_last,
+        "blow_up": {n: _interval(*map(perplexity, d)) for n, d in differences.items()},
         "gain_over_truncation_nats": {
             n: _interval(-d.value, -d.high, -d.low) for n, d in differences.items()
         },
@@ -192,7 +191,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         corpus=origin.corpus,
         split=config.split,
         nll=nll.value,
-        ppl=_exp(nll.value),
+        ppl=perplexity(nll.value),
         bpb=_bpb(nll.value, origin),
         ci_low=nll.low,
         ci_high=nll.high,
@@ -232,10 +231,6 @@ def _bpb(nll: float, origin: Origin) -> float | None:
 
 def _interval(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
-
-
-def _exp(nats: float) -> float:
-    return math.exp(nats) if nats < 700 else math.inf
 
 
 def _plain(value: Any) -> Any:

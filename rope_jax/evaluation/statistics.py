@@ -11,7 +11,8 @@ documents of very different sizes (lognormal of 0.8) 92 to 94% and 89 to 92%. A 
 covers 92% and 86% in the first two cases over 20 documents, BCa about as much.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,17 @@ class Sums(NamedTuple):
     def mean(self) -> float:
         """Nats a token: Σ nll / Σ weight."""
         return float(self.nll.sum() / self.weight.sum())
+
+
+class UsableLength(NamedTuple):
+    """How far a scaling carries."""
+
+    length: int | None
+    """None where not even the window passes."""
+    is_last: bool
+    """Whether it is the last one tested: then read it as "at least"."""
+    is_known: bool
+    """False where the next length has no interval: it is then at least this, or unknown."""
 
 
 class Estimate(NamedTuple):
@@ -117,23 +129,24 @@ def _joined(documents: Estimate, half: float) -> Estimate:
     return Estimate(value, float(value - below), float(value + above))
 
 
-def usable_length(
-    upper_bounds: dict[int, float], window: int, tolerance: float
-) -> tuple[int | None, bool]:
-    """(usable length, whether it is the last one tested: then read it as "at least").
+def usable_length(upper_bounds: Mapping[int, float], window: int, tolerance: float) -> UsableLength:
+    """The largest tested n ≥ window such that n and all from the window to n pass.
 
     upper_bounds: by tested length, the 95% upper bound of the paired difference from `trained`
-    at the window, in nats. The usable length is the largest tested n ≥ window such that n and
-    every tested length from the window to n stay within `tolerance`; None where the window
-    itself does not.
+    at the window, in nats; at most `tolerance` passes, nan does not.
     """
     tested = sorted(length for length in upper_bounds if length >= window)
     usable = None
     for length in tested:
         if not upper_bounds[length] <= tolerance:  # also true of nan
-            break
+            return UsableLength(usable, False, not math.isnan(upper_bounds[length]))
         usable = length
-    return usable, bool(tested) and usable == tested[-1]
+    return UsableLength(usable, bool(tested), bool(tested))
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll); inf where it is too large to say."""
+    return math.exp(nll) if nll < 700 else math.inf if nll > 0 else math.nan
 
 
 def _ratio(

@@ -41,6 +41,7 @@ def sweep_of(tmp_path):
         documents=24,
         window=16,
         with_trained=True,
+        lengths=(8, 16, 32, 64),
     ) -> Path:
         folder = tmp_path / run
         folder.mkdir(exist_ok=True)
@@ -48,7 +49,7 @@ def sweep_of(tmp_path):
         (folder / "config.yaml").write_text(config)
         yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
         entries = ["trained", yarn] if with_trained else [yarn]
-        raw = {"scalings": entries, "lengths": [8, 16, 32, 64], "resamples": 50}
+        raw = {"scalings": entries, "lengths": lengths, "resamples": 50}
         raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}
         settings = validate(SweepConfig, raw, "test")
         noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
@@ -73,7 +74,7 @@ def sweep_of(tmp_path):
         for step in steps:
             made = [
                 measured(entry.label, protocol, n, step)
-                for n in (8, 16, 32, 64)
+                for n in lengths
                 for protocol in protocols
                 for entry in settings.scalings
             ]

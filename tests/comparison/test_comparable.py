@@ -32,7 +32,7 @@ def test_other_models_and_seeds_and_steps_may_be_compared(found):
             {"targets": "xyz"},
             "targets: run0/demo has abc, run1/demo xyz (same_tokens, whole_window 8, whole_window "
             "16, whole_window 32, whole_window 64); sweep them with the same lengths, targets, "
-            "max_documents, max_blocks, stride, seed",
+            "max_documents, max_blocks, stride and seed, or take one sweep of each run with sweep=",
         ),
     ],
 )

@@ -70,14 +70,14 @@ def test_seeds_are_pooled(sweep_of):
 def test_gain_and_usable_length(sweep_of):
     found = compared(sweep_of("demo", with_trained=False))
     (curve,) = found.curves
-    assert curve.usable == (None, False)
+    assert curve.usable == (None, False, True)
     gains = {(p.protocol, p.length): p.gain and p.gain.value for p in curve.points}
     assert {n: gains["same_tokens", n] for n in (8, 16, 32, 64)} == pytest.approx(
         {8: None, 16: -0.25, 32: -0.125, 64: -0.375}  # of `trained` at 16; none below the window
     )
     assert {gains["whole_window", n] for n in (8, 16, 32, 64)} == {None}
     (trained, _) = compared(sweep_of("two")).curves
-    assert trained.usable == (16, False)
+    assert trained.usable == (16, False, True)
     assert all(p.difference is None for p in trained.points)
 
 
@@ -156,3 +156,23 @@ def test_few_documents_are_told_of(sweep_of):
     sums = read(find([found.groups[0].sweeps[0].folder], None)[0]).sums
     expected = mean_nll(sums["trained", "same_tokens", 8, 100], resamples=50, seed=0)
     assert (p.nll, p.ci_low, p.ci_high) == expected
+
+
+def test_figures_that_a_seed_lacks_are_left_out_and_told_of(sweep_of):
+    runs = [sweep_of("x-s0"), sweep_of("x-s1", seed=1, lengths=(8, 16, 64))]
+    found = compared(*runs)
+    assert found.notes == [
+        "x (2 seeds): trained by same_tokens, trained by whole_window, yarn-4 by same_tokens, "
+        "yarn-4 by whole_window at 32 (step 100) was not measured of every seed and is left out "
+        "there"
+    ]
+    for curve in found.curves:
+        assert {p.length for p in curve.points} == {8, 16, 64}
+        assert {len(p.of_seeds) for p in curve.points} == {2}
+
+
+def test_a_sweeps_tolerance_plays_no_part(sweep_of):
+    sweeps = [read(sweep_of(f"x-s{seed}", seed=seed) / "evals/demo") for seed in (0, 1)]
+    loose = CompareConfig(resamples=50, tolerance=0.6)
+    assert [c.usable[0] for c in compare(sweeps, [], loose).curves] == [32, 64]
+    assert [c.usable[0] for c in compare(sweeps[::-1], [], CONFIG).curves] == [16, None]

@@ -12,12 +12,15 @@ import pytest
 
 from rope_jax import cli
 from rope_jax.comparison.comparable import mismatches
-from rope_jax.comparison.curves import compare
+from rope_jax.comparison.curves import Comparison, Curve, Group, compare
 from rope_jax.comparison.figure import figure
+from rope_jax.comparison.leave import leave
 from rope_jax.comparison.page import page
 from rope_jax.comparison.report import markdown, tidy
 from rope_jax.comparison.schema import CompareConfig
 from rope_jax.comparison.sweeps import find, read
+from rope_jax.errors import UserError
+from rope_jax.evaluation.statistics import Estimate
 from scripts import compare as command
 
 
@@ -51,6 +54,7 @@ def test_the_csv_has_every_figure(comparison):
             *(p.nll, p.ci_low, p.ci_high, p.ppl, p.bpb)
         ]
         assert [float(v) for v in row["nll_by_seed"].split()] == list(p.of_seeds)
+        assert row["factor"] == ("" if p.factor is None else str(p.factor))
         for name in ("difference", "gain", "from_first"):
             found = tuple(float(row[name + end] or "nan") for end in ("", "_low", "_high"))
             expected = getattr(p, name) or (float("nan"),) * 3
@@ -127,13 +131,64 @@ def test_a_name_is_text_and_no_markup(comparison):
 
 
 @pytest.mark.parametrize("nll", [float("inf"), float("nan"), 800.0])
-def test_what_is_infinite_stays_so(comparison, nll):
-    curve = comparison.curves[0]
-    point = curve.points[0]._replace(nll=nll, ppl=float("inf"), ci_low=nll, ci_high=nll, bpb=nll)
-    odd = comparison._replace(curves=[_with(curve, point), *comparison.curves[1:]])
+def test_what_is_infinite_stays_so(comparison, nll, tmp_path):
+    curve = comparison.curves[2]
+    assert curve.is_newest
+    gone = Estimate(-nll, float("nan"), float("nan"))
+    point = curve.points[0]._replace(
+        nll=nll,
+        bpb=nll,
+        ppl=float("inf"),
+        ci_low=gone.low,
+        ci_high=gone.low,
+        of_seeds=(nll, 1.0),
+        gain=gone,
+    )
+    odd = comparison._replace(curves=[_with(curve, point), *comparison.curves[3:]])
     data = json.loads(re.search(r'json">(.*?)</script>', page(odd))[1])
-    assert data["curves"][0]["points"][0]["nll"] == (800.0 if nll == 800 else None)
-    markdown(odd)
+    written = {"inf": {"infinite": 1.0}, "nan": None, "800.0": 800.0}[str(nll)]
+    shown = data["curves"][0]["points"][0]
+    assert (shown["nll"], shown["seeds"]) == (written, [written, 1.0])
+    assert shown["interval"] == [None, None]
+    text = {"inf": "e^inf", "nan": "nan", "800.0": "e^800.0"}[str(nll)]
+    assert f"| a (2 seeds) | {curve.name} | {text} |" in markdown(odd)
+    figure(tmp_path / "odd.png", odd)  # warnings are errors
+
+
+def test_a_set_of_files_is_replaced_together(comparison, tmp_path, monkeypatch):
+    leave(tmp_path / "out", comparison)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert set(before) == {f"comparison.{end}" for end in ("png", "html", "md", "csv")}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rope_jax.comparison.leave.figure", full)
+    with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
+        leave(tmp_path / "out", comparison._replace(notes=["other"]))
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+def test_eight_groups_can_be_told_apart(comparison, tmp_path, monkeypatch):
+    groups = [Group(f"{i}$_{{", (), False) for i in range(8)]
+    curves = [
+        Curve(g, c.name, 100, 16, c.scaling, c.auto, c.points, c.usable)
+        for g in groups
+        for c in comparison.curves[:2]
+    ]
+    monkeypatch.setattr(Group, "newest", 100)
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", lambda *_: None)
+        figure(tmp_path / "many.png", Comparison(groups, curves, []))
+        drawn = plt.gcf()
+    assert drawn.get_suptitle() == "8 groups of runs"
+    dashes = {
+        str(line._unscaled_dash_pattern)
+        for line in drawn.axes[0].lines
+        if str(line.get_label()).endswith(": trained")
+    }
+    assert len(dashes) == 8
+    plt.close(drawn)
 
 
 def _with(curve, point):

@@ -1,6 +1,7 @@
 """Results are found and read whole, or refused."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,6 @@ def test_what_was_written_is_read(sweep_of):
     sweep = read(run / "evals/demo")
     assert (sweep.run, sweep.seed, sweep.label) == ("one", 3, "one/demo")
     assert sweep.windows == {50: 16, 100: 16}
-    assert sweep.tolerance == 0.02
     assert len(sweep.rows) == 2 * 2 * 4 * 2  # scalings, protocols, lengths, steps
     row = sweep.rows[-1]
     assert (row.name, row.factor, row.auto, row.stride) == ("yarn-4", 4.0, False, 64)
@@ -52,6 +52,7 @@ def test_a_run_stands_for_its_sweeps(sweep_of):
     a, b = run / "evals/a", run / "evals/b"
     shutil.copytree(a, run / "evals/.c.new")  # what a killed sweep left
     (run / "evals/.c.100.journal").write_text("")
+    (run / "evals/stray").mkdir()
     assert find([run], None) == [a, b]
     assert find([run], "b") == [b]
     assert find([b, run, run], None) == [b, a]
@@ -59,6 +60,44 @@ def test_a_run_stands_for_its_sweeps(sweep_of):
         find([run], "c")
     with pytest.raises(UserError, match=r"is another sweep than b"):
         find([a], "b")
+
+
+def test_without_a_name_the_sweep_that_all_have_is_meant(sweep_of):
+    one, two = sweep_of("one", name="a"), sweep_of("two", name="a", seed=1)
+    sweep_of("one", name="b")
+    assert find([one, two], None) == [one / "evals/a", two / "evals/a"]
+    sweep_of("two", name="b", seed=1)
+    assert len(find([one, two], None)) == 4
+
+
+def test_a_path_may_be_written_in_any_way(sweep_of, monkeypatch, tmp_path):
+    run = sweep_of("one")
+    plain = read(run / "evals/demo")
+    (tmp_path / "link").symlink_to(run / "evals/demo")
+    monkeypatch.chdir(run / "evals/demo")
+    for way in (".", "../demo", "../../../one/evals/demo/", "../../../link"):
+        (folder,) = find([Path(way)], None)
+        sweep = read(folder)
+        assert (sweep.label, sweep.experiment) == ("one/demo", plain.experiment)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("summary.json", '"window": 16', '"window": 32'),
+        ("summary.json", '"step": 100', '"step": 50'),
+        ("summary.json", '"nll_at_window": ', '"nll_at_window": 9'),
+        ("results.csv", ",one,0,", ",other,0,"),
+        ("results.csv", ",one,0,", ",one,1,"),
+    ],
+)
+def test_one_value_of_another_sweep_is_refused(sweep_of, name, old, new):
+    path = sweep_of("one") / "evals/demo" / name
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=r"its files are of different sweeps; sweep again"):
+        read(path.parent)
 
 
 def test_what_holds_no_results_is_named(sweep_of, tmp_path):

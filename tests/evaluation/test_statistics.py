@@ -248,4 +248,8 @@ NAN = math.nan
     ],
 )
 def test_usable_length(upper_bounds, usable):
-    assert usable_length(upper_bounds, window=16, tolerance=0.02) == usable
+    found = usable_length(upper_bounds, window=16, tolerance=0.02)
+    assert found[:2] == usable
+    tested = [n for n in sorted(upper_bounds) if n >= 16]
+    stopped_by = next((b for n in tested if not (b := upper_bounds[n]) <= 0.02), 0.0)
+    assert found.is_known == (bool(tested) and not math.isnan(stopped_by))
