@@ -166,12 +166,11 @@ def _folders(group: Sequence[Sweep]) -> str:
 
 def _curves(group: Group, step: int, first: Group, config: CompareConfig) -> Iterator[Curve]:
     sweeps = group.at(step)
-    for name in dict.fromkeys(key[0] for key in _measured(sweeps[0], step)):
-        keys = [key for key in _measured(sweeps[0], step) if key[0] == name]
-        keys = [key for key in keys if all(key in sweep.sums for sweep in sweeps)]
-        if not keys:
-            continue
-        window = sweeps[0].windows[step]
+    window = sweeps[0].windows[step]
+    measured = [_measured(sweep, step) for sweep in sweeps]
+    by_all = [key for key in measured[0] if all(key in keys for keys in measured)]
+    for name in dict.fromkeys(key[0] for key in by_all):
+        keys = [key for key in by_all if key[0] == name]
         points = tuple(_point(sweeps, group, first, key, window, config) for key in keys)
         upper = {p.length: -p.gain.low for p in points if p.gain is not None}
         usable = usable_length(upper, window, config.tolerance) if upper else None
