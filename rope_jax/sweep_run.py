@@ -209,7 +209,9 @@ def _journal(
     path = run.sweep_journal(config.name, step)
 
     def identity() -> str:
-        written = (run.checkpoints / str(step)).stat().st_mtime_ns
+        written = 0  # where a run that goes on has deleted it since it was read
+        with contextlib.suppress(FileNotFoundError):
+            written = (run.checkpoints / str(step)).stat().st_mtime_ns
         of = (step, written, corpus.fingerprint, jax.__version__, device_line(training.model.dtype))
         return " ".join([*map(str, of), config.split, training.model_dump_json()])
 
