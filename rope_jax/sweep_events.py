@@ -97,8 +97,9 @@ def _outcome(curve: dict[str, Any] | None) -> dict[str, float]:
     if curve is None:
         return {}
     longest = max(curve["blow_up"])
+    none = 0 if curve["usable_length_is_known"] else math.nan
     found = {
-        "usable_length": curve["usable_length"] or 0,
+        "usable_length": curve["usable_length"] or none,
         "blow_up_at_longest": curve["blow_up"][longest]["value"],
         "gain_over_truncation_at_longest": curve["gain_over_truncation_nats"][longest]["value"],
     }

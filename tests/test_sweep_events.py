@@ -33,6 +33,7 @@ ABOUT = {
     "curves": {
         "ntk-4": {
             "usable_length": None,
+            "usable_length_is_known": True,
             "blow_up": {16: {"value": 1.6}, 64: {"value": 1.3}},
             "gain_over_truncation_nats": {16: {"value": -0.5}, 64: {"value": -0.25}},
         }

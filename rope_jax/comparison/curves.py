@@ -101,6 +101,8 @@ class Comparison(NamedTuple):
 
     groups: list[Group]
     curves: list[Curve]
+    tolerance: float
+    """Of the usable lengths, in nats a token."""
     notes: list[str]
     """What a reader must know of them; marks first."""
 
@@ -117,13 +119,15 @@ def compare(
         for step in sorted({step for sweep in group.sweeps for step in sweep.windows})
         for curve in _curves(group, step, first, config)
     ]
-    return Comparison(groups, curves, _notes(groups, found))
+    if not any(curve.is_newest for curve in curves):
+        raise UserError(f"{groups[0].label}: its seeds have no figure in common")
+    return Comparison(groups, curves, config.tolerance, _notes(groups, found))
 
 
 def _groups(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group]:
     by_run: dict[str, int] = defaultdict(int)
     for sweep in sweeps:
-        by_run[str(sweep.folder.parent.resolve())] += 1
+        by_run[str(sweep.folder.resolve().parent)] += 1
     several = max(by_run.values()) > 1
     members: dict[tuple[str, ...], list[Sweep]] = defaultdict(list)
     for sweep in sweeps:
@@ -172,7 +176,7 @@ def _curves(group: Group, step: int, first: Group, config: CompareConfig) -> Ite
     for name in dict.fromkeys(key[0] for key in by_all):
         keys = [key for key in by_all if key[0] == name]
         points = tuple(_point(sweeps, group, first, key, window, config) for key in keys)
-        upper = {p.length: -p.gain.low for p in points if p.gain is not None}
+        upper = {p.length: -p.gain.at_least for p in points if p.gain is not None}
         usable = usable_length(upper, window, config.tolerance) if upper else None
         row = next(row for row in sweeps[0].rows if (row.name, row.step) == (name, step))
         yield Curve(group, name, step, window, row.scaling, row.auto, points, usable)
@@ -240,20 +244,21 @@ def _from_first(
     if group is first or group.marked or key[3] != group.newest:
         return None
     other = *key[:3], first.newest
-    theirs = [sweep.sums[other] for sweep in first.sweeps if other in sweep.sums]
-    return pooled_difference(sums, theirs, **settings) if theirs else None
+    theirs = first.at(first.newest)
+    if any(other not in _measured(sweep, first.newest) for sweep in theirs):
+        return None
+    return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **settings)
 
 
 def _left_out(group: Group, step: int) -> Iterator[str]:
     """What not every seed has measured: a mean of fewer of them would be another curve."""
     of_seeds = [set(_measured(sweep, step)) for sweep in group.at(step)]
     missing = {key for keys in of_seeds for key in keys if any(key not in k for k in of_seeds)}
-    if missing:
-        what = dict.fromkeys(f"{name} by {protocol}" for name, protocol, _, _ in sorted(missing))
-        lengths = ", ".join(map(str, sorted({length for _, _, length, _ in missing})))
+    for name, protocol in dict.fromkeys(key[:2] for key in sorted(missing)):
+        lengths = sorted(key[2] for key in missing if key[:2] == (name, protocol))
         yield (
-            f"{group.label}: {', '.join(what)} at {lengths} (step {step}) was not measured of "
-            "every seed and is left out there"
+            f"{group.label}: {name} by {protocol} at {', '.join(map(str, lengths))} (step {step}) "
+            "was not measured of every seed and is left out there"
         )
 
 

@@ -1,5 +1,6 @@
 """The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds."""
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def figure(path: Path, comparison: Comparison) -> None:
         truncation=truncation(curves),
         lines_of_legend=len(names) + len(groups) + 3,
     )
-    band = BAND if len(curves) <= 6 else BAND / 2
+    band = BAND * min(1, 6 / len(curves))
     for protocol, axis in axes.items():
         for curve in curves:
             own = [point for point in curve.points if point.protocol == protocol]
@@ -52,8 +53,8 @@ def figure(path: Path, comparison: Comparison) -> None:
             draw_line(axis, curve.label, style, own, band=band)
             seeds = len(own[0].of_seeds) if own else 0
             for seed in range(seeds if seeds > 1 else 0):
-                x = [point.last_position for point in own if len(point.of_seeds) == seeds]
-                y = [point.of_seeds[seed] for point in own if len(point.of_seeds) == seeds]
+                x = [point.last_position for point in own]
+                y = [point.of_seeds[seed] for point in own]
                 with np.errstate(over="ignore"):
                     axis.plot(x, np.exp(y), lw=0.5, alpha=0.6, **_thin(style))
     legend: list[Line2D] = [Line2D([], [], label=name, **styles[name]) for name in names]
@@ -103,7 +104,7 @@ def truncation(curves: Sequence[Curve]) -> list[float]:
         curve.group.label: point.nll + point.gain.value
         for curve in curves
         for point in curve.points
-        if point.gain is not None
+        if point.gain is not None and math.isfinite(point.gain.value)
     }
     return list(dict.fromkeys(round(nll, 9) for nll in found.values()))
 

@@ -31,8 +31,8 @@ def page(comparison: Comparison) -> str:
     template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
     data = json.dumps(_data(comparison), allow_nan=False).replace("<", "\\u003c")
     name = html.escape(title(comparison))
-    before, _, after = template.replace("TITLE", name, 1).partition("PLOTLY")
-    return before + get_plotlyjs() + after.replace("DATA", data, 1)
+    before, _, after = template.partition("PLOTLY")
+    return before.replace("TITLE", name, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
 
 
 def _data(comparison: Comparison) -> dict[str, Any]:
@@ -42,6 +42,7 @@ def _data(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": title(comparison),
         "notes": comparison.notes,
+        "tolerance": comparison.tolerance,
         "captions": {p: caption(p, strides[p]) for p in protocols},
         "groups": [{"label": g.label, "dash": dash(g, groups).plotly} for g in groups],
         "names": {
@@ -91,4 +92,4 @@ def _number(value: float) -> Any:
     """JSON has neither infinities nor nan: the page makes them of this."""
     if math.isnan(value):
         return None
-    return value if math.isfinite(value) else {"infinite": math.copysign(1, value)}
+    return value if math.isfinite(value) else {"∞": math.copysign(1, value)}

@@ -52,6 +52,10 @@ def markdown(comparison: Comparison) -> str:
     parts.append("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_of_protocol(protocol, curves))
+    parts.append(
+        "usable: the longest length up to which the same tokens stay within "
+        f"{comparison.tolerance:g} nats of `trained` at the window.\n"
+    )
     return "\n".join(parts)
 
 

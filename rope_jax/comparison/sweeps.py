@@ -84,18 +84,18 @@ def read(folder: Path) -> Sweep:
         raise UserError(f"{folder / 'results.csv'}: holds no figure; sweep again")
     sums, settings = _sums(folder), _settings(folder / "sweep.yaml")
     _check_whole(folder, rows, sums, set(settings))
-    summaries = _windows(folder / "summary.json")
+    summaries = _summaries(folder / "summary.json")
     sweep = Sweep(
         folder,
         rows[0].run,
         rows[0].seed,
         rows,
         sums,
-        {step: window for step, (window, _) in summaries.items()},
+        {step: window for (_, step), (window, _) in summaries.items()},
         settings,
         _experiment(folder.resolve().parent.parent / "config.yaml"),
     )
-    _check_one(sweep, {step: nll for step, (_, nll) in summaries.items()})
+    _check_one(sweep, summaries)
     return sweep
 
 
@@ -210,26 +210,29 @@ def _close(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
 
 
-def _windows(path: Path) -> dict[int, tuple[int, float | None]]:
-    """By step: the window, and the NLL of `trained` at it."""
+def _summaries(path: Path) -> dict[tuple[str, int], tuple[int, float]]:
+    """By run and step: the window, and the NLL of `trained` at it (nan where it is not there)."""
     try:
         about = json.loads(path.read_text(encoding="utf-8"))
         return {
-            int(one["step"]): (int(one["window"]), one["nll_at_window"])
+            (one["run"], int(one["step"])): (
+                int(one["window"]),
+                math.nan if (nll := one["nll_at_window"]) is None else float(nll),
+            )
             for one in (about, *about["earlier"])
         }
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{path}: missing or damaged; sweep again") from None
 
 
-def _check_one(sweep: Sweep, baselines: Mapping[int, float | None]) -> None:
+def _check_one(sweep: Sweep, summaries: Mapping[tuple[str, int], tuple[int, float]]) -> None:
     """All of it is of one run, and the summary of these figures."""
-    about = {(row.run, row.seed) for row in sweep.rows}
-    agree = set(sweep.windows) == {row.step for row in sweep.rows} and len(about) == 1
-    for step, nll in baselines.items():
-        sums = sweep.sums.get(("trained", "same_tokens", sweep.windows[step], step))
-        found = None if sums is None or not math.isfinite(sums.mean()) else sums.mean()
-        agree &= _close(*(math.nan if v is None else v for v in (found, nll)))
+    agree = set(summaries) == {(row.run, row.step) for row in sweep.rows}
+    agree &= len({(row.run, row.seed) for row in sweep.rows}) == 1
+    for (_, step), (window, nll) in summaries.items():
+        sums = sweep.sums.get(("trained", "same_tokens", window, step))
+        found = math.nan if sums is None or math.isinf(sums.mean()) else sums.mean()
+        agree &= _close(found, nll)
     if not agree:
         raise UserError(f"{sweep.folder}: its files are of different sweeps; sweep again")
 

@@ -132,9 +132,9 @@ def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, 
     }
     differences = {n: _difference(result, m, baseline) for n, m in same.items()}
     bounds = result.window, result.config.tolerance
-    usable = usable_length({n: d.high for n, d in differences.items()}, *bounds)
+    usable = usable_length({n: d.at_most for n, d in differences.items()}, *bounds)
     # The figure is the length that is certain; by the lower bounds, up to here none is refuted.
-    at_most = usable_length({n: d.low for n, d in differences.items()}, *bounds)
+    at_most = usable_length({n: d.at_least for n, d in differences.items()}, *bounds)
     return {
         "usable_length": usable.length,
         "usable_length_is_last_tested": usable.is_last,

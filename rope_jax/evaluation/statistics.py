@@ -48,11 +48,21 @@ class UsableLength(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A figure and its 95% interval."""
+    """A figure and its 95% interval; its ends are nan where there is none."""
 
     value: float
     low: float
     high: float
+
+    @property
+    def at_least(self) -> float:
+        """The lower end; what is infinite has no interval, and is its own bound."""
+        return self.value if math.isinf(self.value) else self.low
+
+    @property
+    def at_most(self) -> float:
+        """The upper end; see `at_least`."""
+        return self.value if math.isinf(self.value) else self.high
 
 
 def mean_nll(sums: Sums, *, resamples: int, seed: int) -> Estimate:
@@ -84,7 +94,7 @@ def pooled_difference(
 
     The interval is as in `pooled_mean`, with Welch's degrees of freedom. Where either side is of
     one seed, what seeds differ by is not in it. (Of the same runs on both sides, the mean of their
-    `differences` knows more.)
+    `difference` knows more.)
     """
     one, other = _average(ones), _average(others)
     documents = paired_difference(one, other, resamples=resamples, seed=seed)

@@ -42,6 +42,7 @@ def sweep_of(tmp_path):
         window=16,
         with_trained=True,
         lengths=(8, 16, 32, 64),
+        yarn_offsets=OFFSETS["yarn-4"],
     ) -> Path:
         folder = tmp_path / run
         folder.mkdir(exist_ok=True)
@@ -52,12 +53,13 @@ def sweep_of(tmp_path):
         raw = {"scalings": entries, "lengths": lengths, "resamples": 50}
         raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}
         settings = validate(SweepConfig, raw, "test")
+        offsets = OFFSETS | {"yarn-4": yarn_offsets}
         noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
         level = np.linspace(1.0, 3.0, documents) + shift + noise
         weight = WEIGHT[:documents]
 
         def measured(entry: str, protocol: str, length: int, step: int) -> Measurement:
-            nll = (level + OFFSETS[entry][length] + 10 / step) * weight
+            nll = (level + offsets[entry][length] + 10 / step) * weight
             return Measurement(
                 entry=entry,
                 scaling=NoScaling() if entry == "trained" else YaRNScaling(factor=4.0),

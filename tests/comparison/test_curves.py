@@ -1,6 +1,7 @@
 """Pooled and paired figures, against those worked out by hand."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,9 +163,10 @@ def test_figures_that_a_seed_lacks_are_left_out_and_told_of(sweep_of):
     runs = [sweep_of("x-s0"), sweep_of("x-s1", seed=1, lengths=(8, 16, 64))]
     found = compared(*runs)
     assert found.notes == [
-        "x (2 seeds): trained by same_tokens, trained by whole_window, yarn-4 by same_tokens, "
-        "yarn-4 by whole_window at 32 (step 100) was not measured of every seed and is left out "
-        "there"
+        f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured of every seed and is "
+        "left out there"
+        for name in ("trained", "yarn-4")
+        for protocol in ("same_tokens", "whole_window")
     ]
     for curve in found.curves:
         assert {p.length for p in curve.points} == {8, 16, 64}
@@ -176,3 +178,37 @@ def test_a_sweeps_tolerance_plays_no_part(sweep_of):
     loose = CompareConfig(resamples=50, tolerance=0.6)
     assert [c.usable[0] for c in compare(sweeps, [], loose).curves] == [32, 64]
     assert [c.usable[0] for c in compare(sweeps[::-1], [], CONFIG).curves] == [16, None]
+
+
+def test_a_difference_from_the_first_is_of_all_its_seeds_or_none(sweep_of):
+    first = [sweep_of("a-s0"), sweep_of("a-s1", seed=1, lengths=(8, 16, 64))]
+    found = compared(*first, sweep_of("b", model="hidden_size: 32"))
+    known = {p.length: p.from_first is not None for p in found.curves[-1].points}
+    assert known == {8: True, 16: True, 32: False, 64: True}
+
+
+def test_seeds_without_a_figure_in_common_are_refused(sweep_of):
+    whole = {"protocols": ("whole_window",)}
+    runs = [sweep_of("x-s0", lengths=(8, 16), **whole)]
+    runs.append(sweep_of("x-s1", seed=1, lengths=(32, 64), **whole))
+    with pytest.raises(UserError, match=r"^x \(2 seeds\): its seeds have no figure in common$"):
+        compared(*runs)
+
+
+def test_an_infinite_loss_ends_the_usable_length(sweep_of):
+    (_, curve) = compared(
+        sweep_of("x", yarn_offsets={8: 0.0, 16: 0.0, 32: 0.0, 64: math.inf})
+    ).curves
+    assert curve.usable == (32, False, True)
+    (_, curve) = compared(
+        sweep_of("y", yarn_offsets=dict.fromkeys((8, 16, 32, 64), math.inf))
+    ).curves
+    assert curve.usable == (None, False, True)
+
+
+def test_sweeps_of_one_run_are_known_by_any_path(sweep_of, monkeypatch):
+    run = sweep_of("demo", name="a")
+    sweep_of("demo", name="b")
+    monkeypatch.chdir(run / "evals/a")
+    labels = [group.label for group in compared(Path("."), Path("../b")).groups]
+    assert labels == ["demo a", "demo b"]

@@ -13,7 +13,7 @@ import pytest
 from rope_jax import cli
 from rope_jax.comparison.comparable import mismatches
 from rope_jax.comparison.curves import Comparison, Curve, Group, compare
-from rope_jax.comparison.figure import figure
+from rope_jax.comparison.figure import figure, truncation
 from rope_jax.comparison.leave import leave
 from rope_jax.comparison.page import page
 from rope_jax.comparison.report import markdown, tidy
@@ -146,10 +146,11 @@ def test_what_is_infinite_stays_so(comparison, nll, tmp_path):
     )
     odd = comparison._replace(curves=[_with(curve, point), *comparison.curves[3:]])
     data = json.loads(re.search(r'json">(.*?)</script>', page(odd))[1])
-    written = {"inf": {"infinite": 1.0}, "nan": None, "800.0": 800.0}[str(nll)]
+    written = {"inf": {"∞": 1.0}, "nan": None, "800.0": 800.0}[str(nll)]
     shown = data["curves"][0]["points"][0]
     assert (shown["nll"], shown["seeds"]) == (written, [written, 1.0])
     assert shown["interval"] == [None, None]
+    assert truncation(odd.curves) == truncation(comparison.curves)
     text = {"inf": "e^inf", "nan": "nan", "800.0": "e^800.0"}[str(nll)]
     assert f"| a (2 seeds) | {curve.name} | {text} |" in markdown(odd)
     figure(tmp_path / "odd.png", odd)  # warnings are errors
@@ -179,7 +180,7 @@ def test_eight_groups_can_be_told_apart(comparison, tmp_path, monkeypatch):
     monkeypatch.setattr(Group, "newest", 100)
     with monkeypatch.context() as patch:
         patch.setattr(plt, "close", lambda *_: None)
-        figure(tmp_path / "many.png", Comparison(groups, curves, []))
+        figure(tmp_path / "many.png", Comparison(groups, curves, 0.02, []))
         drawn = plt.gcf()
     assert drawn.get_suptitle() == "8 groups of runs"
     dashes = {

@@ -86,6 +86,7 @@ def test_a_path_may_be_written_in_any_way(sweep_of, monkeypatch, tmp_path):
     [
         ("summary.json", '"window": 16', '"window": 32'),
         ("summary.json", '"step": 100', '"step": 50'),
+        ("summary.json", '"run": "one"', '"run": "other"'),
         ("summary.json", '"nll_at_window": ', '"nll_at_window": 9'),
         ("results.csv", ",one,0,", ",other,0,"),
         ("results.csv", ",one,0,", ",one,1,"),
