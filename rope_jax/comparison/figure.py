@@ -37,13 +37,12 @@ def figure(path: Path, comparison: Comparison) -> None:
     """Of each group's newest checkpoint: the mean over seeds, and each seed as a thin line."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
-    names, groups = {c.name: c for c in curves}, list(dict.fromkeys(c.group for c in curves))
-    styles = styles_of(curves)
+    groups, styles = comparison.groups, styles_of(curves)
     drawn, axes = panels(
         points,
         windows=sorted({curve.window for curve in curves}),
         truncation=truncation(curves),
-        lines_of_legend=len(names) + len(groups) + 3,
+        lines_of_legend=len(styles) + len(groups) + 4,
     )
     band = BAND * min(1, 6 / len(curves))
     for protocol, axis in axes.items():
@@ -56,13 +55,15 @@ def figure(path: Path, comparison: Comparison) -> None:
                 x = [point.last_position for point in own]
                 y = [point.of_seeds[seed] for point in own]
                 with np.errstate(over="ignore"):
-                    axis.plot(x, np.exp(y), lw=0.5, alpha=0.6, **_thin(style))
-    legend: list[Line2D] = [Line2D([], [], label=name, **styles[name]) for name in names]
+                    axis.plot(x, np.exp(y), lw=0.5, alpha=0.6, **(style | {"marker": ""}))
+    legend: list[Line2D] = [Line2D([], [], label=name, **style) for name, style in styles.items()]
     if len(groups) > 1 or groups[0].marked:
         legend += [
             Line2D([], [], color="0.3", linestyle=dash(group, groups).matplotlib, label=group.label)
             for group in groups
         ]
+    if any(len(point.of_seeds) > 1 for point in points):
+        legend.append(Line2D([], [], color="0.3", lw=0.5, label="each seed"))
     legend.append(
         Line2D([], [], lw=7, color="0.85", label="95% interval over\ndocuments and seeds")
     )
@@ -107,7 +108,3 @@ def truncation(curves: Sequence[Curve]) -> list[float]:
         if point.gain is not None and math.isfinite(point.gain.value)
     }
     return list(dict.fromkeys(round(nll, 9) for nll in found.values()))
-
-
-def _thin(style: dict[str, Any]) -> dict[str, Any]:
-    return {"color": style["color"], "linestyle": style["linestyle"]}

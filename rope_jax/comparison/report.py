@@ -1,4 +1,4 @@
-"""A comparison as a Markdown page of tables, and as one tidy CSV."""
+"""A comparison as a Markdown page of tables, as one tidy CSV, and in the terminal."""
 
 import csv
 import io

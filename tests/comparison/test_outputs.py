@@ -99,6 +99,9 @@ def test_the_figure_has_a_colour_a_scaling_and_dashes_a_group(comparison, tmp_pa
     thin = [line for line in axis.lines if line.get_linewidth() == 0.5]
     assert len(thin) == 2 * 2  # seeds of a's two scalings
     assert "NOT COMPARABLE" in drawn.get_suptitle()
+    (legend,) = drawn.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown[:-1] == ["trained", "yarn-4", "a (2 seeds)", "b", "c †", "each seed"]
     plt.close(drawn)
 
 
