@@ -57,6 +57,7 @@ def leave(
         for name, path in figures.items()
     }
     write_events(folder, table, about, images, settings)
+    # an earlier sweep goes when the new one is in its place, not before
     earlier = done.with_name(f".{done.name}.old")
     shutil.rmtree(earlier, ignore_errors=True)
     if done.exists():

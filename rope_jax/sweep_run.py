@@ -59,7 +59,10 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
     split = getattr(corpus, config.split)
     _announce(console, run, training, config, lengths, steps, model, split)
     texts = [split.document(i)[1:] for i in range(len(split))]
-    row_bytes = functools.partial(_row_bytes, training, tokenizer.vocab_size)
+
+    def row_bytes(length: int) -> float:
+        return forward_bytes(training.model, tokenizer.vocab_size, length, length)
+
     longest = lengths[-1]
     if any(len(text) >= longest for text in texts):  # else `sweep` says that none is
         _check_memory(training, config, row_bytes, longest)
@@ -179,10 +182,6 @@ def _lengths(config: SweepConfig, training: Config, steps: list[int]) -> tuple[i
     windows = [training.stages[training.stage_at(step)].seq_len for step in steps]
     lengths = sweep_lengths(config, windows[-1])
     return tuple(sorted({*lengths, *(n for n in windows if lengths[0] < n < lengths[-1])}))
-
-
-def _row_bytes(training: Config, vocab_size: int, length: int) -> float:
-    return forward_bytes(training.model, vocab_size, length, length)
 
 
 def _check_memory(

@@ -24,8 +24,9 @@ _NOT_THE_MODEL = {
     *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
     "log_every_steps",
 }
-_NUMBERS = {"length": int, "first_position": int, "last_position": int, "step": int, "seed": int}
-_NUMBERS |= {"tokens": int, "documents": int, "stride": int}
+_NUMBERS = {
+    *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
+}
 _FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds"}
 _FLAGS = {"auto", "reliable"}
 
