@@ -6,10 +6,10 @@ python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config import dump, load
-from rope_jax.host_memory import keep_freed_memory
-from rope_jax.run_directory import RunDirectory
-from rope_jax.sweep_schema import SweepConfig
+from rope_jax.config.load import dump, load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.devices.malloc import keep_freed_memory
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.user_cache import keep_compiled_programs
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 
-    from rope_jax.sweep_run import sweep_run
+    from rope_jax.sweeps.run import sweep_run
 
     sweep_run(run, training, config, Console())
 

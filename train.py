@@ -6,9 +6,9 @@ python train.py CONFIG.yaml [key=value ...]
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config import dump, load
-from rope_jax.host_memory import keep_freed_memory
-from rope_jax.schema import Config
+from rope_jax.config.load import dump, load
+from rope_jax.config.training import Config
+from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.user_cache import keep_compiled_programs
 
 
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> None:
     # jax takes a second to import: help and config errors answer before it
     from rich.console import Console
 
-    from rope_jax.train_loop import train
+    from rope_jax.training.run import train
 
     train(config, Console())
 

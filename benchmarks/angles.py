@@ -37,7 +37,7 @@ def plain_cos_sin(frequencies: Any, positions: Any) -> tuple[Any, Any]:
 def with_plain_angles(shape: Shape) -> Callable[[], float]:
     """The step that is traced while the plain product stands in the exact one's place."""
     step = ours(shape)
-    with mock.patch("rope_jax.model.cos_sin", plain_cos_sin):
+    with mock.patch("rope_jax.model.decoder.cos_sin", plain_cos_sin):
         step()
     return step
 

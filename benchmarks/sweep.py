@@ -41,23 +41,25 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
 
     side: same_tokens; per_position; or separate: per_position without the prefix shortcut.
     """
-    from rope_jax.host_memory import keep_freed_memory
+    from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as eval_ppl.py does
     import jax
     import numpy as np
 
-    from rope_jax.checkpoint import newest_params
-    from rope_jax.data.tokens import ByteTokenizer, open_corpus
-    from rope_jax.evaluation import perplexity, protocols, sweep
-    from rope_jax.memory import forward_bytes
-    from rope_jax.model import language_model
+    from rope_jax.data.storage import open_corpus
+    from rope_jax.data.tokenizer import ByteTokenizer
+    from rope_jax.devices.mesh import Placement
+    from rope_jax.evaluation import protocols, sweep
+    from rope_jax.evaluation.plan import Plan
+    from rope_jax.model.cost import forward_bytes
+    from rope_jax.model.decoder import language_model
     from rope_jax.rope import Rotary
-    from rope_jax.run_directory import RunDirectory
-    from rope_jax.sharding import Placement
+    from rope_jax.runs.directory import RunDirectory
+    from rope_jax.training.checkpoints import newest_params
 
     if side == "separate":
-        perplexity._Plan.reads_prefixes = lambda *_: False  # type: ignore[method-assign]
+        Plan.reads_prefixes = lambda *_: False  # type: ignore[method-assign]
     run = RunDirectory(run_path)
     config = run.load_config()
     config = config.model_copy(

@@ -44,18 +44,18 @@ LAYERS, HEADS, VOCABULARY, LEARNING_RATE = 4, 4, 257, 1e-3
 
 def ours(shape: Shape) -> Callable[[], float]:
     """A function that takes one step and returns its loss."""
-    from rope_jax.host_memory import keep_freed_memory
+    from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as train.py does
     import jax
     import numpy as np
 
+    from rope_jax.config.training import Config
     from rope_jax.data.batches import Batch
-    from rope_jax.model import LanguageModel
-    from rope_jax.optim import optimizer
+    from rope_jax.model.decoder import LanguageModel
     from rope_jax.rope import Rotary
-    from rope_jax.schema import Config
-    from rope_jax.train_state import TrainState, make_train_step
+    from rope_jax.training.optimizer import optimizer
+    from rope_jax.training.step import TrainState, make_train_step
 
     batch_size, seq_len = shape.batch_size, shape.seq_len
     config = Config.model_validate(

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from rope_jax.config import fields
+from rope_jax.config.keys import fields
 from rope_jax.errors import Stopped, UserError
 
 

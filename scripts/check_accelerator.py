@@ -15,9 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention import BACKENDS, check_backend
+from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
-from rope_jax.schema import AttentionName, ModelConfig
 
 B, T, N, K, H = 2, 1024, 8, 2, 64
 # bfloat16 has 8 bits; its outputs here are means of some hundred numbers of size 1.

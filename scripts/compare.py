@@ -11,8 +11,8 @@ seeds. Leaves comparison.png, .html, .md and .csv in the folder `output`.
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.comparison.schema import CompareConfig
-from rope_jax.config import dump, load
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.load import dump, load
 from rope_jax.errors import UserError
 
 
@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
 
     from rope_jax.comparison.comparable import mismatches, refuse
     from rope_jax.comparison.curves import compare
-    from rope_jax.comparison.leave import leave
+    from rope_jax.comparison.files import leave
     from rope_jax.comparison.report import show
     from rope_jax.comparison.sweeps import find, read
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import yaml
 from pydantic import BaseModel
 
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
-from rope_jax.schema import Config
-from rope_jax.sweep_schema import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

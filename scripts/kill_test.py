@@ -110,14 +110,15 @@ def same_run(one: Path, other: Path) -> list[str]:
     import numpy as np
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from rope_jax.checkpoint import Checkpoints
-    from rope_jax.config import load
-    from rope_jax.data.tokens import ByteTokenizer
-    from rope_jax.model import LanguageModel
-    from rope_jax.optim import optimizer
-    from rope_jax.schema import Config, MeshConfig
-    from rope_jax.sharding import Placement
-    from rope_jax.train_state import fresh_state
+    from rope_jax.config.devices import MeshConfig
+    from rope_jax.config.load import load
+    from rope_jax.config.training import Config
+    from rope_jax.data.tokenizer import ByteTokenizer
+    from rope_jax.devices.mesh import Placement
+    from rope_jax.model.decoder import LanguageModel
+    from rope_jax.training.checkpoints import Checkpoints
+    from rope_jax.training.optimizer import optimizer
+    from rope_jax.training.step import fresh_state
 
     logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every resumption
 

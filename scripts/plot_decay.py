@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from rope_jax import cli
-from rope_jax.config import dump
+from rope_jax.config.inspection import LONGEST, DecayAsked, check_output, read, resolved
+from rope_jax.config.load import dump
 from rope_jax.errors import UserError
 from rope_jax.inspection.curves import Model, check_curves, curves
-from rope_jax.inspection.schema import LONGEST, DecayAsked, check_output, read, resolved
 from rope_jax.rope.pairs import Array, decay
 
 

@@ -11,9 +11,9 @@ Tables by pair in the terminal, and a figure.
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config import dump
+from rope_jax.config.inspection import ScalingAsked, check_output, read, resolved
+from rope_jax.config.load import dump
 from rope_jax.inspection.curves import Model, check_curves, curves
-from rope_jax.inspection.schema import ScalingAsked, check_output, read, resolved
 
 
 def main(argv: list[str]) -> None:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 import eval_ppl
 import train
 from rope_jax import cli
-from rope_jax.config import dump, load
+from rope_jax.config.load import dump, load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.schema import Config
-from rope_jax.sweep_schema import SweepConfig
 
 ROOT = Path(__file__).parents[1]
 CATALOGUE = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
@@ -75,7 +75,9 @@ def refused(folder, monkeypatch, capsys):
     def refused(*words: str) -> str:
         before = everything_in(folder.parent)
         monkeypatch.setattr(sys, "argv", list(words))
-        monkeypatch.setattr("rope_jax.train_loop.Trainer.run", lambda *_: pytest.fail("it trains"))
+        monkeypatch.setattr(
+            "rope_jax.training.loop.Trainer.run", lambda *_: pytest.fail("it trains")
+        )
         with pytest.raises(SystemExit) as caught:
             cli.run(COMMANDS[words[0]])
         shown = capsys.readouterr()

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from rope_jax import cli
-from rope_jax.config import fields, load
+from rope_jax.config.keys import fields
+from rope_jax.config.load import load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.schema import Config
-from rope_jax.sweep_schema import SweepConfig
 
 ROOT = Path(__file__).parent.parent
 

@@ -119,7 +119,7 @@ def test_a_full_disk_stops_training_and_the_last_checkpoint_stays(folder: Path) 
     command = ["run.yaml", *TINY, "name=full", "checkpoint.every_steps=1", "checkpoint.keep=9"]
     command.append("stages=[{steps: 20, seq_len: 16, batch_size: 4}]")
     # no file may grow past 6,000 bytes: for a process that is what a full disk is, after a while
-    limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; import rope_jax.train_loop; "
+    limit = "import resource, runpy, sys; sys.argv = sys.argv[1:]; import rope_jax.training.loop; "
     limit += "resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)); "
     limit += "runpy.run_path(sys.argv[0], run_name='__main__')"
     script = str(ROOT / "train.py")

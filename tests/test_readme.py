@@ -7,8 +7,8 @@ import jax
 import numpy as np
 import yaml
 
+from rope_jax.config.training import Config
 from rope_jax.rope import RotaryGeometry, parse_scaling
-from rope_jax.schema import Config
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention.blockwise import blockwise_attention
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.xla import xla_attention
+from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.errors import UserError
-from rope_jax.schema import AttentionName, ModelConfig
 
 Attention = Callable[
     [

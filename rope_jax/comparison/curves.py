@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from rope_jax.comparison.comparable import Mismatch
-from rope_jax.comparison.schema import CompareConfig
 from rope_jax.comparison.sweeps import Key, Sweep
+from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import (
     RELIABLE_DOCUMENTS,

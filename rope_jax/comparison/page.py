@@ -12,7 +12,7 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.figure import dash, styles_of
 from rope_jax.comparison.report import sources, title, usable
 from rope_jax.evaluation.statistics import Estimate
-from rope_jax.sweep_report import caption
+from rope_jax.sweeps.terminal import caption
 
 _SYMBOLS = {
     "o": "circle",

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate, perplexity
-from rope_jax.sweep_report import perplexity_text, usable_text
+from rope_jax.sweeps.terminal import perplexity_text, usable_text
 
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import yaml
 
-from rope_jax.config import load
+from rope_jax.config.load import load
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Sums
-from rope_jax.sweep_schema import SweepConfig
 
 # These say where and how a run was trained and what it kept, not what it trained.
 _NOT_THE_MODEL = {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
 # numpy on the host, jax inside jit: both are leaves of the same tree.

@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
 from rope_jax.errors import UserError
-from rope_jax.schema import DataConfig, HubData, StdlibData
 from rope_jax.user_cache import user_cache
 
 RECIPE = 1

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import FileData, matching_files, read_documents, require_column
 from rope_jax.data.splits import SPLITS, assign, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
-from rope_jax.schema import DataConfig, HubData, StdlibData
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rope_jax.config.data import JsonLinesData, ParquetData, TextData
 from rope_jax.errors import UserError
-from rope_jax.schema import JsonLinesData, ParquetData, TextData
 
 FileData = TextData | JsonLinesData | ParquetData
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rope_jax.config.data import StdlibData
 from rope_jax.data.shingles import near_copies, share_seen, shingles
 from rope_jax.data.splits import SPLITS, assign, stable_key
 from rope_jax.errors import UserError
-from rope_jax.schema import StdlibData
 
 LONG_BYTES = 4096
 """A test document of this size can be read at the lengths that the default sweeps go to."""

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.config.sweep import Bos, Protocol
 from rope_jax.errors import UserError
-from rope_jax.sweep_schema import Bos, Protocol
 
 # Windows of these overlap, and advance by a stride.
 SLIDING: tuple[Protocol, ...] = ("sliding", "yarn_compat")

@@ -1,17 +1,8 @@
-"""What a sweep leaves on disk: one tidy row a figure, its documents, and a summary by curve.
+"""What a sweep found: one tidy row a figure, its documents, and a summary by curve."""
 
-Every file is written whole or not at all.
-"""
-
-import csv
-import io
-import json
 import math
-from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from rope_jax.evaluation.perplexity import Measurement, SweepResult
 from rope_jax.evaluation.protocols import SLIDING
 from rope_jax.evaluation.statistics import (
     RELIABLE_DOCUMENTS,
@@ -21,7 +12,7 @@ from rope_jax.evaluation.statistics import (
     perplexity,
     usable_length,
 )
-from rope_jax.run_directory import write_text
+from rope_jax.evaluation.sweep import Measurement, SweepResult
 
 
 class Row(NamedTuple):
@@ -153,25 +144,6 @@ def _curve(result: SweepResult, label: str, baseline: Measurement) -> dict[str, 
     }
 
 
-def write(
-    folder: Path, table: list[Row], documents: list[DocumentRow], about: dict[str, Any]
-) -> None:
-    """results.csv, results.jsonl, documents.csv and summary.json."""
-    write_text(folder / "results.csv", _csv(Row._fields, table))
-    lines = [json.dumps(_plain(row._asdict())) + "\n" for row in table]
-    write_text(folder / "results.jsonl", "".join(lines))
-    write_text(folder / "documents.csv", _csv(DocumentRow._fields, documents))
-    write_text(folder / "summary.json", json.dumps(_plain(about), indent=2) + "\n")
-
-
-def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(table)
-    return text.getvalue()
-
-
 def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
     config = result.config
     nll = mean_nll(m.sums, resamples=config.resamples, seed=config.seed)
@@ -231,12 +203,3 @@ def _bpb(nll: float, origin: Origin) -> float | None:
 
 def _interval(value: float, low: float, high: float) -> dict[str, float]:
     return {"value": value, "low": low, "high": high}
-
-
-def _plain(value: Any) -> Any:
-    """Infinities and nan as null: JSON has neither. The NLL beside them is finite or null too."""
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

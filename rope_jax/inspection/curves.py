@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rope_jax.config.inspection import Asked
+from rope_jax.config.sweep import ENTRIES
+from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.inspection.schema import Asked
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.pairs import Pairs, effective
 from rope_jax.rope.strategies import NoScaling
-from rope_jax.schema import Config
-from rope_jax.sweep_schema import ENTRIES
 
 MOST_CURVES = 12  # what a figure tells apart
 

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rope_jax.config import dump, validate
-from rope_jax.evaluation.perplexity import Measurement, SweepResult
-from rope_jax.evaluation.results import Origin, document_rows, rows, summary, write
+from rope_jax.config.explain import validate
+from rope_jax.config.load import dump
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.evaluation.results import Origin, document_rows, rows, summary
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweep_schema import SweepConfig
+from rope_jax.sweeps.results_files import write
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
 # What is added to each document's level: by curve and length. The window is 16.

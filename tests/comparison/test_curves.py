@@ -8,8 +8,8 @@ import pytest
 
 from rope_jax.comparison.comparable import mismatches
 from rope_jax.comparison.curves import compare
-from rope_jax.comparison.schema import CompareConfig
 from rope_jax.comparison.sweeps import find, read
+from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import mean_nll
 

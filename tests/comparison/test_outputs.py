@@ -14,11 +14,11 @@ from rope_jax import cli
 from rope_jax.comparison.comparable import mismatches
 from rope_jax.comparison.curves import Comparison, Curve, Group, compare
 from rope_jax.comparison.figure import figure, truncation
-from rope_jax.comparison.leave import leave
+from rope_jax.comparison.files import leave
 from rope_jax.comparison.page import page
 from rope_jax.comparison.report import markdown, tidy
-from rope_jax.comparison.schema import CompareConfig
 from rope_jax.comparison.sweeps import find, read
+from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Estimate
 from scripts import compare as command
@@ -167,7 +167,7 @@ def test_a_set_of_files_is_replaced_together(comparison, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rope_jax.comparison.leave.figure", full)
+    monkeypatch.setattr("rope_jax.comparison.files.figure", full)
     with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
         leave(tmp_path / "out", comparison._replace(notes=["other"]))
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

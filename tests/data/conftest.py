@@ -8,8 +8,9 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 
-from rope_jax.data.tokens import ByteTokenizer, Corpus, open_corpus
-from rope_jax.schema import StdlibData
+from rope_jax.config.data import StdlibData
+from rope_jax.data.storage import Corpus, open_corpus
+from rope_jax.data.tokenizer import ByteTokenizer
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rope_jax.data.batches import Batch, training_batch, validation_batches
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
 BOS = 256

@@ -2,9 +2,9 @@
 
 import pytest
 
+from rope_jax.config.data import HubData, JsonLinesData
 from rope_jax.data.cache import cache_folder, read_manifest, written_at_once
 from rope_jax.errors import UserError
-from rope_jax.schema import HubData, JsonLinesData
 
 
 def write(folder, text="tokens"):

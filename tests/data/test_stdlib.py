@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 
+from rope_jax.config.data import StdlibData
 from rope_jax.data.stdlib import source_files, stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
-from rope_jax.schema import StdlibData
 
 
 def prose(seed, count=300):

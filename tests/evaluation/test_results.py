@@ -8,21 +8,14 @@ import resource
 import numpy as np
 import pytest
 
-from rope_jax.config import validate
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.perplexity import Measurement, SweepResult
-from rope_jax.evaluation.results import (
-    DocumentRow,
-    Origin,
-    Row,
-    document_rows,
-    rows,
-    summary,
-    write,
-)
+from rope_jax.evaluation.results import DocumentRow, Origin, Row, document_rows, rows, summary
 from rope_jax.evaluation.statistics import Sums, mean_nll
+from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, PIScaling
-from rope_jax.sweep_schema import SweepConfig
+from rope_jax.sweeps.results_files import write
 
 ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
 TOKENS = np.array([4.0] * 24 + [8.0] * 6)

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation import sweep
-from rope_jax.evaluation.perplexity import sweep_lengths
+from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.protocols import make_streams, plan
 from rope_jax.rope import (
     LayerOverride,
@@ -25,7 +26,6 @@ from rope_jax.rope.strategies import (
     ResonanceScaling,
     YaRNScaling,
 )
-from rope_jax.sweep_schema import SweepConfig
 
 BOS = 99
 GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=16)

@@ -1,0 +1,111 @@
+"""Several processes, on one host or many, as one run.
+
+Every process runs the same program on the same config; the first alone writes and speaks.
+"""
+
+import contextlib
+import hashlib
+import signal
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from rope_jax.config.devices import DistributedConfig
+from rope_jax.devices.rendezvous import GRACE, GRACE_OF_FIRST, end_after, in_order, meet
+from rope_jax.errors import Stopped, UserError
+
+_LONGEST_MESSAGE = 2000
+
+
+@contextlib.contextmanager
+def joined(config: DistributedConfig | None) -> Iterator[None]:
+    """One with the other processes, from before jax touches a device. UserError if they don't come.
+
+    Where one fails alone, all end.
+    """
+    if config is None:
+        yield
+        return
+    company = contextlib.nullcontext() if config.coordinator is None else meet(config)
+    try:
+        with company:
+            _initialize(config)
+            yield
+    except BaseException as error:
+        if not in_order(error):  # JAX would wait at exit for the others
+            status = 2
+            if isinstance(error, (Stopped, KeyboardInterrupt)):
+                status = 128 + getattr(error, "signal", signal.SIGINT)
+            end_after(GRACE_OF_FIRST if config.process_id in (0, None) else GRACE, status=status)
+        raise
+
+
+def _initialize(config: DistributedConfig) -> None:
+    # It would take SIGTERM for itself, and only note it.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            coordinator_address=config.coordinator,
+            num_processes=config.num_processes,
+            process_id=config.process_id,
+            initialization_timeout=config.timeout,
+        )
+    except Exception as error:  # of many kinds: the network, the cluster's variables, a time-out
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UserError(
+            f"distributed: cannot join {config.num_processes or 'the'} processes at "
+            f"{config.coordinator or 'the address that the cluster gives'}: {reason}"
+        ) from None
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def on_first(action: Callable[[], object]) -> None:
+    """Do it on the first process alone; what fails there fails everywhere, with its message."""
+    message = ""
+    if is_first():
+        try:
+            action()
+        except UserError as error:
+            message = str(error)
+        except OSError as error:
+            message = f"{error.filename or 'a file'}: cannot be written ({error.strerror})"
+    if jax.process_count() == 1:
+        if message:
+            raise UserError(message)
+        return
+    raw = np.frombuffer(message.encode()[:_LONGEST_MESSAGE].ljust(_LONGEST_MESSAGE), np.uint8)
+    message = multihost_utils.broadcast_one_to_all(raw).tobytes().decode(errors="replace").strip()
+    if message:
+        raise UserError(message)
+
+
+def from_first(make: Callable[[], str]) -> str:
+    """What the first process makes, in all of them."""
+    raw = make().encode() if is_first() else b""
+    if jax.process_count() == 1:
+        return raw.decode()
+    size = int(multihost_utils.broadcast_one_to_all(np.int32(len(raw))))
+    padded = np.frombuffer(raw.ljust(size + 1, b"\0"), np.uint8)
+    return multihost_utils.broadcast_one_to_all(padded).tobytes()[:size].decode()
+
+
+def any_of(flag: bool) -> bool:
+    """Whether it is set in any process; a meeting point of all."""
+    if jax.process_count() == 1:
+        return flag
+    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+
+
+def check_same(what: str, text: str) -> None:
+    """UserError unless every process has this same text."""
+    if jax.process_count() == 1:
+        return
+    mine = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    if len(np.unique(multihost_utils.process_allgather(mine), axis=0)) > 1:
+        raise UserError(f"{what}: not the same in all processes; give all of them the same")

@@ -1,0 +1,66 @@
+"""The optimizer: AdamW with clipping, decay on matrices alone, a learning rate over stages."""
+
+import jax
+import optax
+from jaxtyping import Array
+
+from rope_jax.config.training import Config, OptimConfig
+
+
+def learning_rate(config: Config) -> optax.Schedule:
+    """The learning rate at a global step, over all stages.
+
+    A schedule begins at the first stage and at every stage with a learning_rate of its own, and
+    runs to the next such stage: linear warm-up from 0 to the peak, then its decay.
+    """
+    spans = config.schedule_spans()
+    schedules, boundaries, end = [], [], 0
+    for first, last in spans:
+        steps = sum(stage.steps for stage in config.stages[first:last])
+        peak = config.stages[first].learning_rate or config.optim.learning_rate
+        schedules.append(_one_schedule(config.optim, peak, steps))
+        end += steps
+        boundaries.append(end)
+    return optax.join_schedules(schedules, boundaries[:-1])
+
+
+def optimizer(config: Config) -> optax.GradientTransformation:
+    """Clip by global norm, then AdamW (arXiv 1711.05101)."""
+    optim = config.optim
+    return optax.chain(
+        optax.clip_by_global_norm(optim.clip_norm),
+        optax.adamw(
+            learning_rate(config),
+            b1=optim.b1,
+            b2=optim.b2,
+            eps=optim.eps,
+            weight_decay=optim.weight_decay,
+            mask=decayed,
+        ),
+    )
+
+
+def decayed(params: optax.Params) -> optax.Params:
+    """Which parameters decay: the projections' matrices; not embeddings, not norms.
+
+    By name: stacked layers make a norm's scale two-dimensional, so its rank says nothing.
+    """
+
+    def is_matrix(path: tuple, _: Array) -> bool:
+        return path[-1].key == "kernel"
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
+
+
+def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule:
+    final, decay_steps = peak * optim.final_lr_fraction, steps - optim.warmup_steps
+    warmup = optax.linear_schedule(0.0, peak, optim.warmup_steps)
+    if optim.schedule == "cosine":
+        decay = optax.cosine_decay_schedule(peak, decay_steps, optim.final_lr_fraction)
+    elif optim.schedule == "linear":
+        decay = optax.linear_schedule(peak, final, decay_steps)
+    else:
+        # one step at least: the rate always arrives at its last value
+        stable = min(round(decay_steps * (1 - optim.decay_fraction)), decay_steps - 1)
+        decay = optax.linear_schedule(peak, final, decay_steps - stable, transition_begin=stable)
+    return optax.join_schedules([warmup, decay], [optim.warmup_steps])

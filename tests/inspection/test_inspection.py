@@ -1,0 +1,267 @@
+"""scripts/show_scaling.py and scripts/plot_decay.py, from a command line to figures and tables."""
+
+import csv
+import math
+import re
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from rope_jax import cli
+from rope_jax.config.inspection import ScalingAsked, read
+from rope_jax.plots import colours
+from rope_jax.rope import RotaryGeometry, parse_scaling
+from scripts import plot_decay, show_scaling
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = {"show_scaling.py": show_scaling.main, "plot_decay.py": plot_decay.main}
+# Layers that differ: base 100 at 16 tokens with YaRN, none, and a sliding window.
+TRAINING = """
+name: tiny
+model: {hidden_size: 16, num_hidden_layers: 5, num_attention_heads: 2}
+optim: {warmup_steps: 1}
+rope:
+  base: 100
+  layer_pattern: [{}, {scaling: {type: drope}}, {base: 1e3, sliding_window: 4}]
+stages:
+  - {steps: 5, seq_len: 8, batch_size: 2}
+  - {steps: 5, seq_len: 16, batch_size: 2, scaling: {type: yarn, factor: 2, beta_fast: 2}}
+"""
+SIX = (
+    "scalings=[none, {type: yarn, factor: 4, beta_fast: 8}, {type: yarn, factor: auto, "
+    "beta_fast: 8}, {type: p_rope, p: 0.5}, {type: drope}, "
+    "{type: pi, factor: auto, query_scale: {type: logn}}]"
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "run.yaml").write_text(TRAINING)
+    return tmp_path
+
+
+@pytest.fixture
+def show(folder, capsys, monkeypatch):
+    """Call a script; what it printed and its figure."""
+    close = plt.close
+    monkeypatch.setattr(plt, "close", lambda *_: None)
+    save = plt.Figure.savefig
+
+    def show(script, *words, pixels=False):
+        # laying it out takes most of the time, and most tests look at what was to be drawn
+        stand_in = save if pixels else lambda _, path, **__: path.touch()
+        monkeypatch.setattr(plt.Figure, "savefig", stand_in)
+        COMMANDS[script](list(words))
+        out = capsys.readouterr().out
+        assert max(map(len, out.splitlines())) <= 100
+        return out, plt.gcf()
+
+    yield show
+    close("all")
+
+
+def table(out, title):
+    """The cells of the rows below a title."""
+    lines = out.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("──"))
+    return [line.split() for line in lines[start + 1 :]]
+
+
+def test_scalings_in_tables_and_in_a_figure(show, folder):
+    geometry = ["rotary_dim=16", "base=1000", "train_length=256", "length=1024"]
+    out, figure = show("show_scaling.py", *geometry, SIX, pixels=True)
+    theta = 1000 ** (-np.arange(8) / 8)
+    wave, scale, unseen = figure.axes
+
+    def drawn(axis, nth):
+        return axis.get_lines()[nth].get_ydata()
+
+    # none, then YaRN: the same for both ways to give the factor
+    np.testing.assert_allclose(drawn(wave, 0), 2 * np.pi / theta, rtol=1e-9)
+    yarn = parse_scaling({"type": "yarn", "factor": 4.0, "beta_fast": 8.0})
+    scaled = yarn.scaled(RotaryGeometry(16, 1000.0, 256))[0]
+    for nth in (1, 2):
+        np.testing.assert_allclose(drawn(scale, nth), scaled / theta, rtol=1e-9)
+    expected = np.minimum(1, 1023 * theta / 2 / np.pi) - np.minimum(1, 255 * theta / 2 / np.pi)
+    np.testing.assert_allclose(drawn(unseen, 0), expected, atol=1e-12)
+    # the colours of a sweep's figure; two curves of a type differ in their dashes
+    one, other = unseen.get_lines()[1:3]
+    assert one.get_color() == other.get_color() == colours(["yarn"])["yarn"]
+    assert one.get_linestyle() != other.get_linestyle()
+    # what stands still is at the edges, and the lengths are marked
+    assert np.isnan(drawn(wave, 3)[4:]).all()
+    texts = [{text.get_text() for text in axis.texts} for axis in figure.axes]
+    assert texts == [{"∞", "window 256", "text 1,024"}, {"0"}, set()]
+    at_the_edge = [line for line in wave.get_lines() if line.get_linestyle() == "None"]
+    assert [list(line.get_xdata()) for line in at_the_edge] == [[4, 5, 6, 7], list(range(8))]
+
+    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == names
+    rows = table(out, "turns in the training window, L·θ'/(2π)")
+    assert rows[0] == ["0", "40.7", "40.7", "40.7", "40.7", "0", "10.2"]
+    last = 256 * theta[7] / 2 / np.pi
+    assert rows[7] == ["7", *(f"{x:.3g}" for x in (last, last / 4, last / 4, 0, 0, last / 4))]
+    lines = out.partition("summary\n")[2].splitlines()[2:8]
+    summary = {line.split()[0]: re.split("  +", line)[1:] for line in lines}
+    assert list(summary) == names
+    never = (256 * theta < 2 * np.pi).sum()
+    assert summary["none"][-2:] == [f"{never} of 8", f"{expected.mean():.3f}"]
+    assert summary["p_rope"][:2] == ["6.283 … ∞", "1 … 0"]
+    assert summary["drope"][:2] == ["∞", "0"]
+    assert summary["yarn-4"][2] == f"{1 + 0.1 * math.log(4):.4g}"
+    assert summary["pi-auto"][3] == f"1 … {math.log(1024) / math.log(256):.3g}"
+    assert imread(folder / "scaling.png").std() > 0.02
+    assert {path.name for path in folder.iterdir()} == {"run.yaml", "scaling.png"}
+
+
+def test_many_pairs_and_curves_fit_the_terminal(show):
+    words = ["rotary_dim=128", "base=1e6", "length=1e6", "output=a.svg", SIX]
+    out, _ = show("show_scaling.py", *words)
+    rows = table(out, "wavelength 2π/θ', tokens")
+    assert [row[0] for row in rows] == [str(i) for i in range(64)]
+    # pairs that read alike share a row
+    assert table(out, "scale against none, θ'/θ")[0][0].startswith("0–")
+
+
+def test_a_training_config_s_own_layers(show):
+    out, figure = show("show_scaling.py", "run.yaml")
+    assert "tiny: d 8, base 100 and 1,000, trained at 16 tokens with yarn-2; a text of 64" in out
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [
+        "stage 0: none (layers 0, 3)",
+        "drope (layers 1, 4)",
+        "stage 0: none (layer 2)",
+        "trained (layers 0, 3)",
+        "trained (layer 2)",
+    ]
+    yarn = parse_scaling({"type": "yarn", "factor": 2.0, "beta_fast": 2.0})
+    for places, base, window, length in (((0, 3), 100, 16, 64), ((2, 4), 1000, 4, 4)):
+        # L is rope's, the first stage's; what training saw is the last stage's
+        seen = yarn.scaled(RotaryGeometry(8, float(base), 8))[0]
+        for place, theta in zip(places, (base ** -(np.arange(4) / 4), seen), strict=True):
+            expected = np.minimum(1, (length - 1) * theta / 2 / np.pi)
+            expected -= np.minimum(1, (window - 1) * seen / 2 / np.pi)
+            drawn = figure.axes[2].get_lines()[place].get_ydata()
+            np.testing.assert_allclose(drawn, np.maximum(expected, 0), atol=1e-9)
+
+
+def test_decay_in_a_figure_a_csv_and_tables(show, folder):
+    out, figure = show("plot_decay.py", "length=300", "rotary_dim=16", "bases=[1, 100]", SIX)
+    with (folder / "decay.csv").open(newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto"]
+    assert header == ["distance", "base 1", "base 100", *names]
+    columns = np.array(rows, np.float64).T
+    np.testing.assert_array_equal(columns[0], np.arange(300))
+    np.testing.assert_allclose(columns[1], 4 * np.cos(np.arange(300)), atol=1e-9)
+    yarn = parse_scaling({"type": "yarn", "factor": 4.0, "beta_fast": 8.0})
+    theta, m = yarn.scaled(RotaryGeometry(16, 1e4, 4096))
+    expected = m**2 * 2 * np.cos(np.outer(np.arange(300), theta)).sum(1) / 4
+    np.testing.assert_allclose(columns[4], expected, atol=1e-6)
+    assert (columns[7] == 4).all()
+    # a panel each, the score within it, and one for all
+    panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+    assert list(panels) == [*header[1:], "the means together"]
+    np.testing.assert_allclose(panels["yarn-4"].get_lines()[0].get_ydata(), expected[1:], atol=1e-6)
+    rows = table(out, "mean score")
+    assert [row[0] for row in rows][-2:] == ["128–255", "256–299"]
+    shown = [float(cell) for cell in rows[3][1:]]  # 8–15
+    np.testing.assert_allclose(shown, columns[1:, 8:16].mean(1)[: len(shown)], atol=0.006)
+
+
+def test_decay_of_bases_and_of_a_training_config(show, folder):
+    show("plot_decay.py", "length=64", "bases=[100]", pixels=True)
+    assert imread(folder / "decay.png").std() > 0.02
+    out, figure = show("plot_decay.py", "length=64")
+    titles = [axis.get_title() for axis in figure.axes]
+    bases = ["1", "10", "100", "500", "5,000", "10,000", "50,000"]
+    assert titles == [*(f"base {base}" for base in bases), "the means together"]
+    assert out.startswith("d 64, without scaling;")
+    out, _ = show("plot_decay.py", "run.yaml", "scalings=[trained]", "length=20", "output=x.pdf")
+    header = (folder / "x.csv").read_text().splitlines()[0]
+    assert header == 'distance,"trained (layers 0, 3)","drope (layers 1, 4)",trained (layer 2)'
+
+
+@pytest.mark.parametrize("words", [["base=500"], ["run.yaml", "length=50", "scalings=[trained]"]])
+def test_the_printed_config_gives_the_same(folder, capsys, words):
+    show_scaling.main([*words, "--print-config"])
+    (folder / "again.yaml").write_text(capsys.readouterr().out)
+    path = folder / words[0] if words[0].endswith("yaml") else None
+    wanted = read(ScalingAsked, path, [word for word in words if "=" in word])
+    assert read(ScalingAsked, folder / "again.yaml", ()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "show_scaling.py scalings=[{type:\u00a0yarn,factor:\u00a0.nan}]",
+            "overrides: scalings.0.factor: should be auto or a number of at least 1, not nan",
+        ),
+        (
+            "show_scaling.py length=1",
+            "overrides: length: should be greater than or equal to 2, not 1",
+        ),
+        ("show_scaling.py output=no/a.png", "output: no is not a folder; make it, or name another"),
+        (
+            "show_scaling.py output=a.txt",
+            "overrides: output: a.txt should end in .png, .pdf or .svg",
+        ),
+        ("show_scaling.py nowhere.yaml", "nowhere.yaml: no such file"),
+        (
+            "show_scaling.py rotary_dim=7",
+            "overrides: rotary_dim: 7 is not an even number of at least 2",
+        ),
+        ("show_scaling.py base=.nan", "overrides: base: should be a finite number, not nan"),
+        (
+            "show_scaling.py base=1",
+            "scalings: yarn-auto: base: yarn needs a base above 1 (all pairs turn alike at base 1)",
+        ),
+        (
+            "show_scaling.py scalings=[trained]",
+            "overrides: scalings: trained is a training config's own; without training the "
+            "scaling is none",
+        ),
+        ("show_scaling.py scalings=[]", "scalings: give at least one"),
+        (
+            "show_scaling.py scalings=[none,none]",
+            "overrides: scalings: none stands twice; give a name",
+        ),
+        (
+            "show_scaling.py run.yaml rotary_dim=16",
+            "run.yaml: rotary_dim: unknown key; did you mean rope.rotary_dim?",
+        ),
+        (
+            "show_scaling.py run.yaml scalings=[yern]",
+            "run.yaml: scalings.0.type: 'yern' is not one of ",
+        ),
+        ("plot_decay.py bases=[0.5]", "overrides: bases.0: should be greater than or equal to 1"),
+        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 names one twice"),
+        (
+            "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
+            "13 curves are asked for, counting each kind of layer; a figure tells 12 apart",
+        ),
+        ("plot_decay.py length=1e7", "overrides: length: should be less than or equal to 1048576"),
+        (
+            "plot_decay.py train_length=1e6 scalings=[none]",
+            "length: 4,000,000 distances are more than 1,048,576; give fewer",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(folder, capsys, monkeypatch, line, message):
+    words = [word.replace("\u00a0", " ") for word in line.split(" ")]
+    monkeypatch.setattr(sys, "argv", words)
+    before = set(folder.iterdir())
+    with pytest.raises(SystemExit) as caught:
+        cli.run(COMMANDS[words[0]])
+    shown = capsys.readouterr()
+    assert (caught.value.code, shown.out) == (2, "")
+    assert shown.err.startswith(f"{words[0]}: {message}")
+    assert shown.err.count("\n") == 1
+    assert set(folder.iterdir()) == before

@@ -1,0 +1,234 @@
+"""A sweep of a run: what is said, what it leaves, and how it goes on after an interruption."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.run import sweep_run
+from rope_jax.training.run import train
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+def trained(folder: Path, stages: list[dict], **settings: object) -> tuple[RunDirectory, Config]:
+    (folder / "texts").mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(12):
+        words = rng.choice(["rope ", "turns ", "slow ", "fast ", "pair\n"], 150)
+        (folder / "texts" / f"{index}.txt").write_text("".join(words))
+    small = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    raw = {
+        "name": "tiny",
+        "runs_dir": str(folder / "runs"),
+        "model": {**small, "num_hidden_layers": 2},
+        "data": {
+            "type": "text",
+            "files": [str(folder / "texts" / "*.txt")],
+            "validation_fraction": 0.2,
+            "test_fraction": 0.4,
+            "cache_dir": str(folder / "cache"),
+        },
+        "optim": {"warmup_steps": 0},
+        "stages": stages,
+    }
+    config = Config.model_validate(raw | settings)
+    return train(config, Console(quiet=True)), config
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    folder = tmp_path_factory.mktemp("run")
+    return trained(folder, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    """Three checkpoints: two of a stage of 8 tokens, one of a stage of 16, with PI."""
+    stages = [
+        {"steps": 4, "seq_len": 8, "batch_size": 4},
+        {"steps": 2, "seq_len": 16, "batch_size": 4, "scaling": {"type": "pi", "factor": 2.0}},
+    ]
+    checkpoint = {"every_steps": 2, "keep": 9}
+    return trained(tmp_path_factory.mktemp("staged"), stages, checkpoint=checkpoint)
+
+
+def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
+    """The folder of a sweep, and what it said."""
+    raw = {"lengths": [8, 16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
+    said = Console(file=io.StringIO(), width=200)
+    config = validate(SweepConfig, raw | settings, "test")
+    sweep_run(*run, config, said)
+    return run[0].evals / config.name, said.file.getvalue()
+
+
+def rows(folder: Path) -> list[dict]:
+    """results.jsonl, but for the seconds."""
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
+
+
+def test_an_interrupted_sweep_goes_on_where_it_was(run, monkeypatch):
+    protocols = {"protocols": ["same_tokens", "sliding", "per_position"], "stride": 4}
+    whole, said = swept(run, name="whole", **protocols)
+    assert "goes on" not in said
+
+    set_item = FileJournal.__setitem__
+
+    def interrupted(self, key, figures):
+        set_item(self, key, figures)
+        if len(self) == 5:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileJournal, "__setitem__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            swept(run, name="cut", **protocols)
+    journal = run[0].sweep_journal("cut", 2)
+    assert journal.exists()
+    assert not (run[0].evals / "cut").exists()
+    cut, said = swept(run, name="cut", **protocols)
+    assert "goes on: 5 figures were measured before" in said
+    assert rows(cut) == rows(whole)
+    assert not journal.exists()
+
+
+def test_a_journal_is_of_one_backend(run):
+    identity = []
+
+    class Recorded(FileJournal):
+        def __init__(self, path, of, text):
+            identity.append(of)
+            super().__init__(path, of, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rope_jax.sweeps.run.FileJournal", Recorded)
+        one, _ = swept(run, name="xla")
+        other, _ = swept(run, name="blocks", attention="blockwise")
+    assert len(set(identity)) == 2
+    for a, b in zip(rows(one), rows(other), strict=True):
+        assert a["nll"] == pytest.approx(b["nll"], abs=1e-5)
+
+
+def test_more_memory_than_there_may_be_is_refused(run):
+    with pytest.raises(UserError) as caught:
+        swept(run, memory_gib=0.00001)
+    assert str(caught.value).startswith("memory_gib: a window of 64 tokens takes about 0.0 GiB")
+    assert str(caught.value).endswith("; attention=blockwise takes less")
+
+
+def test_every_figure_has_perplexity_nats_and_bits(run):
+    folder, said = swept(run, name="units")
+    for row in rows(folder):
+        assert row["ppl"] == pytest.approx(np.exp(row["nll"]))
+        assert row["bpb"] == pytest.approx(row["nll"] / np.log(2))  # a token is a byte
+    first = rows(folder)[0]
+    for figure in (f"{first['ppl']:.0f}", f"{first['nll']:.3f}", f"{first['bpb']:.3f}"):
+        assert figure in said
+
+
+def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
+    """Each with the window and the scaling of its stage; one compilation a length for all."""
+    compiled = []
+    lower = jax.stages.Lowered.compile
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda *a, **k: (compiled.append(a), lower(*a, **k))[1]
+    )
+    entries = ["trained", {"type": "ntk", "factor": "auto"}]
+    asked = {"scalings": entries, "lengths": [4, 16, 64]}
+    together, said = swept(staged, name="all", steps="all", **asked)
+    # One a length, the window of the first stage among them, for both of its checkpoints. In the
+    # second stage `trained` is no longer what NTK is at 4 and 8: more windows there, other batches.
+    assert len(compiled) == 4 + 2
+    assert "6 compilations" in said
+    assert "steps 2, 4, 6, window 16 tokens, scaling pi" in said
+    found = rows(together)
+    assert {row["step"] for row in found} == {2, 4, 6}
+    asked["lengths"] = [4, 8, 16, 64]
+    for step in (2, 4, 6):
+        alone, _ = swept(staged, name=f"only-{step}", steps=[step], **asked)
+        assert rows(alone) == [row for row in found if row["step"] == step]
+    newest, _ = swept(staged, name="newest", **asked)
+    assert rows(newest) == rows(alone)
+    # the trained scaling and `auto` are those of the checkpoint's stage
+    of = {(row["step"], row["name"], row["length"]): row for row in found}
+    assert (of[4, "trained", 64]["scaling"], of[6, "trained", 64]["scaling"]) == ("none", "pi")
+    assert (of[4, "ntk-auto", 64]["factor"], of[6, "ntk-auto", 64]["factor"]) == (8.0, 4.0)
+    assert len({row["targets"] for row in found if row["length"] == 64}) == 1
+    assert len({row["corpus"] for row in found}) == 1
+
+    about = json.loads((together / "summary.json").read_text())
+    assert (about["step"], about["window"]) == (6, 16)
+    assert [(early["step"], early["window"]) for early in about["earlier"]] == [(2, 8), (4, 8)]
+    assert (together / "steps.png").exists()
+    assert not (alone / "steps.png").exists()
+    assert f"{np.exp(of[2, 'trained', 64]['nll']):.0f}" in said
+
+
+def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
+    folder, _ = swept(staged, name="events", steps=[2, 6])
+    found = {(row["name"], row["step"], row["length"]): row for row in rows(folder)}
+
+    def scalars(place: str, tag: str) -> dict[int, float]:
+        events = EventAccumulator(str(folder / place), size_guidance={"scalars": 0}).Reload()
+        return {event.step: event.value for event in events.Scalars(tag)}
+
+    for name in ("trained", "dynamic_ntk"):
+        for step, place in ((2, f"{name}/step-2"), (6, name)):
+            for length, nll in scalars(place, "nll/same_tokens").items():
+                assert nll == pytest.approx(found[name, step, length]["nll"])
+        by_step = scalars(name, "perplexity_by_step/same_tokens/64")
+        assert by_step == pytest.approx({s: found[name, s, 64]["ppl"] for s in (2, 6)})
+
+
+def test_steps_that_are_not_there_are_refused(staged):
+    with pytest.raises(UserError, match=r"^steps: .* has none of step 3; it has 2, 4, 6$"):
+        swept(staged, steps=[2, 3])
+
+
+def test_of_all_a_damaged_one_is_left_out_and_a_named_one_refused(staged, tmp_path):
+    run, config = staged
+    copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    shutil.rmtree(copy.checkpoints / "4/params")
+    folder, said = swept((copy, config), name="all", steps="all")
+    assert "the checkpoint of step 4 is damaged" in said
+    assert said.count("left out") == 1
+    assert {row["step"] for row in rows(folder)} == {2, 6}
+    with pytest.raises(UserError, match="the checkpoint of step 4 is damaged"):
+        swept((copy, config), name="named", steps=[2, 4])
+    for step in (2, 6):
+        shutil.rmtree(copy.checkpoints / f"{step}/params")
+    with pytest.raises(UserError, match="the checkpoint of step 6 is damaged"):
+        swept((copy, config), name="none", steps="all")
+
+
+def test_a_sweep_of_checkpoints_goes_on_at_the_one_it_had_reached(staged, monkeypatch):
+    whole, _ = swept(staged, name="whole", steps="all")
+    set_item, count = FileJournal.__setitem__, []
+
+    def interrupted(self, key, figures):
+        set_item(self, key, figures)
+        count.append(key)
+        if len(count) == len(rows(whole)) // 3 + 2:  # the second of the second checkpoint
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileJournal, "__setitem__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            swept(staged, name="cut", steps="all")
+    cut, said = swept(staged, name="cut", steps="all")
+    assert said.count("figures were measured before") == 2
+    assert rows(cut) == rows(whole)
+    assert not list(cut.parent.glob(".cut.*.journal"))

@@ -1,0 +1,211 @@
+"""The learning rate against hand formulas, and the optimizer against AdamW in numpy."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from rope_jax.config.model import ModelConfig
+from rope_jax.config.training import Config, OptimConfig
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.training.optimizer import decayed, learning_rate, optimizer
+
+
+def config(*stages, **optim):
+    """Stages are numbers of steps, or (steps, learning rate)."""
+    stages = [stage if isinstance(stage, tuple) else (stage, None) for stage in stages]
+    return Config(
+        name="test",
+        stages=[
+            {"steps": steps, "seq_len": 8, "batch_size": 1, "learning_rate": peak}
+            for steps, peak in stages
+        ],
+        optim=optim,
+    )
+
+
+def rates(config, steps):
+    return np.array([float(learning_rate(config)(step)) for step in steps])
+
+
+# Learning rate
+
+
+@pytest.mark.parametrize(
+    ("settings", "golden"),
+    [
+        # 90 steps after the warm-up: half-way at 55, a third at 40.
+        (
+            {"schedule": "cosine"},
+            {0: 0, 1: 1e-3, 5: 5e-3, 10: 1e-2, 40: 7.75e-3, 55: 5.5e-3, 70: 3.25e-3, 100: 1e-3},
+        ),
+        ({"schedule": "linear"}, {0: 0, 5: 5e-3, 10: 1e-2, 40: 7e-3, 55: 5.5e-3, 100: 1e-3}),
+        # The last fifth of those 90 steps: from 82 to 100.
+        (
+            {"schedule": "wsd"},
+            {0: 0, 5: 5e-3, 10: 1e-2, 60: 1e-2, 82: 1e-2, 91: 5.5e-3, 100: 1e-3},
+        ),
+        ({"schedule": "wsd", "decay_fraction": 1 / 3}, {70: 1e-2, 85: 5.5e-3, 100: 1e-3}),
+        ({"schedule": "cosine", "final_lr_fraction": 0}, {55: 5e-3, 100: 0}),
+        ({"schedule": "linear", "final_lr_fraction": 1}, {10: 1e-2, 55: 1e-2, 100: 1e-2}),
+        ({"schedule": "linear", "warmup_steps": 0}, {0: 1e-2, 50: 5.5e-3, 100: 1e-3}),
+    ],
+    ids=[
+        "cosine",
+        "linear",
+        "wsd",
+        "wsd, a third",
+        "cosine to 0",
+        "linear to the peak itself",
+        "no warm-up",
+    ],
+)
+def test_learning_rate_golden(settings, golden):
+    settings = {"learning_rate": 1e-2, "warmup_steps": 10, "final_lr_fraction": 0.1} | settings
+    found = rates(config(100, **settings), golden)
+    np.testing.assert_allclose(found, list(golden.values()), rtol=1e-5, atol=1e-9)
+    # Past the end it stays.
+    assert rates(config(100, **settings), [1000])[0] == pytest.approx(golden[100], abs=1e-9)
+
+
+def by_hand(schedule, peak, warmup, steps, final, fraction, step):
+    if step < warmup:
+        return peak * step / warmup
+    done = (step - warmup) / (steps - warmup)
+    if schedule == "wsd":
+        done = max(0, (done - (1 - fraction)) / fraction)
+    if schedule == "cosine":
+        done = (1 - np.cos(np.pi * done)) / 2
+    return peak * (1 - done * (1 - final))
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
+def test_stages_share_a_schedule_until_one_has_its_own(schedule):
+    # Schedules of 60 + 40, 50 and 50 + 30 steps, each warmed up anew.
+    stages = (60, 40, (50, 2e-3), (50, 5e-3), 30)
+    chosen = config(*stages, learning_rate=1e-2, schedule=schedule, warmup_steps=10)
+    wanted = [
+        by_hand(schedule, peak, 10, steps, 0.1, 0.2, step)
+        for peak, steps in ((1e-2, 100), (2e-3, 50), (5e-3, 80))
+        for step in range(steps)
+    ]
+    np.testing.assert_allclose(rates(chosen, range(230)), wanted, rtol=1e-5, atol=1e-9)
+
+
+def test_first_stage_may_name_its_own_peak():
+    found = rates(config((50, 2e-3), 50, learning_rate=1e-2, warmup_steps=10), [10, 55, 100])
+    np.testing.assert_allclose(found, [2e-3, 1.1e-3, 2e-4], rtol=1e-5)
+
+
+# AdamW
+
+
+def test_what_decays():
+    model = ModelConfig(
+        hidden_size=16, num_attention_heads=2, tie_word_embeddings=False, qk_norm=True
+    )
+    params = jax.eval_shape(lambda: LanguageModel(model, 61).init(0))
+    flags = {
+        jax.tree_util.keystr(path, simple=True, separator="."): flag
+        for path, flag in jax.tree_util.tree_leaves_with_path(decayed(params))
+    }
+    kernels = {
+        "lm_head.kernel",
+        *(f"layers.self_attn.{name}_proj.kernel" for name in "qkvo"),
+        *(f"layers.mlp.{name}_proj.kernel" for name in ("gate", "up", "down")),
+    }
+    others = {
+        "embed_tokens.embedding",
+        "norm.scale",
+        "layers.input_layernorm.scale",
+        "layers.post_attention_layernorm.scale",
+        "layers.self_attn.q_norm.scale",
+        "layers.self_attn.k_norm.scale",
+    }
+    assert flags == dict.fromkeys(kernels, True) | dict.fromkeys(others, False)
+
+
+# All of one shape, for speed: compiled once, and nothing goes by the shape.
+SHAPES = {
+    "embed_tokens": {"embedding": (4, 6)},
+    "layers": {"up_proj": {"kernel": (4, 6)}, "input_layernorm": {"scale": (4, 6)}},
+}
+# Norms of the gradient at each step: clipped, not clipped, clipped.
+NORMS = (50.0, 0.3, 2.0)
+
+
+def drawn(seed, norm=None):
+    rng = np.random.default_rng(seed)
+    tree = jax.tree.map(rng.standard_normal, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
+    size = np.sqrt(sum(np.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
+    return jax.tree.map(lambda leaf: np.float32(leaf * (norm / size if norm else 1)), tree)
+
+
+def trained(**optim):
+    """Parameters after one step for each of NORMS."""
+    params, transform = drawn(0), optimizer(config(10, **optim))
+    state = transform.init(params)
+    with jax.numpy_dtype_promotion("standard"):
+        for step, norm in enumerate(NORMS):
+            updates, state = transform.update(drawn(step + 1, norm), state, params)
+            params = optax.apply_updates(params, updates)
+    return jax.tree.leaves(params)
+
+
+def trained_by_hand(**optim):
+    """Clipping and AdamW (arXiv 1412.6980 and 1711.05101), written out in float64."""
+    o = OptimConfig(**optim)
+    params = [np.float64(leaf) for leaf in jax.tree.leaves(drawn(0))]
+    decays = [path[-1].key == "kernel" for path, _ in jax.tree_util.tree_leaves_with_path(drawn(0))]
+    first, second = ([np.zeros_like(p) for p in params] for _ in range(2))
+    for t, norm in enumerate(NORMS, 1):
+        gradients = jax.tree.leaves(drawn(t, norm))
+        rate = by_hand(
+            o.schedule,
+            o.learning_rate,
+            o.warmup_steps,
+            10,
+            o.final_lr_fraction,
+            o.decay_fraction,
+            t - 1,
+        )
+        for i, gradient in enumerate(gradients):
+            gradient = np.float64(gradient) * min(1, o.clip_norm / norm)
+            first[i] = o.b1 * first[i] + (1 - o.b1) * gradient
+            second[i] = o.b2 * second[i] + (1 - o.b2) * gradient**2
+            step = first[i] / (1 - o.b1**t) / (np.sqrt(second[i] / (1 - o.b2**t)) + o.eps)
+            params[i] = params[i] - rate * (step + decays[i] * o.weight_decay * params[i])
+    return params
+
+
+BASIS = {"warmup_steps": 1, "learning_rate": 0.02}
+# One other value for every field: each has to change what training does, as it does by hand.
+OTHERS = {
+    "learning_rate": {"learning_rate": 0.05},
+    "schedule": {"schedule": "linear"},
+    "warmup_steps": {"warmup_steps": 2},
+    "final_lr_fraction": {"final_lr_fraction": 0.9},
+    "decay_fraction": {"schedule": "wsd", "decay_fraction": 1.0},
+    "weight_decay": {"weight_decay": 1.0},
+    "b1": {"b1": 0.5},
+    "b2": {"b2": 0.5},
+    "eps": {"eps": 0.1},
+    "clip_norm": {"clip_norm": 0.2},
+}
+
+
+def test_every_optimizer_field_has_a_case():
+    assert set(OTHERS) == set(OptimConfig.model_fields)
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_optimizer_by_hand(field):
+    other = BASIS | OTHERS[field]
+    found, wanted = trained(**other), trained_by_hand(**other)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-6)
+    without = BASIS | {key: value for key, value in OTHERS[field].items() if key != field}
+    changes = (
+        np.max(np.abs(a - b)) for a, b in zip(wanted, trained_by_hand(**without), strict=True)
+    )
+    assert max(changes) > 1e-4  # by more than the tolerance above

@@ -1,0 +1,218 @@
+"""The training step: golden losses, and sums and gradients that do not depend on how they are cut.
+
+Shapes: B batch, T length, V vocabulary.
+"""
+
+import functools
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rope_jax.config.training import Config
+from rope_jax.data.batches import Batch, training_batch
+from rope_jax.data.storage import TokenSplit
+from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.rope import Rotary, parse_scaling
+from rope_jax.training.optimizer import optimizer
+from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+CONFIG = Config(
+    name="golden",
+    seed=7,
+    model={
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+    rope={"scaling": {"type": "yarn", "factor": 2.0}},
+    optim={"learning_rate": 1e-2, "warmup_steps": 2},
+    stages=[{"steps": 5, "seq_len": 48, "batch_size": 8}],
+)
+STAGE = CONFIG.stages[0]
+ROTARY = Rotary.shared(CONFIG.rope.scaling.frequencies(CONFIG.geometry))
+
+GOLDEN_LOSSES = [5.55342770, 5.53850031, 5.30289459, 4.83631659, 4.53525591]
+WHEN_TO_UPDATE = """
+The first steps of training have other losses than before. Update GOLDEN_LOSSES only if the change
+was meant to alter the numbers: the data's order, the initial parameters, the model, the loss or
+the optimizer. A change of speed, memory, names or structure leaves them as they are. Say the
+reason in the commit. Found now:
+"""
+
+
+@pytest.fixture(scope="module")
+def split():
+    """The fixture's paragraphs, a document each."""
+    text = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
+    documents = [[256, *ByteTokenizer().encode(part)] for part in text.strip().split("\n\n")]
+    return TokenSplit(
+        tokens=np.concatenate(documents).astype(np.uint16),
+        starts=np.cumsum([0, *map(len, documents)]),
+        ids=[str(number) for number in range(len(documents))],
+    )
+
+
+def batch_of(split, step=0):
+    return training_batch(
+        split,
+        seed=CONFIG.seed,
+        stage=0,
+        step=step,
+        seq_len=STAGE.seq_len,
+        batch_size=STAGE.batch_size,
+    )
+
+
+def test_golden_losses(split):
+    model, transform = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size), optimizer(CONFIG)
+    params = model.init(CONFIG.seed)
+    state = TrainState(params, transform.init(params))
+    train_step = make_train_step(model, transform)
+    losses = []
+    for step in range(STAGE.steps):
+        state, metrics = train_step(state, batch_of(split, step), ROTARY)
+        losses.append(float(metrics["sums"].mean()))
+    found = ", ".join(f"{loss:.8f}" for loss in losses)
+    np.testing.assert_allclose(losses, GOLDEN_LOSSES, rtol=1e-5, err_msg=WHEN_TO_UPDATE + found)
+
+
+def test_query_scales_follow_a_documents_own_positions(split):
+    layers, batch = CONFIG.rotary_layers, batch_of(split)
+    scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
+    layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
+    assert batch.segment_ids.max() >= 1  # documents that begin inside a window
+    model = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size)
+    params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
+    scales = functools.partial(layers.query_scale, scaling)
+    frequencies = layers.frequencies(scaling)
+    by_batch = jax.jit(functools.partial(loss_sums, model, query_scales=scales))
+    found = by_batch(params, batch, Rotary.of(frequencies))
+    wanted = jax.jit(functools.partial(loss_sums, model))
+    given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
+    np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
+    # by the place in the window it would be another loss
+    by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
+    other = wanted(params, batch, Rotary(frequencies, by_place))
+    assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
+    # and the step that cuts its batch into parts takes the parts' own positions
+    transform = optimizer(CONFIG)
+    step = make_train_step(model, transform, 4, query_scales=scales)
+    state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
+    in_parts = step(state, batch, Rotary.of(frequencies))[1]["sums"]
+    np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
+
+
+# Gradients and sums, with a model small enough to differentiate by hand
+
+
+class Line:
+    """−ln p is half the squared distance of a target from a line: (a·x + c_token − target)²/2."""
+
+    def nll(self, params, tokens, targets, positions, segment_ids, rotary):
+        x = positions.astype(jnp.float32) / 10
+        line = params["a"] * x + params["c"][tokens]
+        return (line - targets.astype(jnp.float32)) ** 2 / 2
+
+
+PARAMS = {
+    "a": np.float32(3),
+    "c": np.random.default_rng(0).normal(100, 20, 257).astype(np.float32),
+}
+
+
+def line_by_hand(batch):
+    """The nats of every target, and the gradient of their weighted mean, in float64."""
+    x, weights = batch.positions / 10, np.float64(batch.weights)
+    error = np.float64(PARAMS["a"]) * x + PARAMS["c"][batch.tokens] - batch.targets
+    of_c = np.bincount(batch.tokens.ravel(), (error * weights).ravel(), 257)
+    gradient = {"a": np.sum(error * x * weights), "c": of_c}
+    return error**2 / 2, jax.tree.map(lambda g: g / weights.sum(), gradient)
+
+
+@pytest.fixture
+def batch(split):
+    """Micro-batches that differ in how many targets count: a mean of means would be another."""
+    batch = batch_of(split)
+    weights = batch.weights.copy()
+    weights[0] = 0
+    weights[3, 10:] = 0
+    assert len(set(weights.reshape(4, -1).sum(1))) > 2
+    return batch._replace(weights=weights)
+
+
+def gradient_of_step(batch, grad_accumulation=1):
+    """With plain gradient descent at rate 1 it is what a step takes off."""
+    descent = optax.sgd(1.0)
+    step = make_train_step(Line(), descent, grad_accumulation)
+    after, metrics = step(TrainState(PARAMS, descent.init(PARAMS)), batch, ROTARY)
+    return jax.tree.map(np.subtract, PARAMS, jax.device_get(after.params)), metrics
+
+
+@pytest.mark.parametrize("grad_accumulation", [1, 4, 8])
+def test_step_is_by_the_mean_over_counted_targets(batch, grad_accumulation):
+    gradient, metrics = gradient_of_step(batch, grad_accumulation)
+    nll, wanted = line_by_hand(batch)
+    assert gradient["a"] == pytest.approx(wanted["a"], rel=1e-5)
+    np.testing.assert_allclose(gradient["c"], wanted["c"], atol=2e-5)
+    norm = np.sqrt(wanted["a"] ** 2 + np.sum(wanted["c"] ** 2))
+    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
+    assert metrics["sums"].mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
+    assert metrics["sums"].tokens.sum() == batch.weights.sum()
+
+
+def test_targets_of_weight_0_have_no_influence(batch):
+    others = np.random.default_rng(0).integers(0, 256, batch.targets.shape, dtype=np.int32)
+    changed = batch._replace(targets=np.where(batch.weights == 0, others, batch.targets))
+    assert np.sum(changed.targets != batch.targets) > 50
+    for found, wanted in zip(gradient_of_step(changed), gradient_of_step(batch), strict=True):
+        assert all(jax.tree.leaves(jax.tree.map(np.array_equal, found, wanted)))
+
+
+# Sums by position
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "edges"),
+    [
+        (1, [0]),
+        (16, [0]),
+        (17, [0, 16]),
+        (128, [0, 16, 32, 64]),
+        (129, [0, 16, 32, 64, 128]),
+        (600, [0, 16, 32, 64, 128, 256, 512]),
+    ],
+)
+def test_bucket_edges(seq_len, edges):
+    assert bucket_edges(seq_len) == edges
+
+
+@pytest.mark.parametrize("jumping", [False, True], ids=["in order", "jumping positions"])
+def test_bucket_sums_against_numpy(jumping):
+    rng = np.random.default_rng(0)
+    length = 200
+    positions = np.stack([np.arange(length), np.arange(length) % 70, np.arange(length) // 3])
+    if jumping:  # past the window: with the last bucket
+        positions[:, 100:] += 5000
+    tokens, targets = rng.integers(0, 256, (2, *positions.shape))
+    as_int = (x.astype(np.int32) for x in (tokens, targets, 0 * positions, positions))
+    weights = (rng.random(positions.shape) < 0.8).astype(np.float32)
+    batch = Batch(*as_int, weights)
+    sums = loss_sums(Line(), PARAMS, batch, ROTARY)
+    edges = [0, 16, 32, 64, 128, np.inf]
+    nll, _ = line_by_hand(batch)
+    counted, _ = np.histogram(positions, edges, weights=weights)
+    wanted, _ = np.histogram(positions, edges, weights=weights * nll)
+    np.testing.assert_array_equal(sums.tokens, counted)
+    np.testing.assert_allclose(sums.nll, wanted, rtol=1e-5)
+    assert sums.tokens.sum() == weights.sum()
+    assert sums.mean() == pytest.approx(np.average(nll, weights=weights), rel=1e-5)
