@@ -33,11 +33,10 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()
     keep_compiled_programs()
     # jax takes a second to import: help and config errors answer before it
-    from rich.console import Console
-
+    from rope_jax.console import plain_console
     from rope_jax.sweeps.run import sweep_run
 
-    sweep_run(run, training, config, Console())
+    sweep_run(run, training, config, plain_console())
 
 
 if __name__ == "__main__":

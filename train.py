@@ -27,11 +27,10 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()
     keep_compiled_programs()
     # jax takes a second to import: help and config errors answer before it
-    from rich.console import Console
-
+    from rope_jax.console import plain_console
     from rope_jax.training.run import train
 
-    train(config, Console())
+    train(config, plain_console())
 
 
 if __name__ == "__main__":

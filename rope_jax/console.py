@@ -1,13 +1,22 @@
-"""What a person reads in the terminal before the work starts."""
+"""The terminal: a console that prints names as they are, and the facts before the work starts."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
+
+
+def plain_console(**options: Any) -> Console:
+    """Return a console that prints text as it is: no Rich markup, no emoji codes, no highlighting.
+
+    Names and paths come from the user: `[red]` in one of them is part of the name. Style what the
+    program itself says with `style=` or `rich.text.Text`. options: as `rich.console.Console` takes.
+    """
+    return Console(markup=False, emoji=False, highlight=False, **options)
 
 
 def facts(console: Console, title: str, rows: Mapping[str, str | Sequence[str]]) -> None:
@@ -19,12 +28,6 @@ def facts(console: Console, title: str, rows: Mapping[str, str | Sequence[str]])
     for name, value in rows.items():
         table.add_row("  " + name, value if isinstance(value, str) else "\n".join(value))
     console.print(table, highlight=False)
-
-
-def device_line(dtype: str) -> str:
-    """Which devices compute, and in what dtype."""
-    devices = jax.devices()
-    return f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {dtype}"
 
 
 def scaling_lines(

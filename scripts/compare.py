@@ -31,13 +31,12 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     # matplotlib and scipy take seconds to import: help and config errors answer before it
-    from rich.console import Console
-
     from rope_jax.comparison.comparable import mismatches, refuse
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.files import leave
     from rope_jax.comparison.report import show
     from rope_jax.comparison.sweeps import find, read
+    from rope_jax.console import plain_console
 
     sweeps = [read(folder) for folder in find(list(map(Path, arguments.runs)), config.sweep)]
     found = mismatches(sweeps)
@@ -46,7 +45,7 @@ def main(argv: list[str]) -> None:
     output = Path(config.output)
     if output.exists() and not output.is_dir():
         raise UserError(f"output: {output} is a file; name a folder")
-    console = Console(highlight=False)
+    console = plain_console()
     with console.status("resampling documents"):
         comparison = compare(sweeps, found, config)
     leave(output, comparison)

@@ -51,8 +51,7 @@ def main(argv: list[str]) -> None:
     table = output.with_suffix(".csv")
     check_output(output, table)
     # matplotlib and jax take seconds to import: help and config errors answer before it
-    from rich.console import Console
-
+    from rope_jax.console import plain_console
     from rope_jax.inspection.plots import decay_figure
     from rope_jax.inspection.report import decay_tables
 
@@ -62,7 +61,7 @@ def main(argv: list[str]) -> None:
     dimension = model.layers.geometry.rotary_dim
     title = model.title() if of_scalings else f"d {dimension}, without scaling"
     title += f"; score {'m²·' * of_scalings}Σ 2·cos(Δθ')/√d"
-    console = Console(highlight=False)
+    console = plain_console()
     console.print(title, style="bold")
     decay_tables(console, scores)
     kinds = {curve.name: curve.kind for curve in shown}

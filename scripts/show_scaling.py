@@ -36,12 +36,11 @@ def main(argv: list[str]) -> None:
     check_curves(len(shown))
     check_output(output)
     # matplotlib and jax take seconds to import: help and config errors answer before it
-    from rich.console import Console
-
+    from rope_jax.console import plain_console
     from rope_jax.inspection.plots import scaling_figure
     from rope_jax.inspection.report import scaling_tables
 
-    console = Console(highlight=False)
+    console = plain_console()
     title = f"{model.title()}; a text of {length:,}"
     console.print(title, style="bold")
     scaling_tables(console, shown)

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.training import StageConfig
-from rope_jax.devices.memory import device_bytes
+from rope_jax.devices.hardware import device_bytes
 from rope_jax.errors import UserError
 
 _DATA, _FSDP = "data", "fsdp"

@@ -19,7 +19,7 @@ from rope_jax.runs.files import write_text
 # These say where things are kept, not what a run computes.
 _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
 # What a process leaves that is killed before it has written the config.
-_BEFORE_CONFIG = {".lock", "config.yaml.tmp"}
+_BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
 
 

@@ -14,11 +14,11 @@ from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import device_line, facts, scaling_lines
+from rope_jax.console import facts, plain_console, scaling_lines
 from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.devices import processes
-from rope_jax.devices.memory import device_bytes
+from rope_jax.devices.hardware import device_bytes, device_line
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
@@ -44,7 +44,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         training = training.model_copy(update={"model": model})
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
-            console = Console(quiet=True)
+            console = plain_console(quiet=True)
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))

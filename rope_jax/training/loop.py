@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rope_jax.config.training import Config, StageConfig
-from rope_jax.console import device_line, facts, scaling_lines
+from rope_jax.console import facts, scaling_lines
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.devices import processes
+from rope_jax.devices.hardware import device_line
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.errors import Stopped, UserError

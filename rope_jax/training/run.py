@@ -10,6 +10,7 @@ from rich.console import Console
 from rope_jax.attention import check_backend
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
@@ -38,7 +39,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.refuse_another(config))
     if not processes.is_first():
-        console = Console(quiet=True)
+        console = plain_console(quiet=True)
     with console.status("opening the corpus (read and tokenised the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
     processes.check_same("data", corpus.fingerprint)

@@ -8,12 +8,12 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.journal import FileJournal
@@ -45,7 +45,7 @@ def trained(folder: Path, stages: list[dict], **settings: object) -> tuple[RunDi
         "stages": stages,
     }
     config = Config.model_validate(raw | settings)
-    return train(config, Console(quiet=True)), config
+    return train(config, plain_console(quiet=True)), config
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
 def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
     """The folder of a sweep, and what it said."""
     raw = {"lengths": [8, 16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
-    said = Console(file=io.StringIO(), width=200)
+    said = plain_console(file=io.StringIO(), width=200)
     config = validate(SweepConfig, raw | settings, "test")
     sweep_run(*run, config, said)
     return run[0].evals / config.name, said.file.getvalue()

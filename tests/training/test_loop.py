@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
@@ -60,7 +61,7 @@ def config(folder: Path, **changes: object) -> Config:
 
 
 def quiet() -> Console:
-    return Console(quiet=True)
+    return plain_console(quiet=True)
 
 
 def final_params(run: RunDirectory, config_: Config) -> dict:
@@ -175,7 +176,7 @@ def test_damage_costs_the_steps_since_the_checkpoint_before(
     run = train(config_, quiet())
     shutil.rmtree(run.checkpoints / "9" / "opt_state")
     said = io.StringIO()
-    same_end(whole, (config_, train(config_, Console(file=said, width=300))))
+    same_end(whole, (config_, train(config_, plain_console(file=said, width=300))))
     assert "the checkpoint of step 9 is damaged (" in said.getvalue()
     assert "using step 8" in said.getvalue()
     assert [path.name for path in (run.path / "damaged").iterdir()] == ["9-0"]
@@ -353,7 +354,7 @@ def test_layers_that_differ_train_and_are_swept(tmp_path: Path) -> None:
         rope={"train_length": 8, "scaling": scaling, "layer_pattern": pattern},
         stages=[{"steps": 4, "seq_len": 16, "batch_size": 4}],
     )
-    said = Console(file=io.StringIO(), width=300)
+    said = plain_console(file=io.StringIO(), width=300)
     run = train(config_, said)
     text = said.file.getvalue()
     assert "layer 0: none, base 100" in text
