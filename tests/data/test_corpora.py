@@ -263,7 +263,7 @@ QUIET = """
 import sys
 from pathlib import Path
 from rope_jax.data.corpora import load_documents
-from rope_jax.config.training import TextData
+from rope_jax.config.data import TextData
 from datasets import are_progress_bars_disabled
 load_documents(TextData(files=[sys.argv[1]]), Path(sys.argv[2]))
 assert not are_progress_bars_disabled()
