@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax import cli
-from rope_jax.config.keys import fields
+from rope_jax.config.keys import list_keys
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -55,7 +55,7 @@ def test_help_lists_every_key(command, script, schema):
     assert out.startswith(f"usage: {script} ")
     table = out.partition("\nkey ")[2].splitlines()
     lines = {line.split()[0]: line for line in table if line[:1].strip()}
-    for key, kind, default, about in fields(schema):
+    for key, kind, default, about in list_keys(schema):
         for cell in (kind, default, about):  # the first word: a long cell goes on below
             assert cell[:10].split(" ")[0] in lines[key]
     assert "\\" not in out
@@ -94,8 +94,8 @@ def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
         ),
         (
             'train.py configs/demo.yaml name="two\\nlines"',
-            "train.py: configs/demo.yaml: name: should be of letters, digits and ._=+-, "
-            "a letter or digit first, not 'two\\nlines'",
+            "train.py: configs/demo.yaml: name: should consist of letters, digits and ._=+-, "
+            "starting with a letter or digit, not 'two\\nlines'",
         ),
         (
             "eval_ppl.py nowhere/run tolerance=1",
