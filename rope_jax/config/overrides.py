@@ -65,10 +65,9 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     """
     if isinstance(node, list):
         if name not in map(str, range(len(node))):
-            count = len(node)
-            there = f"its elements are 0 to {count - 1}" if count > 1 else "its only element is 0"
-            there = there if node else "it is empty"
-            raise UserError(f"{key}: {above} has no element {name}; {there}")
+            one, several = "it has one, number 0", f"they are numbered 0 to {len(node) - 1}"
+            valid = "it is empty" if not node else one if len(node) == 1 else several
+            raise UserError(f"{key}: {above} has no element {name}; {valid}")
         return int(name)
     if not isinstance(node, dict):
         raise UserError(f"{key}: {above} is {show_value(node)}, which has no keys")

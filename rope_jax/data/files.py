@@ -156,7 +156,7 @@ def require_column(column: str, columns: list[str], where: str) -> None:
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
+        kind = "null" if value is None else f"of type {type(value).__name__}"
         raise UserError(
             f"data.column: {column!r} of {where} is {kind}, not text; name a column of text"
         )

@@ -35,9 +35,10 @@ def assign(
     if validation_fraction and not validation.any() and not test.all():
         validation = keys == keys[~test].min()
     if (test | validation).all():
+        distinct = len(np.unique(keys))
         raise UserError(
-            f"data: too few documents to split ({len(np.unique(keys))} distinct), none are left to "
-            "train on; give more, give files for each split, or set data.validation_fraction and "
+            f"data: too few documents ({distinct} distinct): none are left to train on; "
+            "give more, give files for each split, or set data.validation_fraction and "
             "data.test_fraction to 0"
         )
     return np.where(test, 2, np.where(validation, 1, 0))

@@ -215,7 +215,7 @@ LINE = '{"text": "fine"}\n'
             LINE + '{"text": null}',
             "data.column: 'text' of {}:2 is null, not text",
         ),
-        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is int, not text"),
+        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (
             JsonLinesData,
             '{"text": "\\ud800"}',
@@ -239,7 +239,7 @@ def test_bad_parquet_columns(tmp_path):
     data = ParquetData(files=[path], column="b")
     assert_message(data, tmp_path, f"data.column: 'b' of {path}:1 is null, not text")
     data = ParquetData(files=[path], column="n")
-    assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 is int, not text")
+    assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 is of type int, not text")
 
 
 def test_bad_patterns(tmp_path, monkeypatch):
@@ -262,7 +262,7 @@ def test_bad_patterns(tmp_path, monkeypatch):
     twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
     assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")
     one = TextData(files=[str(tmp_path / "d01.txt")])
-    assert_message(one, tmp_path, "data: too few documents to split (1 distinct), none are left")
+    assert_message(one, tmp_path, "data: too few documents (1 distinct): none are left to train on")
 
 
 def test_a_pipe_or_a_device_is_refused_unopened(tmp_path):
