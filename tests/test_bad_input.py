@@ -47,7 +47,7 @@ def name_of(case) -> str:
 
 
 def everything_in(folder):
-    """Return all paths in a folder, except complete corpora in a cache, which the next run reads."""
+    """Return all paths in a folder, except corpora cached completely, which the next run reads."""
     corpora = {path.parent for path in folder.rglob("manifest.json")}
     kept = [*corpora, *(path.parent for path in corpora)]
     return {p for p in folder.rglob("*") if p not in kept and p.parent not in corpora}
