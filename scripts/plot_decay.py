@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from rope_jax import cli
-from rope_jax.config.inspection import LONGEST, DecayAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    MAX_DISTANCES,
+    DecayConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
 from rope_jax.errors import UserError
 from rope_jax.inspection.curves import Model, check_curves, curves
@@ -27,14 +33,14 @@ def main(argv: list[str]) -> None:
         "plot_decay.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw scores over distance, by base or by scaling, of a geometry or of a training config's "
         "layers. Keys; length, scalings and output go with a training config too, beside its own:",
-        DecayAsked,
+        DecayConfig,
     )
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys or a training")
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(DecayAsked, path, arguments.overrides)
+    asked, training = load_inspection(DecayConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
     model, output = Model.of(asked, training), Path(asked.output)
     of_scalings = training is not None or bool(asked.scalings)
@@ -46,10 +52,10 @@ def main(argv: list[str]) -> None:
         for base in bases
     }
     check_curves(len(shown) + len(unscaled))
-    if length > LONGEST:
-        raise UserError(f"length: {length:,} distances are more than {LONGEST:,}; give fewer")
+    if length > MAX_DISTANCES:
+        raise UserError(f"length: {length:,} distances are more than {MAX_DISTANCES:,}; give fewer")
     table = output.with_suffix(".csv")
-    check_output(output, table)
+    check_writable(output, table)
     # matplotlib and jax take seconds to import: help and config errors answer before it
     from rope_jax.console import plain_console
     from rope_jax.inspection.plots import decay_figure

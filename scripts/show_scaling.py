@@ -11,7 +11,12 @@ Tables by pair in the terminal, and a figure.
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config.inspection import ScalingAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    ScalingConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
 from rope_jax.inspection.curves import Model, check_curves, curves
 
@@ -21,20 +26,20 @@ def main(argv: list[str]) -> None:
         "show_scaling.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Show scalings pair by pair, of a geometry or of a training config's layers. "
         "Keys; length, scalings and output go with a training config too, beside its own:",
-        ScalingAsked,
+        ScalingConfig,
     )
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys or a training")
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(ScalingAsked, path, arguments.overrides)
+    asked, training = load_inspection(ScalingConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
     model, output = Model.of(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     shown = curves(model, asked, length)
     check_curves(len(shown))
-    check_output(output)
+    check_writable(output)
     # matplotlib and jax take seconds to import: help and config errors answer before it
     from rope_jax.console import plain_console
     from rope_jax.inspection.plots import scaling_figure

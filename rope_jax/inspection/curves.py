@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rope_jax.config.inspection import Asked
+from rope_jax.config.inspection import InspectionConfig
 from rope_jax.config.sweep import ENTRIES
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -46,7 +46,7 @@ class Model:
     sliding: tuple[int | None, ...] = (None,)
 
     @classmethod
-    def of(cls, asked: Asked, training: Config | None) -> "Model":
+    def of(cls, asked: InspectionConfig, training: Config | None) -> "Model":
         """What `read` found."""
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
@@ -85,7 +85,7 @@ class Curve:
     pairs: Pairs
 
 
-def curves(model: Model, asked: Asked, length: int) -> list[Curve]:
+def curves(model: Model, asked: InspectionConfig, length: int) -> list[Curve]:
     """Of every scaling asked for, or of the model's stages; one for each kind of layer.
 
     length: n. Layers with a scaling of their own are shown once: it holds whatever the others have.
@@ -115,7 +115,7 @@ def check_curves(count: int) -> None:
         )
 
 
-def _wanted(model: Model, asked: Asked, length: int) -> list[tuple[str, str, Scaling]]:
+def _wanted(model: Model, asked: InspectionConfig, length: int) -> list[tuple[str, str, Scaling]]:
     """Name, kind and scaling."""
     if model.name and "scalings" not in asked.model_fields_set:
         earlier = {
