@@ -1,7 +1,5 @@
 """What can be configured of devices and processes."""
 
-from typing import Self
-
 from pydantic import Field, model_validator
 
 from rope_jax.config.types import Frozen, NonNegativeInt, PositiveInt
@@ -37,7 +35,7 @@ class DistributedConfig(Frozen):
     timeout: PositiveInt = Field(300, description="seconds to wait for all processes to connect")
 
     @model_validator(mode="after")
-    def _all_or_none(self) -> Self:
+    def _all_or_none(self) -> "DistributedConfig":
         given = [self.coordinator, self.num_processes, self.process_id]
         if any(v is None for v in given) and any(v is not None for v in given):
             raise ValueError("give all of coordinator, num_processes and process_id, or none")

@@ -6,7 +6,7 @@ For scripts/show_scaling.py and scripts/plot_decay.py. Imports no jax.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -56,12 +56,12 @@ class InspectionConfig(Frozen):
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
     @model_validator(mode="after")
-    def _geometry_exists(self) -> Self:
+    def _geometry_exists(self) -> "InspectionConfig":
         RotaryGeometry(self.rotary_dim, self.base, self.train_length)
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _names_are_unique(self) -> "InspectionConfig":
         labels = [entry.label for entry in self.scalings]
         repeated = {label for label in labels if labels.count(label) > 1}
         if repeated:
@@ -103,7 +103,7 @@ class DecayConfig(InspectionConfig):
     )
 
     @model_validator(mode="after")
-    def _bases_are_unique(self) -> Self:
+    def _bases_are_unique(self) -> "DecayConfig":
         bases = self.bases or ()
         if len(set(bases)) < len(bases):
             raise ValueError(f"bases: {', '.join(map(str, bases))} has a base twice")

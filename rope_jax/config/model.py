@@ -1,6 +1,6 @@
 """What can be configured of the decoder and of its rotary embedding. Imports no jax."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,7 +50,7 @@ class ModelConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def _shapes_fit(self) -> "ModelConfig":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
