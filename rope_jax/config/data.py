@@ -41,7 +41,7 @@ class _FileData(_Data):
     """What every source of local files has."""
 
     files: Files = Field(
-        description="paths or globs; or train, validation and test, each with its own list"
+        description="paths or globs; or a mapping of train, validation and test to their own lists"
     )
 
 

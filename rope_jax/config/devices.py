@@ -10,11 +10,11 @@ class MeshConfig(Frozen):
 
     data: PositiveInt | None = Field(
         None,
-        description="copies of the parameters, which the batch is split over; "
+        description="number of copies of the parameters; the batch is split over them; "
         "null: as many as the devices allow",
     )
     fsdp: PositiveInt = Field(
-        1, description="devices that each copy of the parameters is split over"
+        1, description="number of devices that each copy of the parameters is split over"
     )
 
 

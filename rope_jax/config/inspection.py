@@ -43,7 +43,7 @@ class InspectionConfig(Frozen):
         64,
         description="d, even; a training config sets d, b and L itself",
     )
-    base: Base = Field(10000.0, description="b")
+    base: Base = Field(10000.0, description="b, the base of the frequencies")
     train_length: Length = Field(4096, description="L, tokens in a training window")
     length: Length | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
@@ -95,7 +95,7 @@ class DecayConfig(InspectionConfig):
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
         None,
-        description="one unscaled curve each; null: 1 to 50000, or none where scalings are given",
+        description="one unscaled curve each; null: seven from 1 to 50000, or none if scalings are given",
     )
     output: FigurePath = Field(
         "decay.png",

@@ -108,9 +108,7 @@ class RopeConfig(Frozen):
     layout: Layout = Field(
         "half", description="which dimensions form a pair; Hugging Face's Llama: half"
     )
-    scaling: AnyScaling = Field(
-        NoScaling(), description="scaling until a stage sets another; by its type:"
-    )
+    scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="what layers have of their own; layer i takes element i mod the list's length",

@@ -44,7 +44,7 @@ def row_of(key, rows):
     """Return the row of a key: its own, or the one where its union is listed first."""
     for place in (key[:end] for end, letter in enumerate(key) if letter == "."):
         about = rows.get(f"{place}.type", ("", "", ""))[2]
-        if elsewhere := re.search(r"; keys as of ([\w.]+)", about):
+        if elsewhere := re.search(r"; same keys as ([\w.]+)", about):
             if key == f"{place}.type":
                 break
             return row_of(elsewhere[1] + key.removeprefix(place), rows)
@@ -77,11 +77,11 @@ def test_a_repeated_union_refers_to_its_first_place(schema):
     rows = {key: row for key, *row in list_keys(schema)}
     seen = 0
     for key, (kind, _, about) in rows.items():
-        if elsewhere := re.search(r"; keys as of ([\w.]+)", about):
+        if elsewhere := re.search(r"; same keys as ([\w.]+)", about):
             section = key.removesuffix("type")
             assert [other for other in rows if other.startswith(section)] == [key]
             first = rows[f"{elsewhere[1]}.type"]
-            assert "; keys as of" not in first[2]
+            assert "; same keys as" not in first[2]
             assert set(kind.split("|")) <= set(first[0].split("|"))
             seen += 1
     assert seen == {Config: 3, SweepConfig: 1}[schema]
@@ -105,8 +105,8 @@ def test_a_union_refers_only_to_a_place_that_lists_all_its_types():
     }
     schema = create_model("Schema", **{key: (value, ...) for key, value in fields_of.items()})
     rows = {key: about for key, _, _, about in list_keys(schema)}
-    assert rows["again.type"].endswith("; keys as of first.part")
-    assert rows["fewer.type"].endswith("; keys as of first")
+    assert rows["again.type"].endswith("; same keys as first.part")
+    assert rows["fewer.type"].endswith("; same keys as first")
     assert {key for key in rows if not key.endswith("type")} == {
         "first.part.key_a",
         "first.part.key_b",
@@ -160,7 +160,7 @@ def test_type_default_and_owners_are_shown():
     assert rows["stages.N.scaling.type"] == [
         "|".join(STRATEGIES),
         "null",
-        "scaling from this stage on; null: as before; keys as of rope.scaling",
+        "scaling from this stage on; null: as before; same keys as rope.scaling",
     ]
     assert rows["stages.N.steps"][:2] == ["int", "required"]
     rows = {key: row for key, *row in list_keys(SweepConfig)}
