@@ -95,7 +95,8 @@ class DecayConfig(InspectionConfig):
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
         None,
-        description="one unscaled curve each; null: seven from 1 to 50000, or none if scalings are given",
+        description="one unscaled curve each; null: seven from 1 to 50000, "
+        "or none if scalings are given",
     )
     output: FigurePath = Field(
         "decay.png",
