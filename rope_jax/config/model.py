@@ -1,6 +1,6 @@
 """What can be configured of the decoder and of its rotary embedding. Imports no jax."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -50,7 +50,7 @@ class ModelConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def _shapes_fit(self) -> "ModelConfig":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -108,9 +108,7 @@ class RopeConfig(Frozen):
     layout: Layout = Field(
         "half", description="which dimensions form a pair; Hugging Face's Llama: half"
     )
-    scaling: AnyScaling = Field(
-        NoScaling(), description="scaling until a stage sets another; by its type:"
-    )
+    scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="what layers have of their own; layer i takes element i mod the list's length",
