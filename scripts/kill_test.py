@@ -127,7 +127,7 @@ def same_run(one: Path, other: Path) -> list[str]:
         model = LanguageModel(config.model, ByteTokenizer.vocab_size)
         like = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
         checkpoints = Checkpoints(path / "checkpoints")
-        found = checkpoints.restore_newest(Placement(MeshConfig()).of_state(like), tell=sys.exit)
+        found = checkpoints.restore_newest(Placement(MeshConfig()).shard_state(like), warn=sys.exit)
         checkpoints.close()
         return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
 

@@ -70,7 +70,7 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
 
     model = LanguageModel(config_.model, 257)
     step, params = newest_params(
-        run.checkpoints, jax.eval_shape(lambda: model.init(0)), tell=pytest.fail
+        run.checkpoints, jax.eval_shape(lambda: model.init(0)), warn=pytest.fail
     )
     assert step == 9
     return params

@@ -81,7 +81,7 @@ def test_golden_losses(split):
     losses = []
     for step in range(STAGE.steps):
         state, metrics = train_step(state, batch_of(split, step), ROTARY)
-        losses.append(float(metrics["sums"].mean()))
+        losses.append(float(metrics.sums.mean()))
     found = ", ".join(f"{loss:.8f}" for loss in losses)
     np.testing.assert_allclose(losses, GOLDEN_LOSSES, rtol=1e-5, err_msg=WHEN_TO_UPDATE + found)
 
@@ -165,9 +165,9 @@ def test_step_is_by_the_mean_over_counted_targets(batch, grad_accumulation):
     assert gradient["a"] == pytest.approx(wanted["a"], rel=1e-5)
     np.testing.assert_allclose(gradient["c"], wanted["c"], atol=2e-5)
     norm = np.sqrt(wanted["a"] ** 2 + np.sum(wanted["c"] ** 2))
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    assert metrics["sums"].mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
-    assert metrics["sums"].tokens.sum() == batch.weights.sum()
+    assert metrics.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert metrics.sums.mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
+    assert metrics.sums.tokens.sum() == batch.weights.sum()
 
 
 def test_targets_of_weight_0_have_no_influence(batch):
