@@ -47,8 +47,8 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
             )
         windows = stage.batch_size // stage.grad_accumulation
         raise UserError(
-            f"stages[{number}]: {windows:,} windows of {stage.seq_len:,} tokens at a time take at "
-            f"least {_gib(need.bytes())} GiB per device, and there are {_gib(available)}; "
+            f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time take at least "
+            f"{_gib(need.bytes())} GiB per device, and there are {_gib(available)}; "
             f"{need.advice(number, available)}"
         )
     layers = config.model.num_hidden_layers
