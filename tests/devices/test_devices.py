@@ -3,7 +3,6 @@
 Eight devices are the CPU divided into eight (by an XLA flag); two processes run on this host.
 """
 
-import contextlib
 import csv
 import json
 import os
@@ -12,20 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from rope_jax.config.devices import DistributedConfig, MeshConfig
-from rope_jax.config.training import StageConfig
-from rope_jax.devices import rendezvous
-from rope_jax.devices.hardware import device_bytes
-from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -195,126 +184,3 @@ def test_a_killed_process_ends_the_others(folder: Path) -> None:
     both[1].kill()
     ended(both[1], -9)
     assert "process 1 of 2 has stopped" in ended(both[0], 2)[1]
-
-
-def test_a_process_that_leaves_properly_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed: list[str] = []
-    monkeypatch.setattr(rendezvous, "exit_after", lambda _, reason: missed.append(reason()))
-    for bad in (None, UserError("no texts")):
-        with socket.create_server(("localhost", 0)) as server:
-            other = socket.create_connection(server.getsockname())
-            mine = server.accept()[0]
-        with rendezvous.Peers(3, {2: mine}):
-            with contextlib.suppress(UserError), rendezvous.Peers(3, {0: other}):
-                if bad:
-                    raise bad
-            time.sleep(0.3)
-            assert len(missed) == bool(bad)
-    assert missed[0].startswith("process 2 of 3 has stopped")
-
-
-@pytest.mark.parametrize("process_id", [0, 1])
-def test_a_process_that_waits_in_vain_reports_who_is_missing(process_id: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    config = DistributedConfig(
-        coordinator=f"localhost:{port}", num_processes=3, process_id=process_id, timeout=1
-    )
-    missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
-    with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
-        rendezvous.meet(config)
-
-
-def gathered(
-    count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
-) -> list[str]:
-    """The outcome of each process that meets at one address, after visitors have connected."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-
-    def one(number: int) -> str:
-        config = DistributedConfig(
-            coordinator=f"{host}:{port}", num_processes=count, process_id=number, timeout=8
-        )
-        try:
-            with rendezvous.meet(config):
-                return "met"
-        except UserError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(count) as pool:
-        first = pool.submit(one, 0)
-        for visit in visitors:
-            visit(port)
-        others = [pool.submit(one, number) for number in ids]
-        return [process.result() for process in (first, *others)]
-
-
-def visit(port: int, message: bytes) -> socket.socket:
-    while True:
-        try:
-            connection = socket.create_connection(("localhost", port), timeout=5)
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-            continue
-        connection.sendall(message)
-        return connection
-
-
-@pytest.mark.parametrize("host", ["localhost", "[::1]"])
-def test_strangers_and_processes_started_again_do_not_disturb_the_meeting(host: str) -> None:
-    words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
-    gone = [lambda port, word=word: visit(port, word).close() for word in words]
-    assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
-
-
-def test_a_process_id_given_twice_is_refused_by_all() -> None:
-    said = gathered(3, [], 1, 1)
-    assert len(set(said)) == 1
-    assert said[0].startswith("distributed.process_id: 1 came twice")
-
-
-def test_an_address_that_does_not_exist_is_refused() -> None:
-    config = DistributedConfig(
-        coordinator="no.such.host.invalid:1234", num_processes=2, process_id=1, timeout=1
-    )
-    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        rendezvous.meet(config)
-
-
-def test_a_mesh_uses_all_devices() -> None:
-    with pytest.raises(UserError, match=r"mesh: data 1 × fsdp 3 is 3 devices, and there are 1"):
-        Placement(MeshConfig(fsdp=3))
-
-
-def test_windows_that_devices_cannot_divide_evenly_are_refused() -> None:
-    three = StageConfig(steps=1, seq_len=8, batch_size=3)
-    placement = Placement(MeshConfig())
-    placement.check_stages((three,))
-    placement.mesh = SimpleNamespace(size=2)  # type: ignore[assignment]
-    with pytest.raises(UserError, match=r"stages\[0\].batch_size: 3 windows at a time cannot be"):
-        placement.check_stages((three,))
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, 2**40),
-        ({"v2": f"{2**30}\n"}, 2**30),
-        ({"v2": "max\n"}, 2**40),
-        ({"v1": f"{2**31}"}, 2**31),
-        ({"v1": f"{2**63 - 4096}"}, 2**40),  # version 1 without a limit
-    ],
-)
-def test_the_memory_of_a_cpu_is_at_most_that_of_its_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], expected: int
-) -> None:
-    for name, text in files.items():
-        (tmp_path / name).write_text(text)
-    limits = (tmp_path / "v2", tmp_path / "v1")
-    monkeypatch.setattr("rope_jax.devices.hardware._CGROUP_LIMITS", limits)
-    sizes = {"SC_PHYS_PAGES": 2**28, "SC_PAGE_SIZE": 2**12}
-    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
-    assert device_bytes() == expected

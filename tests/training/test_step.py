@@ -100,15 +100,15 @@ def test_query_scales_follow_a_documents_own_positions(split):
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
     np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
-    # by the place in the window it would be another loss
+    # Scaled by the place in the window the loss would be another.
     by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
     other = wanted(params, batch, Rotary(frequencies, by_place))
     assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
-    # and the step that cuts its batch into parts takes the parts' own positions
+    # A step with gradient accumulation uses the positions of each micro-batch.
     transform = optimizer(CONFIG)
     step = make_train_step(model, transform, 4, query_scales=scales)
     state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
-    in_parts = step(state, batch, Rotary.of(frequencies))[1]["sums"]
+    in_parts = step(state, batch, Rotary.of(frequencies))[1].sums
     np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
 
 
