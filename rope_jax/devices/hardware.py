@@ -17,8 +17,8 @@ def device_bytes() -> float:
     """Memory of one device in bytes; for a CPU that of the host, which its devices share."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return _host_bytes()
-    return (device.memory_stats() or {}).get("bytes_limit", math.inf)
+        return float(_host_bytes())
+    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
 
 
 def device_line(dtype: str) -> str:

@@ -54,7 +54,7 @@ def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int)
     if model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     logits = min(scored * vocab_size, max(MOST_LOGITS, vocab_size))
-    return _FLOAT * (tokens + max(scores, logits))
+    return float(_FLOAT * (tokens + max(scores, logits)))
 
 
 @dataclass(frozen=True)

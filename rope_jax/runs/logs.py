@@ -159,7 +159,7 @@ def _complete_lines(path: Path) -> list[str]:
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def _step(line: str) -> float:
+def _step(line: str) -> float | int:
     """Return the step of a line; infinity if it holds none."""
     try:
         return int(json.loads(line)["step"])

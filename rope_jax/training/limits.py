@@ -107,5 +107,5 @@ class _Need:
         return replace(self, model=self.model.model_copy(update=fields))
 
 
-def _gib(size: float) -> str:
+def _gib(size: float | int) -> str:
     return f"{size / 2**30:,.1f}"

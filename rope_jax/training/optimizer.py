@@ -1,8 +1,9 @@
 """The optimizer: AdamW with clipping, weight decay on matrices only, one schedule over stages."""
 
+from typing import Any
+
 import jax
 import optax
-from jaxtyping import Array
 
 from rope_jax.config.training import Config, OptimConfig
 
@@ -46,7 +47,7 @@ def decayed(params: optax.Params) -> optax.Params:
     By name: with stacked layers a norm's scale is two-dimensional, so its rank says nothing.
     """
 
-    def is_matrix(path: tuple, _: Array) -> bool:
+    def is_matrix(path: tuple, _: Any) -> bool:
         return path[-1].key == "kernel"
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -60,7 +59,7 @@ class TrainingProgress:
         self._task = self._bar.add_task("", total=total, completed=done, now="compiling")
         self._training, self._validation = "", ""
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TrainingProgress":
         self._bar.start()
         return self
 
