@@ -63,6 +63,8 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
+    # the catalogue's messages name it
+    monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda: 16 * 2**30)
     for command in (train, eval_ppl):  # a folder in the user's cache, whatever the input
         monkeypatch.setattr(command, "keep_compiled_programs", lambda: None)
     return folder
