@@ -56,10 +56,13 @@ def compiled_quickly(has_older_emitters: bool) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
 
 
-@pytest.fixture(scope="session")
-def compiling_quickly(has_older_emitters: bool) -> dict[str, str]:
-    """The same for the commands: environment variables of the processes that a test starts."""
-    flags = [os.environ.get("XLA_FLAGS", "")]
-    if has_older_emitters:
-        flags.append(f"--{OLDER_EMITTERS}=false")
-    return {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": " ".join(flags)}
+@pytest.fixture(scope="module")
+def commands_compile_quickly(has_older_emitters: bool) -> Iterator[None]:
+    """The same for the commands that a module starts, through their environment.
+
+    This process read XLA_FLAGS when it compiled its first program, so they change nothing here.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        patch.setenv("XLA_FLAGS", f"--{OLDER_EMITTERS}=false" if has_older_emitters else "")
+        yield

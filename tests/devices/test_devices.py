@@ -37,8 +37,8 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts, and in `one` a run trained and swept on one device."""
+def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: None) -> Path:
+    """Texts, and in `one` a run trained on one device."""
     made = tmp_path_factory.mktemp("devices")
     (made / "run.yaml").write_text(CONFIG)
     (made / "texts").mkdir()
@@ -47,15 +47,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (made / "texts" / f"{index}.txt").write_text(text)
     ended(start(made, "train.py", "run.yaml", "runs_dir=one"))
-    ended(start(made, "eval_ppl.py", "one/tiny", *SWEEP))
     return made
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path) -> Path:
+    """The run `one`, swept on one device."""
+    ended(start(folder, "eval_ppl.py", "one/tiny", *SWEEP))
+    return folder / "one/tiny"
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> list[tuple[str, str]]:
+    """In `two` a run trained by two processes; the output of each."""
+    return two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
 
 
 def start(folder: Path, script: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": (
+            f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        ),
     }
     return subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments],
@@ -127,7 +140,31 @@ def test_eight_devices_train_as_one(folder: Path) -> None:
     same_losses(folder / "one/tiny", folder / "eight/tiny")
 
 
-def test_a_run_continues_on_another_number_of_devices(folder: Path) -> None:
+def test_two_processes_train_as_one(folder: Path, two: list[tuple[str, str]]) -> None:
+    (first, _), (second, _) = two
+    assert "2 × cpu" in first
+    assert "training" not in second  # only the first prints
+    same_losses(folder / "one/tiny", folder / "two/tiny")
+
+
+@pytest.mark.slow
+def test_two_processes_resume_and_sweep_as_one(
+    folder: Path, two: list[tuple[str, str]], swept: Path
+) -> None:
+    shutil.copytree(folder / "two", folder / "two_resumed")
+    run = folder / "two_resumed/tiny"
+    forget(run, 8, 6)
+    (output, _), _ = two_processes(
+        folder, "train.py", "run.yaml", "runs_dir=two_resumed", "mesh.fsdp=2"
+    )
+    assert "after step 3 of 8" in output
+    same_losses(folder / "one/tiny", run)
+    two_processes(folder, "eval_ppl.py", "two_resumed/tiny", *SWEEP)
+    same_results(swept, run)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_another_number_of_devices(folder: Path, swept: Path) -> None:
     one, eight = folder / "back/tiny", folder / "to_one/tiny"
     shutil.copytree(folder / "one/tiny", one)
     forget(one, 8, 6)
@@ -141,22 +178,7 @@ def test_a_run_continues_on_another_number_of_devices(folder: Path) -> None:
     same_losses(folder / "one/tiny", eight)
     # A sweep on eight devices of parameters that are on one.
     ended(start(folder, "eval_ppl.py", "to_one/tiny", *SWEEP, devices=8))
-    same_results(folder / "one/tiny", eight)
-
-
-def test_two_processes_train_save_resume_and_sweep_as_one(folder: Path) -> None:
-    (first, _), (second, _) = two_processes(
-        folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2"
-    )
-    assert "2 × cpu" in first
-    assert "training" not in second  # only the first prints
-    same_losses(folder / "one/tiny", folder / "two/tiny")
-    forget(folder / "two/tiny", 8, 6)
-    (first, _), _ = two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
-    assert "after step 3 of 8" in first
-    same_losses(folder / "one/tiny", folder / "two/tiny")
-    two_processes(folder, "eval_ppl.py", "two/tiny", *SWEEP)
-    same_results(folder / "one/tiny", folder / "two/tiny")
+    same_results(swept, eight)
 
 
 def test_an_error_of_the_first_process_is_reported_by_all(folder: Path) -> None:
@@ -174,6 +196,7 @@ def test_an_error_of_one_process_ends_the_others(folder: Path, tmp_path: Path) -
     assert not (folder / "lone").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others(folder: Path) -> None:
     steps = "stages.0.steps=100000"
     both = started(folder, folder, "train.py", "run.yaml", "runs_dir=killed", steps)
