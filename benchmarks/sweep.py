@@ -69,8 +69,8 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     split = open_corpus(config.data, tokenizer).test
     texts = [split.document(i)[1:] for i in range(len(split))]
     model = language_model(config, tokenizer.vocab_size)
-    like = Placement(config.mesh).of_state(jax.eval_shape(lambda: model.init(0)))
-    _, params = newest_params(run.checkpoints, like, tell=print)
+    like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
+    _, params = newest_params(run.checkpoints, like, warn=print)
     settings: dict[str, Any] = {
         "max_documents": documents,
         "max_blocks": 1,

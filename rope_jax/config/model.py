@@ -11,6 +11,8 @@ from rope_jax.rope.strategies import NoScaling
 
 AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
 
+_WIDEST_HEAD = 2**16  # one frequency per pair is computed while the config is checked
+
 
 class ModelConfig(Frozen):
     """The decoder, with the names of Hugging Face's Llama."""
@@ -55,6 +57,11 @@ class ModelConfig(Frozen):
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
+            )
+        if self.heads_width > _WIDEST_HEAD:
+            raise ValueError(
+                f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; lower hidden_size or raise "
+                "num_attention_heads"
             )
         if self.heads_width % 2:
             raise ValueError(

@@ -31,7 +31,12 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.files import leave
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.terminal import SweepProgress, tables
-from rope_jax.training.checkpoints import newest_params, params_at, saved_steps
+from rope_jax.training.checkpoints import (
+    DamagedCheckpoint,
+    newest_params,
+    params_at,
+    saved_steps,
+)
 
 # (step, parameters), the earliest first
 Checkpoint = tuple[int, Any]
@@ -47,7 +52,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
             console = plain_console(quiet=True)
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
-        processes.on_first(lambda: stack.enter_context(run.only_sweep(config.name)))
+        processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
         _sweep(run, training, config, console)
 
 
@@ -70,7 +75,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
     if any(len(text) >= longest for text in texts):  # else `sweep` says that none is
         _check_memory(training, config, row_bytes, longest)
 
-    @placement.over_rows
+    @placement.split_rows
     def nll_of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
         positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
         return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
@@ -142,10 +147,10 @@ def _checkpoints(
     console: Console,
 ) -> tuple[list[int], Iterator[Checkpoint]]:
     """The steps to sweep, rising, and their checkpoints, each read when its turn has come."""
-    like = placement.of_state(jax.eval_shape(lambda: model.init(0)))
+    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     say = functools.partial(console.print, style="yellow", highlight=False)
     if config.steps is None:
-        newest = newest_params(run.checkpoints, like, tell=say)
+        newest = newest_params(run.checkpoints, like, warn=say)
         return [newest[0]], iter([newest])
 
     here = " ".join(map(str, saved_steps(run.checkpoints)))
@@ -168,7 +173,7 @@ def _all_of(
     for step in saved:
         try:
             params = params_at(directory, step, like)
-        except UserError as error:
+        except DamagedCheckpoint as error:
             if step == saved[-1] and not found:
                 raise
             say(f"{error}; left out")
