@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rope_jax.config.training import Config, StageConfig
-from rope_jax.console import facts, scaling_lines
+from rope_jax.console import describe_scaling, print_overview
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizer import ByteTokenizer
@@ -299,11 +299,11 @@ class Trainer:
             stage, scaling = span.stage, config.stage_scaling(span.number)
             rows[f"stage {span.number}"] = [
                 f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
-                *scaling_lines(config.rotary_layers, scaling, stage.seq_len),
+                *describe_scaling(config.rotary_layers, scaling, stage.seq_len),
             ]
         if done:
             rows["resumes"] = f"after step {done} of {self.spans[-1].end}"
-        facts(self.console, f"training {config.name}", rows)
+        print_overview(self.console, f"training {config.name}", rows)
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:
