@@ -225,15 +225,23 @@ def set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) 
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
     low, high = limits
     axis.set_ylim(low, high)
-    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    # one tick per decade where there are several, else enough ticks to read a value off
-    steps = np.array([1, 1.5, 2, 3, 4, 5, 7]) if decades.size < 4 else np.array([1])
-    ticks = np.multiply.outer(decades[:: -(-decades.size // _MOST_DECADES)], steps).ravel()
-    axis.set_yticks(ticks[(ticks >= low) & (ticks <= high)])
+    axis.set_yticks(_perplexity_ticks(low, high))
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.grid(True, which="major", color="0.92")
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _perplexity_ticks(low: float, high: float) -> NDArray[np.float64]:
+    """Return one tick per decade where there are several, else enough ticks to read a value off."""
+    decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+    if decades.size < 4:
+        ticks = np.multiply.outer(decades, [1, 1.5, 2, 3, 4, 5, 7]).ravel()
+    else:
+        ticks = decades[:: -(-decades.size // _MOST_DECADES)]
+    if np.count_nonzero((ticks >= low) & (ticks <= high)) < 3:
+        ticks = np.asarray(MaxNLocator(5).tick_values(low, high))
+    return ticks[(ticks >= low) & (ticks <= high)]
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:

@@ -4,8 +4,8 @@
     python scripts/compare.py runs/demo-s* sweep=demo              # one sweep of several seeds
     python scripts/compare.py runs/demo/evals/demo runs/wide/evals/demo output=figures/wide
 
-Runs that differ in nothing but their seed are pooled into one curve, whose interval is over documents
-and seeds. Writes comparison.png, .html, .md and .csv to the folder `output`.
+Runs that differ in nothing but their seed are pooled into one curve, whose interval is over
+documents and seeds. Writes comparison.png, .html, .md and .csv to the folder `output`.
 """
 
 from pathlib import Path

@@ -34,9 +34,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
         path.stat()
         if _is_sweep(path):
             if name is not None and path.resolve().name != name:
-                raise UserError(
-                    f"sweep: {shown} is a sweep other than {name}; give its run instead"
-                )
+                raise UserError(f"sweep: {shown} is not the sweep {name}; give its run instead")
             return [path]
         evals = path / "evals"
         if not os.path.isdir(evals):

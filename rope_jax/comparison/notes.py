@@ -17,8 +17,9 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
         notes += _of_group(group)
     fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)
     if fewest < RELIABLE_DOCUMENTS:
-        notes.append(f"intervals over {fewest} documents, fewer than {RELIABLE_DOCUMENTS}, are "
-                     "unreliable")  # fmt: skip
+        notes.append(
+            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; here: {fewest}"
+        )
     return notes
 
 
@@ -48,7 +49,7 @@ def _of_group(group: Group) -> Iterator[str]:
 def _missing_points(group: Group, step: int) -> Iterator[str]:
     """Name the points that some seeds lack: a mean over the other seeds would be another curve."""
     by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
-    missing = set.union(*by_seed) - set.intersection(*by_seed)
+    missing = {key for keys in by_seed for key in keys if any(key not in k for k in by_seed)}
     for name, protocol in dict.fromkeys((key.name, key.protocol) for key in sorted(missing)):
         lengths = sorted(
             key.length for key in missing if (key.name, key.protocol) == (name, protocol)

@@ -72,8 +72,8 @@ def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: st
         step: LineStyle(tuple(colour), "o", linewidth=1.2)
         for step, colour in zip(steps, colours, strict=True)
     }
-    columns = min(len(names), _MOST_COLUMNS)
-    lines = -(-len(names) // columns)  # of panels, per protocol
+    lines = -(-len(names) // _MOST_COLUMNS)  # of panels, per protocol
+    columns = -(-len(names) // lines)
     limits = shared_limits(rows, truncation=[], with_bands=False)
     with literal_text():
         figure = Figure(
