@@ -100,7 +100,7 @@ def compare(
         for curve in _Pooling(group, step, first, config).curves()
     ]
     if not any(curve.is_newest for curve in curves):
-        raise UserError(f"{groups[0].label}: its seeds have no figure in common")
+        raise UserError(f"{groups[0].label}: its seeds have no point in common")
     return Comparison(
         groups=groups,
         curves=curves,

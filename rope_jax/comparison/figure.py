@@ -133,5 +133,5 @@ def _legend(comparison: Comparison, styles: dict[str, LineStyle]) -> list[Line2D
 def _title(comparison: Comparison) -> str:
     title = textwrap.fill(describe_groups(comparison), 100)
     if any(group.marked for group in comparison.groups):
-        title += f"\n{MARK} CANNOT BE COMPARED with what stands before it: see the table's notes"
+        title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; the tables' notes say why"
     return title
