@@ -23,8 +23,9 @@ from rope_jax.plots import (
     literal_text,
 )
 
-# With more curves than this, their bands become fainter.
-_FULL_BANDS = 6
+# With more curves than these, their bands become fainter, or would hide everything else.
+_MOST_FULL_BANDS = 4
+_MOST_BANDS = 12
 
 
 class Dash(NamedTuple):
@@ -51,15 +52,17 @@ def draw_comparison(comparison: Comparison) -> Figure:
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
     groups, styles = comparison.groups, assign_curve_styles(curves)
+    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / len(curves))
+    if len(curves) > _MOST_BANDS:
+        opacity = 0.0
     with literal_text():
         figure, axes = draw_panels(
             points,
             windows=sorted({curve.window for curve in curves}),
             truncation=truncation_levels(curves),
             legend_lines=len(styles) + len(groups) + 4,
-            with_bands=True,
+            with_bands=opacity > 0,
         )
-        opacity = BAND_OPACITY * min(1, _FULL_BANDS / len(curves))
         for protocol, axis in axes.items():
             for curve in curves:
                 own = [point for point in curve.points if point.protocol == protocol]
@@ -67,7 +70,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
                 style = replace(styles[curve.name], linestyle=dash.matplotlib)
                 draw_line(axis, curve.label, style, own, band_opacity=opacity)
                 _draw_seeds(axis, style, own)
-        legend = _legend(comparison, styles)
+        legend = _legend(comparison, styles, with_bands=opacity > 0)
         figure.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
         figure.suptitle(_title(comparison), fontsize=11)
     return figure
@@ -109,7 +112,9 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
         axis.plot(x, y, alpha=0.6, **vars(thin))
 
 
-def _legend(comparison: Comparison, styles: dict[str, LineStyle]) -> list[Line2D]:
+def _legend(
+    comparison: Comparison, styles: dict[str, LineStyle], *, with_bands: bool
+) -> list[Line2D]:
     groups = comparison.groups
     lines = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
     if len(groups) > 1 or groups[0].marked:
@@ -125,8 +130,9 @@ def _legend(comparison: Comparison, styles: dict[str, LineStyle]) -> list[Line2D
         ]
     if any(len(p.nll_by_seed) > 1 for c in comparison.curves if c.is_newest for p in c.points):
         lines.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
-    interval = "95% interval over\ndocuments and seeds"
-    lines.append(Line2D([], [], color="0.85", linewidth=7, label=interval))
+    if with_bands:
+        interval = "95% interval over\ndocuments and seeds"
+        lines.append(Line2D([], [], color="0.85", linewidth=7, label=interval))
     return lines
 
 

@@ -39,9 +39,9 @@ def test_models_seeds_and_steps_may_differ(found):
         ),
         (
             {"targets": "xyz"},
-            "targets: run0/demo has abc, run1/demo has xyz (same_tokens, whole_window 8, whole_window "
-            "16, whole_window 32, whole_window 64); sweep them with the same lengths, targets, "
-            "max_documents, max_blocks, stride and seed, or choose one sweep of each run with sweep=",
+            "targets: run0/demo has abc, run1/demo has xyz (same_tokens, whole_window 8, "
+            "whole_window 16, whole_window 32, whole_window 64); sweep them with the same lengths, "
+            "targets, max_documents, max_blocks, stride and seed, or choose one sweep of each run",
         ),
     ],
 )

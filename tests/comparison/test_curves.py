@@ -128,7 +128,9 @@ def test_an_automatic_factor_is_not_a_baseline(sweep_of):
     run = sweep_of("demo", own=None, trained_with="yarn")
     path = run / "evals/demo/sweep.yaml"
     text = path.read_text()
-    path.write_text(text.replace("factor: 4.0", "factor: auto\n  name: yarn-4"))
+    path.write_text(
+        text.replace("factor: 4.0", "factor: auto").replace("name: null", "name: yarn-4")
+    )
     sweep = read_sweep(run / "evals/demo")
     assert "auto" in sweep.settings["yarn-4"]
     assert sweep.baselines == {}
@@ -240,8 +242,8 @@ def test_points_that_a_seed_lacks_are_left_out_and_noted(sweep_of):
     runs = [sweep_of("x-s0"), sweep_of("x-s1", seed=1, lengths=(8, 16, 64))]
     found = compared(*runs)
     assert found.notes == [
-        f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured for every seed and is "
-        "left out"
+        f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured for every seed "
+        "and is left out"
         for name in ("trained", "yarn-4")
         for protocol in ("same_tokens", "whole_window")
     ]
