@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import matplotlib
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rope_jax.runs.files import replacing
 
 
+@runtime_checkable
 class PlottedPoint(Protocol):
     """One point of a curve: a row of results.csv, or several seeds pooled."""
 
@@ -191,7 +192,7 @@ def x_label(protocol: str) -> str:
 
 
 def _perplexities(points: Sequence[PlottedPoint]) -> NDArray[np.float64]:
-    """[3, points]: perplexity and the ends of its interval; inf above e^700."""
+    """Return perplexities and the ends of their intervals, [3, points]; inf above e^700."""
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
     return np.where(nll > 700, np.inf, np.exp(np.minimum(nll, 700)))
 
@@ -205,17 +206,20 @@ def shared_limits(
     the points' range, or by a factor of 1.5 where that is more: an interval over a few documents
     can be orders of magnitude wider than the curve itself.
     """
-    values, *ends = _perplexities(points)
-    values = np.append(values, np.exp(truncation))
-    values = values[np.isfinite(values)]
+    middle, low_ends, high_ends = _perplexities(points)
+    values = _finite(np.append(middle, np.exp(truncation)))
     if not values.size:
         return 1.0, 10.0
     low, high = values.min(), values.max()
     if with_bands:
         room = max(math.sqrt(high / low), 1.5)
-        finite_ends = np.concatenate(ends)[np.isfinite(np.concatenate(ends))]
-        values = np.append(values, np.clip(finite_ends, low / room, high * room))
+        ends = _finite(np.append(low_ends, high_ends))
+        values = np.append(values, np.clip(ends, low / room, high * room))
     return float(values.min() / 1.08), float(values.max() * 1.15)
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values[np.isfinite(values)]
 
 
 def set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> None:

@@ -115,7 +115,7 @@ def _draw_steps(axis: Axes, rows: Sequence[Row], styles: Mapping[int, LineStyle]
     """Draw one line per checkpoint; rows: of one scaling and protocol."""
     for step, style in styles.items():
         points = [row for row in rows if row.step == step]
-        draw_line(axis, f"step {step:,}", style, points, band_opacity=0)
+        draw_line(axis, f"step {step:,}", style, points, band_opacity=0.0)
 
 
 def _add_step_legend(figure: Figure, axis: Axes) -> None:
