@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
 from rope_jax.inspection.curves import Curve, number
-from rope_jax.plots import colours
+from rope_jax.plots import assign_colours
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.pairs import Array, log_decay, running
 
@@ -172,7 +172,7 @@ def _centres(length: int) -> NDArray[np.int64]:
 
 def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Colour by kind, dashes for each further curve of a colour."""
-    by_kind = colours(kinds)
+    by_kind = assign_colours(kinds)
     seen: dict[str, int] = {}
     styles: list[dict[str, Any]] = []
     for kind in kinds:

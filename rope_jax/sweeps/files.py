@@ -10,8 +10,9 @@ from matplotlib.image import imread
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import DocumentRow, Row
-from rope_jax.plots import curve, formation
+from rope_jax.plots import save_figure
 from rope_jax.runs.files import write_text
+from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
 from rope_jax.sweeps.results_files import write
 from rope_jax.sweeps.tensorboard import write_events
 
@@ -37,22 +38,22 @@ def leave(
     where = f"trained at {about['window']} tokens, {config.split} split, "
     documents = f"{about['documents']} documents"
     newest = [row for row in table if row.step == about["step"]]
-    curve(
-        folder / "curve.png",
+    curves = draw_curves(
         newest,
         window=about["window"],
         truncation=about["nll_at_window"],
         title=f"{about['run']}, step {about['step']}: {where}{documents}",
     )
+    save_figure(curves, folder / "curve.png")
     figures = {"curve": folder / "curve.png"}
     if about["earlier"]:
         figures["steps"] = folder / "steps.png"
-        formation(
-            figures["steps"],
+        checkpoints = draw_checkpoints(
             table,
             windows=sorted({one["window"] for one in (about, *about["earlier"])}),
             title=f"{about['run']}, by training step: {documents}",
         )
+        save_figure(checkpoints, figures["steps"])
     images = {
         name: (imread(path)[..., :3] * 255).round().astype(np.uint8)
         for name, path in figures.items()

@@ -14,7 +14,7 @@ from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import facts, plain_console, scaling_lines
+from rope_jax.console import describe_scaling, plain_console, print_overview
 from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.devices import processes
@@ -254,7 +254,7 @@ def _announce(
     stage = training.stage_at(steps[-1])
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
-    facts(
+    print_overview(
         console,
         f"sweep {config.name} of {training.name}",
         {
@@ -282,7 +282,7 @@ def _scaling_lines(
     for entry in config.scalings:
         scaling = entry.at(longest, window, trained)
         try:
-            lines += scaling_lines(training.rotary_layers, scaling, longest, entry.label)
+            lines += describe_scaling(training.rotary_layers, scaling, longest, entry.label)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None
     return lines
