@@ -476,7 +476,7 @@ def test_the_papers_ramp_goes_by_its_numbers():
         ({"type": "resonance", "inner": {"type": "dynamic_pi"}}, "type: resonance over a length-d"),
         ({"type": "resonance", "inner": {"type": "cope"}}, "type: resonance has pairs that do not"),
         ({"type": "explicit", "inv_freq": [0.1] * 31 + [0.0]}, "type: explicit has pairs that do"),
-        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has an entry for each la"),
+        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has one entry per layer"),
     ],
 )
 def test_what_has_no_form(settings, message):
