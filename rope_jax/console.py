@@ -37,7 +37,7 @@ def scaling_lines(
     kinds: dict[tuple[RotaryGeometry, str], list[int]] = {}
     scalings = {}
     for layer in range(layers.count):
-        geometry, own = layers.of(layer, scaling)
+        geometry, own = layers.for_layer(layer, scaling)
         key = geometry, own.model_dump_json()
         kinds.setdefault(key, []).append(layer)
         scalings[key] = own

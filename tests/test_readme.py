@@ -47,7 +47,7 @@ def test_the_examples_of_docs_scalings() -> None:
         raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
     )
     assert config.sliding_windows == (1024, 1024, 1024, None, 1024, 1024, 1024, None)
-    kinds = [config.rotary_layers.of(i, config.rope.scaling)[1].type for i in range(8)]
+    kinds = [config.rotary_layers.for_layer(i, config.rope.scaling)[1].type for i in range(8)]
     assert kinds == ["none"] * 3 + ["yarn"] + ["none"] * 3 + ["drope"]
     # every setting of every explicit example parses
     for line in re.findall(r"scaling: (\{type: explicit.*?\})(?: |$)", text, re.MULTILINE):

@@ -64,7 +64,7 @@ class Model:
     def title(self) -> str:
         """The model in a line."""
         bases = dict.fromkeys(
-            number(geometry.base) for geometry, _ in self.layers.each(NoScaling())
+            number(geometry.base) for geometry, _ in self.layers.per_layer(NoScaling())
         )
         name = f"{self.name}: " if self.name else ""
         scaling = "" if self.trained.type == "none" else f" with {_label(self.trained)}"
@@ -140,8 +140,8 @@ def _layers_alike(model: Model, scaling: Scaling) -> list[list[int]]:
     """Numbers of the layers that share all that a curve is made of."""
     alike: dict[Any, list[int]] = {}
     for layer in range(model.layers.count):
-        geometry, own = model.layers.of(layer, scaling)
-        _, trained = model.layers.of(layer, model.trained)
+        geometry, own = model.layers.for_layer(layer, scaling)
+        _, trained = model.layers.for_layer(layer, model.trained)
         settings = own.model_dump_json(), trained.model_dump_json()
         key = geometry, *settings, _of_its_own(model, layer), _sliding(model, layer)
         alike.setdefault(key, []).append(layer)
@@ -152,8 +152,8 @@ def _curve(
     model: Model, name: str, kind: str, scaling: Scaling, numbers: Sequence[int], length: int
 ) -> Curve:
     layer = numbers[0]
-    geometry, own = model.layers.of(layer, scaling)
-    _, trained = model.layers.of(layer, model.trained)
+    geometry, own = model.layers.for_layer(layer, scaling)
+    _, trained = model.layers.for_layer(layer, model.trained)
     if _of_its_own(model, layer):
         name, kind = _label(own), own.type
     # a query of a sliding window reads that far and no farther, in training and after it

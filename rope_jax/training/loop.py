@@ -120,7 +120,7 @@ class Trainer:
     def _stage(self, span: Span, start: int, state: TrainState, show: Any) -> TrainState:
         stage = span.stage
         scaling, layers = self.config.stage_scaling(span.number), self.config.rotary_layers
-        rotary = Rotary.of(layers.frequencies(scaling, seq_len=stage.seq_len))
+        rotary = Rotary.unscaled_queries(layers.frequencies(scaling, seq_len=stage.seq_len))
         # a document's positions begin at 0 wherever it stands in a window: known with the batch
         query_scales = None
         if layers.has_query_scale(scaling):

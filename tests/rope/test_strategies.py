@@ -616,7 +616,6 @@ def test_a_bare_name_stands_for_the_defaults(name):
         ("yarn", r"^factor: is required and was not given$"),
         ("longrope", r"^short_factor: is required and was not given$"),
         ("explicit", r"^inv_freq, factors: give one of the two"),
-        (4, r"^type: 4 is not a scaling"),
         ({"type": "pi", "factor": 2, "betas": 1}, r"^betas: .*; pi has type, query_scale, factor$"),
         ({"type": "none", "factor": 2}, r"^factor: .*; none has type, query_scale$"),
         ({"type": "pi"}, r"^factor: .*required"),
@@ -677,6 +676,14 @@ def test_bad_settings_name_the_field(settings, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("settings", [4, None, ["yarn"]])
+def test_settings_that_are_neither_a_mapping_nor_a_name(settings):
+    with pytest.raises(ValueError, match=r"^type: .* is not a scaling; choose from none, "):
+        parse_scaling(settings)
+
+
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize(
     ("field", "value"),
     [

@@ -26,7 +26,7 @@ def test_which_strategies_have_an_extension_factor() -> None:
 def test_with_factor_changes_the_factor_and_nothing_else(name: str) -> None:
     settings = {"type": name, "factor": 2.0} | EXTENDING[name]
     before = parse_scaling(settings)
-    after = before.with_factor(8)
+    after = before.with_factor(8.0)
     assert after == parse_scaling(settings | {"factor": 8.0})
     assert (before.extension_factor, after.extension_factor) == (2.0, 8.0)
     assert type(after) is type(before)

@@ -5,7 +5,7 @@ Shapes: d rotary dimension, `*batch` one axis per axis of the text lengths (none
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -148,7 +148,7 @@ class Scaling(BaseModel):
         """The s of this strategy, how many times longer the context becomes; None without one."""
         return getattr(self, "factor", None) if self.has_extension_factor() else None
 
-    def with_factor(self, factor: float) -> Self:
+    def with_factor(self, factor: float) -> "Scaling":
         """Return a copy with another extension factor, validated like settings of a config.
 
         ValueError: the strategy has no extension factor, or the new one does not fit its other

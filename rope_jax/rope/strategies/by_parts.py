@@ -2,7 +2,7 @@
 
 import math
 from types import ModuleType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -45,7 +45,7 @@ class ByParts(Scaling):
     )
 
     @model_validator(mode="after")
-    def _ramp_makes_sense(self) -> Self:
+    def _ramp_makes_sense(self) -> "ByParts":
         if self.beta_fast <= self.beta_slow:
             raise ValueError(
                 f"beta_fast ({self.beta_fast:g}) must be above beta_slow ({self.beta_slow:g})"
@@ -67,8 +67,8 @@ class ByParts(Scaling):
 
         low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
         if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        return max(low, 0), min(high, geometry.rotary_dim - 1)
+            low, high = float(math.floor(low)), float(math.ceil(high))
+        return max(low, 0.0), min(high, geometry.rotary_dim - 1.0)
 
     def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
         """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
@@ -134,7 +134,7 @@ class YaRNScaling(ByParts, WithFactor):
     )
 
     @model_validator(mode="after")
-    def _one_way_to_m(self) -> Self:
+    def _one_way_to_m(self) -> "YaRNScaling":
         if (self.mscale is None) != (self.mscale_all_dim is None):
             given = "mscale" if self.mscale_all_dim is None else "mscale_all_dim"
             other = "mscale_all_dim" if given == "mscale" else "mscale"

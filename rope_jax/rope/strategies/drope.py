@@ -1,7 +1,7 @@
 """`drope`: no rotation at all."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -30,7 +30,7 @@ class DRoPEScaling(Scaling):
     )
 
     @model_validator(mode="after")
-    def _c_is_known(self) -> Self:
+    def _c_is_known(self) -> "DRoPEScaling":
         if self.factor != 1 and self.c is None:  # not `> 1`: in a sweep it may be "auto"
             raise ValueError(
                 "c: drope needs it for a factor above 1; fit it to the model "

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -90,7 +90,7 @@ class ExplicitScaling(Scaling):
         return given | numbers
 
     @model_validator(mode="after")
-    def _frequencies_or_factors(self) -> Self:
+    def _frequencies_or_factors(self) -> "ExplicitScaling":
         if (self.inv_freq is None) == (self.factors is None):
             raise ValueError("inv_freq, factors: give one of the two")
         return self

@@ -1,7 +1,7 @@
 """`llama3`: Llama 3.1's scaling."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -34,7 +34,7 @@ class Llama3Scaling(Scaling):
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _in_order(self) -> "Llama3Scaling":
         if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
                 f"high_freq_factor ({self.high_freq_factor:g}) must not be below "

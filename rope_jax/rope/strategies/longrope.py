@@ -2,7 +2,7 @@
 
 import math
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -32,7 +32,7 @@ class LongRoPEScaling(Scaling):
     attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
 
     @model_validator(mode="after")
-    def _a_way_to_m(self) -> Self:
+    def _a_way_to_m(self) -> "LongRoPEScaling":
         if self.factor is None and self.attention_factor is None:
             raise ValueError("factor: is needed to compute m; give it, or attention_factor")
         return self

@@ -1,7 +1,7 @@
 """`resonance`: another strategy with its wavelengths rounded to whole tokens."""
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -32,7 +32,7 @@ class ResonanceScaling(Scaling):
     inner: AnyPlain = Field(NoScaling(), description="the strategy whose wavelengths are rounded")
 
     @model_validator(mode="after")
-    def _queries_are_scaled_here(self) -> Self:
+    def _queries_are_scaled_here(self) -> "ResonanceScaling":
         if self.inner.query_scale is not None:
             raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
         return self
@@ -47,7 +47,7 @@ class ResonanceScaling(Scaling):
         """The inner strategy's."""
         return self.inner.extension_factor
 
-    def with_factor(self, factor: float) -> Self:
+    def with_factor(self, factor: float) -> "ResonanceScaling":
         """Return a copy whose inner strategy has another extension factor.
 
         ValueError: as for the inner strategy.
