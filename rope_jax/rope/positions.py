@@ -37,6 +37,8 @@ def host_positions(positions: Any) -> NDArray[np.int64]:
 
 def _all_integers(positions: Any) -> bool:
     """Return whether Python numbers are integers, including those of more than 64 bits."""
+    if isinstance(positions, np.ndarray):
+        return positions.dtype == object and all(map(_all_integers, positions.flat))
     if isinstance(positions, list | tuple):
         return all(map(_all_integers, positions))
     return isinstance(positions, int | np.integer)

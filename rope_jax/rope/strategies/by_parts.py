@@ -56,7 +56,7 @@ class ByParts(Scaling):
             )
         return self
 
-    def ramp_ends(self, geometry: RotaryGeometry) -> tuple[float, float]:
+    def ramp_ends(self, geometry: RotaryGeometry) -> tuple[float | int, float | int]:
         """Return (low, high): the pairs at which the index ramp leaves 0 and reaches 1."""
 
         def pair_turning(turns: float) -> float:
@@ -67,8 +67,8 @@ class ByParts(Scaling):
 
         low, high = pair_turning(self.beta_fast), pair_turning(self.beta_slow)
         if self.truncate:
-            low, high = float(math.floor(low)), float(math.ceil(high))
-        return max(low, 0.0), min(high, geometry.rotary_dim - 1.0)
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, geometry.rotary_dim - 1)
 
     def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
         """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
