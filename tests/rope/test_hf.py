@@ -492,7 +492,7 @@ def test_what_has_no_form(settings, message):
         ({"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
         ({"head_dim": 0}, "head_dim: 0 is below rotary_dim 64"),
         ({"max_position_embeddings": -1}, "max_position_embeddings: -1 is not at least 1"),
-        ({"max_position_embeddings": 99}, "max_position_embeddings: 99, but dynamic scaling grows"),
+        ({"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic scaling"),
     ],
 )
 def test_lengths_and_widths_that_cannot_be_written(settings, message):
