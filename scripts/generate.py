@@ -24,22 +24,23 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SCALINGS = ROOT / "docs/scalings.md"
 BAD_INPUT = """\
-# What wrong input is answered
+# How bad input is reported
 
-One line on stderr, exit status 2, no traceback, and nothing left behind: no run directory, no part
-of a corpus in the cache. The line names the key or the file, what is wrong, and what would be
-right. Where several things are wrong it tells of the first and counts the others.
+A command reports bad input in one line on stderr, without a traceback, and exits with status 2. It
+leaves nothing behind: no run directory, no part of a corpus in the cache. The line names the key or
+the file, what is wrong, and what would be right. If several things are wrong, it explains the first
+and counts the others.
 
-Values are taken as what they are. `true` is no number and `"10"` is text; but `1e3` and `3.0` are
-whole numbers, as YAML has no other short way to write large ones. A name such as `3` needs quotes.
-YAML here is what PyYAML reads, YAML 1.1, so `010` is 8 and `1:30` is 90. `${key}` stands for the
-value of another key, and `${oc.env:NAME}` for an environment variable; a run's `config.yaml` holds
-what they stood for.
+Values are not converted: `true` is not a number, and `"10"` is text, so a name such as `3` needs
+quotes. The one exception: `1e3` and `3.0` are accepted as whole numbers, because YAML has no other
+short way to write large ones. YAML is read as PyYAML does (YAML 1.1), so `010` is 8 and `1:30` is
+90. `${key}` stands for the value of another key, and `${oc.env:NAME}` for an environment variable;
+the `config.yaml` of a run has the values in their place.
 
-The lines below are the commands' own: `make generate` writes this page from
-`tests/bad_input.yaml`, and the tests compare each line with what the command says, in a folder
-with these files: `run.yaml`, a small training; the same with data of each type in `text.yaml`
-(`files: [texts/*]`), `jsonl.yaml`, `parquet.yaml` and `hub.yaml`; and a run, `runs/tiny`.
+`make generate` writes this page from `tests/bad_input.yaml`, and the tests compare every line with
+what the command prints. They run it in a folder with these files: `run.yaml`, a small training run;
+the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.yaml`,
+`parquet.yaml` and `hub.yaml`; and `runs/tiny`, the directory of a run.
 """
 # The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
@@ -115,7 +116,7 @@ def protocols_table() -> str:
 
 
 def bad_input() -> str:
-    """Return the page of bad input, made from the catalogue that tests/test_bad_input.py checks."""
+    """Return docs/bad-input.md: the catalogue that tests/test_bad_input.py checks, as tables."""
     catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
     parts = [BAD_INPUT]
     for section in catalogue["sections"]:

@@ -15,7 +15,13 @@ from pathlib import Path
 import numpy as np
 
 from rope_jax import cli
-from rope_jax.config.inspection import LONGEST, DecayAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    MAX_DISTANCES,
+    DecayConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
 from rope_jax.errors import UserError
 from rope_jax.inspection.curves import check_curve_count, make_curves
@@ -30,7 +36,7 @@ def main(argv: list[str]) -> None:
         "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
         "training config. Keys (a training config takes length, scalings and output beside its "
         "own):",
-        DecayAsked,
+        DecayConfig,
     )
     parser.add_argument(
         "config",
@@ -40,9 +46,9 @@ def main(argv: list[str]) -> None:
     )
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(DecayAsked, path, arguments.overrides)
+    asked, training = load_inspection(DecayConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     of_scalings = training is not None or bool(asked.scalings)
@@ -54,10 +60,10 @@ def main(argv: list[str]) -> None:
         for base in bases
     }
     check_curve_count(len(curves) + len(unscaled))
-    if length > LONGEST:
-        raise UserError(f"length: {length:,} distances exceed the limit of {LONGEST:,}")
+    if length > MAX_DISTANCES:
+        raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
     table = output.with_suffix(".csv")
-    check_output(output, table)
+    check_writable(output, table)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.figures import write_decay_figure

@@ -11,7 +11,12 @@ Prints tables by pair and draws a figure.
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config.inspection import ScalingAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    ScalingConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
 from rope_jax.inspection.curves import check_curve_count, make_curves
 from rope_jax.inspection.model import InspectedModel
@@ -22,7 +27,7 @@ def main(argv: list[str]) -> None:
         "show_scaling.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Show scalings pair by pair, for a geometry or for the layers of a training config. "
         "Keys (a training config takes length, scalings and output beside its own):",
-        ScalingAsked,
+        ScalingConfig,
     )
     parser.add_argument(
         "config",
@@ -32,15 +37,15 @@ def main(argv: list[str]) -> None:
     )
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(ScalingAsked, path, arguments.overrides)
+    asked, training = load_inspection(ScalingConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     curves = make_curves(model, asked, length)
     check_curve_count(len(curves))
-    check_output(output)
+    check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.figures import write_scaling_figure

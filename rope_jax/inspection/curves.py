@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rope_jax.config.inspection import Asked
+from rope_jax.config.inspection import InspectionConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import InspectedModel, scaling_label
 from rope_jax.rope import RotaryGeometry, Scaling
@@ -41,7 +41,7 @@ class _Request:
     scaling: Scaling
 
 
-def make_curves(model: InspectedModel, asked: Asked, length: int) -> list[Curve]:
+def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
     """Return a curve per requested scaling and kind of layer.
 
     Without a request the scalings are those of the model's training stages. length: n, tokens of
@@ -74,7 +74,7 @@ def check_curve_count(count: int) -> None:
         )
 
 
-def _requests(model: InspectedModel, asked: Asked, length: int) -> list[_Request]:
+def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> list[_Request]:
     if model.name and "scalings" not in asked.model_fields_set:
         earlier = {
             f"stage {number}: {scaling_label(scaling)}": scaling

@@ -6,7 +6,7 @@ Imports no jax.
 import math
 from dataclasses import dataclass
 
-from rope_jax.config.inspection import Asked
+from rope_jax.config.inspection import InspectionConfig
 from rope_jax.config.sweep import ENTRIES
 from rope_jax.config.training import Config
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
@@ -30,7 +30,7 @@ class InspectedModel:
     sliding: tuple[int | None, ...] = (None,)
 
     @classmethod
-    def from_config(cls, asked: Asked, training: Config | None) -> "InspectedModel":
+    def from_config(cls, asked: InspectionConfig, training: Config | None) -> "InspectedModel":
         """Make the model of a training config, or of a bare geometry if there is none."""
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)

@@ -370,8 +370,8 @@ def test_splash_interpreted_has_the_same_gradients():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("splash", "is a kernel for TPUs, and this is cpu"),
-        ("cudnn", "is a kernel for NVIDIA GPUs, and this is cpu"),
+        ("splash", "needs a TPU, and JAX runs on cpu here"),
+        ("cudnn", "needs an NVIDIA GPU, and JAX runs on cpu here"),
     ],
 )
 def test_a_backend_that_is_not_there_is_an_error(name, reason):

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 
 from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.explain import validate
-from rope_jax.config.keys import fields
+from rope_jax.config.keys import list_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig, SweepEntry
 from rope_jax.config.training import Config
@@ -299,7 +299,7 @@ def test_a_new_type_keeps_nothing_of_the_old(read, complaint):
     assert read(FULL, "data.type=stdlib").data == StdlibData()
     assert read(FULL, "stages.1.scaling.type=none").stages[1].scaling == NoScaling()
     message = complaint(FULL, "stages.1.scaling.type=ntk")
-    assert message == "C.yaml: stages.1.scaling.factor: is required and was not given"
+    assert message == "C.yaml: stages.1.scaling.factor: is required but was not given"
 
 
 def test_the_same_type_keeps_the_rest(read):
@@ -513,7 +513,7 @@ def test_every_part_is_frozen(read, schema, text):
 # Bad input: one line that names the key, what was wrong, and the nearest valid choice
 
 TOP = (
-    "there are name, runs_dir, seed, log_every_steps, model, rope, data, optim, stages, "
+    "the keys here are name, runs_dir, seed, log_every_steps, model, rope, data, optim, stages, "
     "validation, checkpoint, mesh, distributed"
 )
 
@@ -546,11 +546,11 @@ TOP = (
         ),
         (
             "validation.zzz=3",
-            "validation.zzz: unknown key; there are every_steps, batches",
+            "validation.zzz: unknown key; the keys here are every_steps, batches",
         ),
         # missing
-        ("data.type=text", "data.files: is required and was not given"),
-        ("rope.scaling.type=pi", "rope.scaling.factor: is required and was not given"),
+        ("data.type=text", "data.files: is required but was not given"),
+        ("rope.scaling.type=pi", "rope.scaling.factor: is required but was not given"),
         (
             "rope.scaling.factor=2",
             f"rope.scaling.type: is required; it is one of {TYPES}",
@@ -562,7 +562,7 @@ TOP = (
         ),
         ("data.type=csv", "data.type: 'csv' is not one of stdlib, text, jsonl, parquet, hub"),
         # values that do not go together
-        ("model.head_dim=33", "model: head_dim 33 is odd; rotation works on pairs"),
+        ("model.head_dim=33", "model: head_dim 33 is odd; rotation works on pairs of dimensions"),
         (
             "model.num_attention_heads=5",
             "model: hidden_size 128 is not a multiple of num_attention_heads 5; "
@@ -574,14 +574,14 @@ TOP = (
         ),
         (
             "optim.warmup_steps=200",
-            "optim.warmup_steps 200 is not below the 200 steps of the schedule that starts "
-            "at stages[0]",
+            "optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
+            "starts at stages[0]",
         ),
         (
             "stages.0.grad_accumulation=3",
             "stages.0: batch_size 16 is not a multiple of grad_accumulation 3",
         ),
-        ("rope.rotary_dim=34", "rope.rotary_dim 34 is above head_dim 32"),
+        ("rope.rotary_dim=34", "rope.rotary_dim: 34 is larger than head_dim 32"),
         (
             "rope.scaling.type=yarn rope.scaling.factor=2 rope.scaling.beta_slow=32",
             "rope.scaling: beta_fast (32) must be above beta_slow (32)",
@@ -647,13 +647,16 @@ BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
         # what no layer has does nothing
         (
             ["rope.layer_pattern=[{scaling: {type: none}}]", "stages.0.scaling={type: cope}"],
-            "stages.0.scaling: no layer has it",
+            "stages.0.scaling: no layer uses it",
         ),
         (
             ["rope.layer_pattern=[{scaling: {type: none}}]", "rope.scaling={type: cope}"],
-            "rope.scaling: no layer has it",
+            "rope.scaling: no layer uses it",
         ),
-        (["rope.layer_pattern=[{}, {}, {}, {}, {}]"], "rope.layer_pattern: 5 elements, more than "),
+        (
+            ["rope.layer_pattern=[{}, {}, {}, {}, {}]"],
+            "rope.layer_pattern: has 5 elements, more than ",
+        ),
     ],
 )
 def test_what_does_not_fit_a_layer_is_named_where_it_was_given(complaint, overrides, message):
@@ -700,7 +703,7 @@ def test_a_key_that_belongs_one_section_deeper_is_told_where(complaint, override
 def test_the_beginning_of_several_types_is_told_all_of_them(complaint):
     # Hugging Face's name of dynamic_ntk, which is no more like it than like the others
     message = complaint(PLAIN, "rope.scaling.type=dynamic")
-    assert message.endswith("; did you mean dynamic_ntk or dynamic_pi or dynamic_yarn?")
+    assert message.endswith("; did you mean dynamic_ntk, dynamic_pi or dynamic_yarn?")
 
 
 @pytest.mark.parametrize(
@@ -758,17 +761,17 @@ def test_a_later_stages_mistake_says_which_stage(complaint):
     stage = "{steps: 200, seq_len: 8, batch_size: 1, learning_rate: 0.1}"
     text = f"name: a\nstages: [{stage}, {stage}, {stage}]\n"
     assert complaint(text, "stages.2.steps=100") == (
-        "C.yaml: optim.warmup_steps 100 is not below the 100 steps of the schedule that starts "
-        "at stages[2]"
+        "C.yaml: optim.warmup_steps: 100 is not less than the 100 steps of the schedule that "
+        "starts at stages[2]"
     )
     # without a learning rate of its own a stage goes on with the schedule before it
     assert complaint(text, "stages.1.learning_rate=null", "optim.warmup_steps=300") == (
-        "C.yaml: optim.warmup_steps 300 is not below the 200 steps of the schedule that starts "
-        "at stages[2]"
+        "C.yaml: optim.warmup_steps: 300 is not less than the 200 steps of the schedule that "
+        "starts at stages[2]"
     )
     assert complaint(text, "stages.2.learning_rate=null", "optim.warmup_steps=200") == (
-        "C.yaml: optim.warmup_steps 200 is not below the 200 steps of the schedule that starts "
-        "at stages[0]"
+        "C.yaml: optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
+        "starts at stages[0]"
     )
 
 
@@ -779,12 +782,12 @@ def test_a_later_stages_mistake_says_which_stage(complaint):
         ("=3", "=3: not an override; write key=value (see --help)"),
         ("", ": not an override; write key=value (see --help)"),
         ("--seed=3", "--seed=3: not an override; write key=value (see --help)"),
-        ("name=[", "name: its value '[' is not valid YAML"),
-        ("name={a: b: c}", "name: its value '{a: b: c}' is not valid YAML"),
-        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; the element is number 0"),
+        ("name=[", "name: the value '[' is not valid YAML"),
+        ("name={a: b: c}", "name: the value '{a: b: c}' is not valid YAML"),
+        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; it has one, number 0"),
         (
             "stages.last.steps=3",
-            "stages.last.steps: stages has no element last; the element is number 0",
+            "stages.last.steps: stages has no element last; it has one, number 0",
         ),
         ("name=${nowhere}", "C.yaml: name: Interpolation key 'nowhere' not found"),
     ],
@@ -805,9 +808,9 @@ def test_bad_overrides(complaint, override, message):
         (bytes(range(256)), "is not UTF-8 (byte 128)"),
         (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is not UTF-8 (byte 0)"),
         ("name: é".encode("latin-1"), "is not UTF-8 (byte 6)"),
-        ("- a\n- b\n", "should hold `key: value` lines"),
-        ("3\n", "should hold `key: value` lines"),
-        ("", "name: is required and was not given (and 1 more)"),
+        ("- a\n- b\n", "should contain `key: value` lines"),
+        ("3\n", "should contain `key: value` lines"),
+        ("", "name: is required but was not given (and 1 more)"),
         ("name: ${nowhere}\n", "name: Interpolation key 'nowhere' not found"),
         ("name: ${seed\n", ""),
     ],
@@ -882,7 +885,7 @@ def test_an_unknown_key_is_named_wherever_it_is():
             at(raw, path)["qqqqqqqq"] = 1
             dotted = ".".join(map(str, (*path, "qqqqqqqq")))
             message = complaint_about(schema, raw)
-            assert message.startswith(f"C: {dotted}: unknown key; there are ")
+            assert message.startswith(f"C: {dotted}: unknown key; the keys here are ")
             for name in at(full, path):
                 assert name in message
             seen += 1
@@ -935,7 +938,7 @@ def test_a_missing_key_is_named_wherever_it_is():
             raw = copy.deepcopy(full)
             *path, last = (int(p) if p.isdigit() else p for p in dotted.split("."))
             del at(raw, path)[last]
-            assert complaint_about(schema, raw) == f"C: {dotted}: is required and was not given"
+            assert complaint_about(schema, raw) == f"C: {dotted}: is required but was not given"
 
 
 # The list of keys that --help shows
@@ -977,9 +980,9 @@ def row_of(key, rows):
 
 
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
-def test_fields_lists_every_key_once_and_describes_it(schema):
-    rows = {key: row for key, *row in fields(schema)}
-    assert len(rows) == len(list(fields(schema)))
+def test_list_keys_lists_every_key_once_and_describes_it(schema):
+    rows = {key: row for key, *row in list_keys(schema)}
+    assert len(rows) == len(list(list_keys(schema)))
     keys = keys_by_json_schema(schema)
     assert len(keys) > 15
     for key, members in keys.items():
@@ -997,9 +1000,9 @@ def test_fields_lists_every_key_once_and_describes_it(schema):
 
 
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
-def test_fields_list_a_union_again_only_by_naming_the_place(schema):
+def test_list_keys_list_a_union_again_only_by_naming_the_place(schema):
     """No key of such a union has a row, and the place that is named has rows of its own."""
-    rows = {key: row for key, *row in fields(schema)}
+    rows = {key: row for key, *row in list_keys(schema)}
     seen = 0
     for key, (kind, _, about) in rows.items():
         if elsewhere := re.search(r"; keys as of ([\w.]+)", about):
@@ -1012,7 +1015,7 @@ def test_fields_list_a_union_again_only_by_naming_the_place(schema):
     assert seen == {Config: 3, SweepConfig: 1}[schema]
 
 
-def test_fields_name_another_place_only_where_it_lists_every_type():
+def test_list_keys_name_another_place_only_where_it_lists_every_type():
     def kind(name, **annotations):
         fields = {key: (value, Field(description=key)) for key, value in annotations.items()}
         return create_model(name, type=(Literal[name], name), **fields)
@@ -1029,7 +1032,7 @@ def test_fields_name_another_place_only_where_it_lists_every_type():
         "overlap": one_of(b, c),  # of which that place lists one alone
     }
     schema = create_model("Schema", **{key: (value, ...) for key, value in fields_of.items()})
-    rows = {key: about for key, _, _, about in fields(schema)}
+    rows = {key: about for key, _, _, about in list_keys(schema)}
     assert rows["again.type"].endswith("; keys as of first.part")
     assert rows["fewer.type"].endswith("; keys as of first")
     assert {key for key in rows if not key.endswith("type")} == {
@@ -1041,9 +1044,9 @@ def test_fields_name_another_place_only_where_it_lists_every_type():
 
 
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
-def test_fields_hide_no_types_default(schema):
+def test_list_keys_hide_no_types_default(schema):
     """Where types of a union have one key with several defaults, each is shown."""
-    rows = {key: row for key, *row in fields(schema)}
+    rows = {key: row for key, *row in list_keys(schema)}
     seen = 0
     for key, members in keys_by_json_schema(schema).items():
         defaults = {each["default"] for each in members if isinstance(each.get("default"), float)}
@@ -1054,8 +1057,8 @@ def test_fields_hide_no_types_default(schema):
     assert seen > 20
 
 
-def test_fields_tell_types_that_share_a_key_apart():
-    rows = {key: row for key, *row in fields(Config)}
+def test_list_keys_tell_types_that_share_a_key_apart():
+    rows = {key: row for key, *row in list_keys(Config)}
     kind, default, about = rows["rope.scaling.factor"]
     assert kind == "float; longrope: float or null"
     assert default == "required; dynamic_ntk, p_rope, drope: 1.0; longrope: null; llama3: 8.0"
@@ -1065,9 +1068,9 @@ def test_fields_tell_types_that_share_a_key_apart():
     assert rows["rope.scaling.c"][0] == "int or null; drope: float or null"
 
 
-def test_fields_say_type_default_and_owner():
-    rows = {key: row for key, *row in fields(Config)}
-    assert rows["name"] == ["str", "required", "the run directory's name"]
+def test_list_keys_say_type_default_and_owner():
+    rows = {key: row for key, *row in list_keys(Config)}
+    assert rows["name"] == ["str", "required", "name of the run directory"]
     assert rows["model.num_key_value_heads"][:2] == ["int or null", "null"]
     assert rows["model.tie_word_embeddings"][:2] == ["bool", "true"]
     assert rows["model.dtype"][:2] == ["float32|bfloat16", "float32"]
@@ -1088,7 +1091,7 @@ def test_fields_say_type_default_and_owner():
         "scaling from this stage on; null: as before; keys as of rope.scaling",
     ]
     assert rows["stages.N.steps"][:2] == ["int", "required"]
-    rows = {key: row for key, *row in fields(SweepConfig)}
+    rows = {key: row for key, *row in list_keys(SweepConfig)}
     assert rows["scalings.N.type"][0] == "|".join(["trained", *STRATEGIES])
     kind, default, about = rows["scalings.N.factor"]
     assert kind == "auto or float; dynamic_ntk: float; longrope: auto or float or null"
@@ -1218,8 +1221,8 @@ def test_entries_replace_the_trained_scaling(read):
             "scalings: [yran]",
             f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
         ),
-        ("scalings: [{type: pi}]", "scalings.0.factor: is required and was not given"),
-        ("scalings: [pi]", "scalings.0.factor: is required and was not given"),
+        ("scalings: [{type: pi}]", "scalings.0.factor: is required but was not given"),
+        ("scalings: [pi]", "scalings.0.factor: is required but was not given"),
         (
             "scalings: [{factor: 3}]",
             f"scalings.0.type: is required; it is one of trained, {TYPES}",
@@ -1251,13 +1254,13 @@ def test_bad_sweeps(complaint, text, message):
     ("text", "key", "wrong"),
     [
         ("scalings: []", "scalings", "at least one element"),
-        ("scalings: trained", "scalings", "not 'trained'; a list of one is [trained]"),
+        ("scalings: trained", "scalings", "not 'trained'; a list of one element is [trained]"),
         ("scalings: [3]", "scalings.0", "not 3"),
         ("scalings: [{type: pi, factor: aut}]", "scalings.0.factor", "auto"),
         (
             "scalings: [{type: pi, factor: 2, name: a/b}]",
             "scalings.0.name",
-            "a letter or digit first, not 'a/b'",
+            "starting with a letter or digit, not 'a/b'",
         ),
         ("protocols: []", "protocols", "at least one element"),
         ("protocols: [same]", "protocols.0", "'same_tokens'"),
@@ -1281,9 +1284,10 @@ def test_a_factor_too_small_is_told_the_least_one(complaint):
 
 def test_a_key_of_another_type_is_not_suggested(complaint):
     message = complaint("scalings: [{type: none, factor: 3}]", schema=SweepConfig)
-    owners = " or ".join(kind for kind in STRATEGIES if kind in (*EXTENDING, "dynamic_ntk"))
+    *owners, last = (kind for kind in STRATEGIES if kind in (*EXTENDING, "dynamic_ntk"))
     assert message == (
-        f"C.yaml: scalings.0.factor: unknown key; it goes with scalings.0.type {owners}"
+        "C.yaml: scalings.0.factor: unknown key; "
+        f"it belongs to scalings.0.type {', '.join(owners)} or {last}"
     )
 
 

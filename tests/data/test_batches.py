@@ -134,7 +134,7 @@ def test_a_window_that_just_fits():
 
 
 def test_too_little_text_names_the_key():
-    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens need 9, .* has 8; "):
+    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens needs 9, .* has 8; "):
         draw(numbered(8), stage=2)
-    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* need 9, .* has 8; "):
+    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* needs 9, .* has 8; "):
         validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)

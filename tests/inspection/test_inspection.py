@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rope_jax import cli
-from rope_jax.config.inspection import ScalingAsked, read
+from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.plots import colours
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from scripts import plot_decay, show_scaling
@@ -195,8 +195,8 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
     show_scaling.main([*words, "--print-config"])
     (folder / "again.yaml").write_text(capsys.readouterr().out)
     path = folder / words[0] if words[0].endswith("yaml") else None
-    wanted = read(ScalingAsked, path, [word for word in words if "=" in word])
-    assert read(ScalingAsked, folder / "again.yaml", ()) == wanted
+    wanted = load_inspection(ScalingConfig, path, [word for word in words if "=" in word])
+    assert load_inspection(ScalingConfig, folder / "again.yaml", ()) == wanted
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,10 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
             "show_scaling.py length=1",
             "overrides: length: should be greater than or equal to 2, not 1",
         ),
-        ("show_scaling.py output=no/a.png", "output: no is not a folder; make it, or name another"),
+        (
+            "show_scaling.py output=no/a.png",
+            "output: no is not a folder; create it, or name another",
+        ),
         (
             "show_scaling.py output=a.txt",
             "overrides: output: a.txt should end in .png, .pdf or .svg",
@@ -227,13 +230,12 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
         ),
         (
             "show_scaling.py scalings=[trained]",
-            "overrides: scalings: trained is a training config's own; without training the "
-            "scaling is none",
+            "overrides: scalings: trained needs a training config; for a bare geometry write none",
         ),
         ("show_scaling.py scalings=[]", "scalings: give at least one"),
         (
             "show_scaling.py scalings=[none,none]",
-            "overrides: scalings: none stands twice; give a name",
+            "overrides: scalings: none occurs twice; give one a name",
         ),
         (
             "show_scaling.py run.yaml rotary_dim=16",
@@ -244,7 +246,7 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
             "run.yaml: scalings.0.type: 'yern' is not one of ",
         ),
         ("plot_decay.py bases=[0.5]", "overrides: bases.0: should be greater than or equal to 1"),
-        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 names one twice"),
+        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 has a base twice"),
         (
             "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
             "there are 13 curves, counting each kind of layer; a figure can tell 12 apart",

@@ -15,6 +15,8 @@ from rich.console import Console
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
@@ -223,7 +225,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         train(config_, quiet())
     # the windows named are those of the batch
     first = int(said.split("train token ")[1].split(",")[0])
-    corpus_tokens = train_loop.open_corpus(config_.data, train_loop.ByteTokenizer()).train
+    corpus_tokens = open_corpus(config_.data, ByteTokenizer()).train
     drawn = batch(corpus_tokens, seed=0, stage=1, step=1, seq_len=32, batch_size=2)
     np.testing.assert_array_equal(drawn.tokens[0], corpus_tokens.tokens[first : first + 32])
 
