@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -115,11 +116,27 @@ def protocols_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def bad_input_catalogue() -> dict[str, Any]:
+    """Return tests/bad_input.yaml with the names of scalings in place of its placeholders."""
+    names = list(STRATEGIES)
+    with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
+    placeholders = {
+        "<scalings>": ", ".join(names),
+        "<inner scalings>": ", ".join(name for name in names if name != "resonance"),
+        "<scalings with a factor>": " or ".join([", ".join(with_factor[:-1]), with_factor[-1]]),
+    }
+    catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
+    for section in catalogue["sections"]:
+        for case in section["cases"]:
+            for placeholder, text in placeholders.items():
+                case["says"] = case["says"].replace(placeholder, text)
+    return catalogue
+
+
 def bad_input() -> str:
     """Return docs/bad-input.md: the catalogue that tests/test_bad_input.py checks, as tables."""
-    catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
     parts = [BAD_INPUT]
-    for section in catalogue["sections"]:
+    for section in bad_input_catalogue()["sections"]:
         parts.append(f"\n## {section['title']}\n\n| input | stderr |\n|---|---|\n")
         for case in section["cases"]:
             run = case["run"] if isinstance(case["run"], str) else case["run"][0][0] + "…"

@@ -54,7 +54,7 @@ stages:
 """
 
 # What PLAIN's model of 4 layers, each with heads of 16 pairs, has to be told of a scaling beside
-# its factor. A new strategy without an example fails below.
+# its factor, in full; other strategies are read with their factor alone.
 EXAMPLES = {
     "none": {"query_scale": {"type": "logn"}},
     "pi": {"query_scale": {"type": "llama4", "attn_scale": 0.2, "floor_scale": 64}},
@@ -82,7 +82,7 @@ EXAMPLES = {
 def example(kind, **settings):
     """A scaling of this type as YAML says it; its factor, where it has one, is 2."""
     factor = {"factor": 2.0} if kind in EXTENDING else {}
-    return {"type": kind} | factor | EXAMPLES[kind] | settings
+    return {"type": kind} | factor | EXAMPLES.get(kind, {}) | settings
 
 
 # Every section, both kinds of list, every union; no key left out.
@@ -339,12 +339,8 @@ def test_interpolations_are_resolved(read):
 # Scalings of every type, and layers that differ
 
 
-def test_every_scaling_type_has_an_example():
-    assert set(EXAMPLES) == set(STRATEGIES)
-
-
 @pytest.mark.parametrize("place", ["rope.scaling", "stages.0.scaling"])
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", STRATEGIES)
 def test_a_scaling_of_every_type_is_read_and_dumped(read, kind, place):
     config = read(PLAIN, f"{place}={json.dumps(example(kind))}")
     made = config.rope.scaling if place == "rope.scaling" else config.stages[0].scaling

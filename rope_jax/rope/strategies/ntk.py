@@ -50,7 +50,7 @@ class DynamicNTKScaling(Scaling):
     source: ClassVar[str] = "emozilla, dynamically scaled RoPE, 2023; Hugging Face `dynamic`"
     follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_ntk"] = "dynamic_ntk"
-    factor: float = Field(1.0, ge=1, lt=1e6, description="a, growth of s with n/L; 1: s = n/L")
+    factor: float = Field(1.0, ge=1, lt=1e6, description="a, how fast s grows; 1: s = n/L")
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         _check_dimension(geometry, self.type)
