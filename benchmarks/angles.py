@@ -24,14 +24,14 @@ def plain_cos_sin(frequencies: Any, positions: Any) -> tuple[Any, Any]:
     """cos and sin of the float32 product, computed once, as `cos_sin` has it otherwise."""
     import jax.numpy as jnp
 
-    from rope_jax.rope.angles import _computed_once
+    from rope_jax.rope.angles import computed_once
 
     inv_freq = jnp.asarray(frequencies.inv_freq)[..., None, :]
     m = jnp.asarray(frequencies.attention_factor)[..., None, None]
     position = jnp.asarray(positions)[..., :, None].astype(jnp.float32)
     position = position.reshape((1,) * (inv_freq.ndim - position.ndim) + position.shape)
     angles = position * inv_freq
-    return _computed_once(m * jnp.cos(angles)), _computed_once(m * jnp.sin(angles))
+    return computed_once(m * jnp.cos(angles)), computed_once(m * jnp.sin(angles))
 
 
 def with_plain_angles(shape: Shape) -> Callable[[], float]:

@@ -42,7 +42,7 @@ def describe_scaling(
     layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
     scalings = {}
     for layer in range(layers.count):
-        geometry, own = layers.of(layer, scaling)
+        geometry, own = layers.for_layer(layer, scaling)
         kind = geometry, own.model_dump_json()
         layers_of_kind.setdefault(kind, []).append(layer)
         scalings[kind] = own

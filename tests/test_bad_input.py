@@ -23,9 +23,10 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from scripts.generate import bad_input_catalogue
 
 ROOT = Path(__file__).parents[1]
-CATALOGUE = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
+CATALOGUE = bad_input_catalogue()
 CASES = [case for section in CATALOGUE["sections"] for case in section["cases"]]
 COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 

@@ -198,7 +198,7 @@ class Plan:
     def _layer_axis(self) -> int:
         """1 where all layers are alike in every entry at every length, else their number."""
         return max(
-            len(self.layers.each(entry.at(length, self.window, self.trained)))
+            len(self.layers.per_layer(entry.at(length, self.window, self.trained)))
             for entry in (*self.config.scalings, TrainedEntry())
             for length in self.lengths
         )

@@ -173,12 +173,8 @@ def test_interpolations_are_resolved(read):
 # Scalings of every type, and layers that differ
 
 
-def test_every_scaling_type_has_an_example():
-    assert set(EXAMPLES) == set(STRATEGIES)
-
-
 @pytest.mark.parametrize("place", ["rope.scaling", "stages.0.scaling"])
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", STRATEGIES)
 def test_a_scaling_of_every_type_is_read_and_dumped(read, kind, place):
     config = read(PLAIN, f"{place}={json.dumps(example(kind))}")
     made = config.rope.scaling if place == "rope.scaling" else config.stages[0].scaling
@@ -190,7 +186,7 @@ def test_a_scaling_of_every_type_is_read_and_dumped(read, kind, place):
     assert dump(again) == dump(config)
 
 
-@pytest.mark.parametrize("kind", EXAMPLES)
+@pytest.mark.parametrize("kind", STRATEGIES)
 def test_a_sweeps_entry_of_every_type_is_read_and_dumped(read, kind):
     sweep = read("{}", f"scalings=[{json.dumps(example(kind))}]", schema=SweepConfig)
     assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(example(kind))
@@ -241,13 +237,13 @@ def test_a_pattern_says_what_layers_have_of_their_own(read):
     assert layers == RotaryLayers(config.geometry, 5, pattern, head_dim=32)
     shared, own = PIScaling(factor=2), RotaryGeometry(16, 100.0, 128)
     wanted = [(own, shared), (config.geometry, DRoPEScaling()), (config.geometry, shared)]
-    assert layers.each(config.stage_scaling(0)) == [*wanted, *wanted[:2]]
+    assert layers.per_layer(config.stage_scaling(0)) == [*wanted, *wanted[:2]]
 
 
 def test_without_a_pattern_all_layers_are_alike(read):
     config = read(PLAIN, "rope.scaling={type: ntk, factor: 2}")
     assert config.sliding_windows == (None,)
-    assert config.rotary_layers.each(config.rope.scaling) == [
+    assert config.rotary_layers.per_layer(config.rope.scaling) == [
         (RotaryGeometry(32, 10000.0, 128), NTKScaling(factor=2))
     ]
 
@@ -261,13 +257,15 @@ def test_a_layers_scaling_stays_in_every_stage_and_the_others_change(read):
     )
     assert config.geometry.train_length == 64  # the first stage's
     for stage, shared in enumerate([NoScaling(), YaRNScaling(factor=2)]):
-        made = [scaling for _, scaling in config.rotary_layers.each(config.stage_scaling(stage))]
+        made = [
+            scaling for _, scaling in config.rotary_layers.per_layer(config.stage_scaling(stage))
+        ]
         assert made == [ABFScaling(), shared] * 2
 
 
 def test_explicit_numbers_by_layer_reach_their_layers(read):
     config = read(PLAIN, f"rope.scaling={json.dumps(example('explicit'))}")
-    made = [scaling for _, scaling in config.rotary_layers.each(config.rope.scaling)]
+    made = [scaling for _, scaling in config.rotary_layers.per_layer(config.rope.scaling)]
     rows, m = EXAMPLES["explicit"]["inv_freq"], EXAMPLES["explicit"]["attention_factor"]
     assert made == [
         ExplicitScaling(inv_freq=row, attention_factor=own)

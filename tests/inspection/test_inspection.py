@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rope_jax import cli
@@ -48,22 +48,24 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def show(folder, capsys, monkeypatch):
-    """Call a script; what it printed and its figure."""
-    close = plt.close
-    monkeypatch.setattr(plt, "close", lambda *_: None)
-    save = plt.Figure.savefig
+    """A function that calls a script and returns what it printed, and its figure."""
+    save = Figure.savefig
 
     def show(script, *words, pixels=False):
-        # laying it out takes most of the time, and most tests look at what was to be drawn
-        stand_in = save if pixels else lambda _, path, **__: path.touch()
-        monkeypatch.setattr(plt.Figure, "savefig", stand_in)
+        figures = []
+
+        def keep(figure, path, **settings):
+            figures.append(figure)
+            # the layout takes most of the time, and most tests look at what is to be drawn
+            save(figure, path, **settings) if pixels else path.touch()
+
+        monkeypatch.setattr(Figure, "savefig", keep)
         COMMANDS[script](list(words))
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= 100
-        return out, plt.gcf()
+        return out, *figures
 
-    yield show
-    close("all")
+    return show
 
 
 def table(out, title):
@@ -247,12 +249,12 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
         ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 has a base twice"),
         (
             "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
-            "13 curves are asked for, counting each kind of layer; a figure tells 12 apart",
+            "there are 13 curves, counting each kind of layer; a figure can tell 12 apart",
         ),
         ("plot_decay.py length=1e7", "overrides: length: should be less than or equal to 1048576"),
         (
             "plot_decay.py train_length=1e6 scalings=[none]",
-            "length: 4,000,000 distances are more than 1,048,576; give fewer",
+            "length: 4,000,000 distances exceed the limit of 1,048,576",
         ),
     ],
 )

@@ -256,7 +256,7 @@ def test_gemma3s_layers(form):
     assert layers.count == 12
     assert len(layers.pattern) == 6
     for layer in range(12):
-        geometry, own = layers.of(layer, scaling)
+        geometry, own = layers.for_layer(layer, scaling)
         is_global = layer % 6 == 5
         assert geometry.base == (1e6 if is_global else 1e4)
         assert own.type == ("pi" if is_global else "none")
@@ -270,16 +270,16 @@ def test_gemma3s_layers(form):
 def test_layers_without_positions():
     config = BASE | {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
     layers, scaling = layers_from_hf(config | {"model_type": "smollm3"})
-    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
     assert len(layers.pattern) == 4
     assert not layers.has_query_scale(scaling)
     llama = {"model_type": "llama4_text", "attn_temperature_tuning": True, "floor_scale": 4096}
     layers, scaling = layers_from_hf(config | llama)
-    assert layers.of(3, scaling)[1].query_scale.floor_scale == 4096
-    assert layers.of(0, scaling)[1].query_scale is None
+    assert layers.for_layer(3, scaling)[1].query_scale.floor_scale == 4096
+    assert layers.for_layer(0, scaling)[1].query_scale is None
     cohere = {"model_type": "cohere2", "sliding_window": 4096, "layer_types": types_of(8, 4)}
     layers, scaling = layers_from_hf(config | cohere)
-    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
 
 
 @pytest.mark.parametrize("given", [{}, {"no_rope_layers": []}, {"no_rope_layers": None}])
@@ -289,12 +289,12 @@ def test_every_fourth_layer_where_the_config_does_not_say(given):
         layers, scaling = layers_from_hf(
             BASE | {"num_hidden_layers": 8, "model_type": model_type} | given
         )
-        assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+        assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
     every = {"no_rope_layer_interval": 2} | given
     layers, scaling = layers_from_hf(
         BASE | {"num_hidden_layers": 8, "model_type": "llama4_text"} | every
     )
-    assert [layers.of(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
 
 
 def test_llama_4_scout():
@@ -304,7 +304,7 @@ def test_llama_4_scout():
     config["text_config"] |= {"num_hidden_layers": 48, "no_rope_layers": [], "head_dim": 128}
     layers, scaling = layers_from_hf(config)
     assert (layers.geometry.train_length, scaling.factor) == (8192, 16.0)
-    assert layers.of(3, scaling)[1].query_scale.floor_scale == 8192
+    assert layers.for_layer(3, scaling)[1].query_scale.floor_scale == 8192
     assert layers.head_dim == 128
 
 
@@ -336,7 +336,9 @@ def test_layers_that_one_rotation_cannot_hold():
     }
     config = BASE | {"rope_parameters": rope, "layer_types": types_of(6, 6)}
     config |= {"num_hidden_layers": 6}
-    assert layers_from_hf(config)[0].of(5, parse_scaling({"type": "none"}))[1].type == "p_rope"
+    assert (
+        layers_from_hf(config)[0].for_layer(5, parse_scaling({"type": "none"}))[1].type == "p_rope"
+    )
     for wider in ({"global_head_dim": 128}, {"per_layer_config": {"05": {"head_dim": 128}}}):
         assert from_hf(config | wider, "full_attention")[0].rotary_dim == 128
         assert from_hf(config | wider, "sliding_attention")[0].rotary_dim == 64
@@ -476,7 +478,7 @@ def test_the_papers_ramp_goes_by_its_numbers():
         ({"type": "resonance", "inner": {"type": "dynamic_pi"}}, "type: resonance over a length-d"),
         ({"type": "resonance", "inner": {"type": "cope"}}, "type: resonance has pairs that do not"),
         ({"type": "explicit", "inv_freq": [0.1] * 31 + [0.0]}, "type: explicit has pairs that do"),
-        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has an entry for each la"),
+        ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has one entry per layer"),
     ],
 )
 def test_what_has_no_form(settings, message):
@@ -490,7 +492,7 @@ def test_what_has_no_form(settings, message):
         ({"head_dim": 32}, "head_dim: 32 is below rotary_dim 64"),
         ({"head_dim": 0}, "head_dim: 0 is below rotary_dim 64"),
         ({"max_position_embeddings": -1}, "max_position_embeddings: -1 is not at least 1"),
-        ({"max_position_embeddings": 99}, "max_position_embeddings: 99, but dynamic scaling grows"),
+        ({"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic scaling"),
     ],
 )
 def test_lengths_and_widths_that_cannot_be_written(settings, message):

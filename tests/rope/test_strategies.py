@@ -511,7 +511,7 @@ def test_explicit_by_layer():
         assert own.attention_factor == layer + 1
     with pytest.raises(ValueError, match=r"^inv_freq: 3 entries for 4 layers$"):
         made.for_layer(0, 4)
-    with pytest.raises(ValueError, match=r"^inv_freq: has an entry for each layer; take for_layer"):
+    with pytest.raises(ValueError, match=r"^inv_freq: has one entry per layer; use for_layer"):
         made.frequencies(geometry)
 
 
@@ -535,7 +535,10 @@ def test_explicit_numbers_of_a_file(tmp_path):
         ('{"freq": [1]}', "path: .* may hold inv_freq, factors, attention_factor; it has freq"),
         ('{"inv_freq": [1, 2], "factors": [1, 2]}', "inv_freq, factors: give one of the two"),
         ('{"inv_freq": [1, NaN]}', "inv_freq"),
-        ('{"attention_factor": 2.0, "factors": [1, 2]}', "attention_factor: stands here and in"),
+        (
+            '{"attention_factor": 2.0, "factors": [1, 2]}',
+            "attention_factor: is given both",
+        ),
     ],
 )
 def test_explicit_bad_files(tmp_path, content, message):
@@ -543,7 +546,7 @@ def test_explicit_bad_files(tmp_path, content, message):
     if content is not None:
         path.write_text(content)
     given = {"type": "explicit", "path": str(path)}
-    if "stands here" in message:
+    if "is given both" in message:
         given["attention_factor"] = 1.5
     with pytest.raises(ValueError, match=message):
         parse_scaling(given)
@@ -595,16 +598,24 @@ def test_base_replaces_the_geometrys_own():
     np.testing.assert_array_equal(geometry.inv_freq(base=5e5), other.inv_freq())
 
 
+@pytest.mark.parametrize("name", ["none", "dynamic_ntk", "dynamic_yarn", "cope", "resonance"])
+def test_a_bare_name_stands_for_the_defaults(name):
+    assert parse_scaling(name) == parse_scaling({"type": name})
+
+
 # Errors
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"type": "yan", "factor": 2}, r"^type: 'yan' is not a scaling; there are none, .*yarn"),
+        ({"type": "yan", "factor": 2}, r"^type: 'yan' is not a scaling; choose from none, .*yarn"),
         ({"factor": 2}, r"^type: None is not a scaling"),
         ({"type": ["yarn"], "factor": 2}, r"^type: \['yarn'\] is not a scaling"),
-        ("yarn", r"^type: 'yarn' is not a scaling"),
+        ("yan", r"^type: 'yan' is not a scaling; choose from none, .*yarn"),
+        ("yarn", r"^factor: is required and was not given$"),
+        ("longrope", r"^short_factor: is required and was not given$"),
+        ("explicit", r"^inv_freq, factors: give one of the two"),
         ({"type": "pi", "factor": 2, "betas": 1}, r"^betas: .*; pi has type, query_scale, factor$"),
         ({"type": "none", "factor": 2}, r"^factor: .*; none has type, query_scale$"),
         ({"type": "pi"}, r"^factor: .*required"),
@@ -626,15 +637,21 @@ def test_base_replaces_the_geometrys_own():
             r"beta_fast \(0.5\) must be above beta_slow \(1\)",
         ),
         ({"type": "yarn", "factor": 2, "truncate": False, "ramp": "rotations"}, r"^truncate: "),
-        ({"type": "yarn", "factor": 2, "mscale": 1.0}, r"^mscale: does nothing without mscale_all"),
+        (
+            {"type": "yarn", "factor": 2, "mscale": 1.0},
+            r"^mscale: has no effect without",
+        ),
         (
             {"type": "yarn", "factor": 2, "mscale": 1, "mscale_all_dim": 1, "attention_factor": 1},
-            r"^attention_factor: is m itself",
+            r"^attention_factor: sets m itself",
         ),
         ({"type": "llama3", "low_freq_factor": 5.0}, r"^high_freq_factor \(4\) must not be below"),
         ({"type": "dynamic_ntk", "factor": 0.5}, r"^factor: .*greater than or equal to 1"),
         ({"type": "dynamic_pi", "factor": 2.0}, r"^factor: .*; dynamic_pi has type, query_scale$"),
-        ({"type": "longrope", "short_factor": [1], "long_factor": [1]}, r"^factor: give it, m"),
+        (
+            {"type": "longrope", "short_factor": [1], "long_factor": [1]},
+            r"^factor: is needed to",
+        ),
         (
             {"type": "longrope", "short_factor": [0], "long_factor": [1], "factor": 2},
             r"^short_factor.0: .*greater than 0",
@@ -659,6 +676,14 @@ def test_bad_settings_name_the_field(settings, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.usefixtures("wrong_types")
+@pytest.mark.parametrize("settings", [4, None, ["yarn"]])
+def test_settings_that_are_neither_a_mapping_nor_a_name(settings):
+    with pytest.raises(ValueError, match=r"^type: .* is not a scaling; choose from none, "):
+        parse_scaling(settings)
+
+
+@pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -692,7 +717,7 @@ def test_bad_geometry_names_the_field(field, value):
         ({"type": "explicit", "factors": [0.1] * 32}, "^factors: make a pair turn 10 radians"),
         (
             {"type": "cope", "c": 33},
-            "^c: 33 pairs to clip, and rotary_dim 64 has 32; give 2 to 32$",
+            "^c: 33 pairs to clip, but rotary_dim 64 has only 32; give 2 to 32$",
         ),
     ],
 )
