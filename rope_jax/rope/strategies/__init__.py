@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rope_jax.rope.strategies.base import Scaling
+from rope_jax.rope.strategies.base import Scaling, first_error
 
 # every class by its name as well: a new one is named in the registry alone
 from rope_jax.rope.strategies.registry import *  # noqa: F403
@@ -33,10 +33,7 @@ def parse_scaling(settings: dict[str, Any]) -> Scaling:
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":  # a check of ours, which names the fields itself
-            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
-        field = ".".join(str(part) for part in first["loc"][1:])
-        fields = ", ".join(STRATEGIES[settings["type"]].model_fields)
-        hint = f"; {settings['type']} has {fields}" if first["type"] == "extra_forbidden" else ""
-        raise ValueError(f"{field}: {first['msg']} (got {first['input']!r}){hint}") from None
+        extra = error.errors()[0]["type"] == "extra_forbidden"
+        fields = ", ".join(STRATEGIES[given].model_fields)
+        hint = f"; {given} has {fields}" if extra else ""
+        raise ValueError(first_error(error, skip=1) + hint) from None

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Factor
+from rope_jax.rope.numbers import EXTENSION, Factor
 from rope_jax.rope.query_scales import AnyQueryScale
 
 
@@ -122,6 +122,38 @@ class Scaling(BaseModel):
             return np.ones(np.shape(positions), np.float32)
         return self.query_scale.at(geometry, positions)
 
+    @classmethod
+    def has_extension_factor(cls) -> bool:
+        """Return whether `factor` says how many times longer the context becomes.
+
+        False for `resonance`, whose factor is a setting of its inner strategy, and for
+        `dynamic_ntk`, whose factor is a rate of growth.
+        """
+        field = cls.model_fields.get("factor")
+        if field is None:
+            return False
+        # an optional factor (float | None) carries its mark one level further in
+        members = [getattr(member, "__metadata__", ()) for member in get_args(field.annotation)]
+        return any(EXTENSION in metadata for metadata in (field.metadata, *members))
+
+    @property
+    def extension_factor(self) -> float | None:
+        """The s of this strategy, how many times longer the context becomes; None without one."""
+        return getattr(self, "factor", None) if self.has_extension_factor() else None
+
+    def with_factor(self, factor: float) -> Self:
+        """Return a copy with another extension factor, validated like settings of a config.
+
+        ValueError: the strategy has no extension factor, or the new one does not fit its other
+        settings.
+        """
+        if not self.has_extension_factor():
+            raise ValueError(f"factor: {self.type} has no extension factor")
+        try:
+            return type(self).model_validate(self.model_dump() | {"factor": float(factor)})
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
     def for_layer(self, layer: int, layers: int) -> "Scaling":
         """What layer number `layer` of a model of `layers` uses; most use the same in all."""
         return self
@@ -131,6 +163,18 @@ class WithFactor(Scaling):
     """A strategy with a fixed factor."""
 
     factor: Factor
+
+
+def first_error(error: ValidationError, *, skip: int = 0) -> str:
+    """Return the first complaint of a validation in one line that begins with the field's name.
+
+    skip: how many leading parts of the field's path to leave out.
+    """
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # raised by a validator of ours, which names the fields
+        return first["msg"].removeprefix("Value error, ")
+    field = ".".join(str(part) for part in first["loc"][skip:])
+    return f"{field}: {first['msg']} (got {first['input']!r})"
 
 
 def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:

@@ -41,6 +41,19 @@ class ResonanceScaling(Scaling):
         return getattr(self.inner, "factor", None)
 
     @property
+    def extension_factor(self) -> float | None:
+        """The inner strategy's."""
+        return self.inner.extension_factor
+
+    def with_factor(self, factor: float) -> Self:
+        """Return a copy whose inner strategy has another extension factor.
+
+        ValueError: as for the inner strategy.
+        """
+        inner = self.inner.with_factor(factor)
+        return self.model_copy(update={"inner": inner})
+
+    @property
     def length_dependent(self) -> bool:
         """as inner"""
         return self.inner.length_dependent
