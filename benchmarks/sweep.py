@@ -70,7 +70,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     texts = [split.document(i)[1:] for i in range(len(split))]
     model = language_model(config, tokenizer.vocab_size)
     like = Placement(config.mesh).of_state(jax.eval_shape(lambda: model.init(0)))
-    _, params = newest_params(run.checkpoints, like, tell=print)
+    _, params = newest_params(run.checkpoints, like, print)
     settings: dict[str, Any] = {
         "max_documents": documents,
         "max_blocks": 1,

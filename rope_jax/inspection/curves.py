@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from rope_jax.config.inspection import Asked
 from rope_jax.config.sweep import ENTRIES
 from rope_jax.config.training import Config
@@ -129,9 +127,8 @@ def _wanted(model: Model, asked: Asked, length: int) -> list[tuple[str, str, Sca
     for entry in asked.scalings:
         try:
             scaling = entry.at(length, model.window, model.trained)
-        except ValidationError as error:  # what auto stands for does not fit its other settings
-            message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"scalings: {entry.label}: {message}") from None
+        except ValueError as error:  # the factor that auto stands for does not fit its settings
+            raise UserError(f"scalings: {entry.label}: {error}") from None
         wanted.append((entry.label, entry.type, scaling))
     return wanted
 

@@ -334,7 +334,7 @@ def test_documents_are_drawn_by_the_seed_and_kept_in_order():
 
 
 @pytest.mark.parametrize("bos", ["document", "none"])
-def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
+def test_too_short_for_the_longest_window_says_how_long_possible(bos):
     docs = documents(9, count=7, shortest=20, longest=60)
     with pytest.raises(UserError) as caught:
         streams_of(docs, bos)
@@ -342,13 +342,13 @@ def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
     assert message.startswith(
         "lengths: none of the 7 documents has the 65 tokens that length 64 needs; "
     )
-    would_do = int(re.fullmatch(r".*the longest length that would do is (\d+)", message).group(1))
-    chosen, streams = streams_of(docs, bos, longest=would_do)
+    possible = int(re.fullmatch(r".*the longest possible length is (\d+)", message).group(1))
+    chosen, streams = streams_of(docs, bos, longest=possible)
     assert chosen == [int(np.argmax([len(document) for document in docs]))]
-    windows = windows_of(streams, "same_tokens", would_do, (8, would_do))
-    assert tokens_of(streams, windows, would_do, bos).shape == (1, would_do + 1)
+    windows = windows_of(streams, "same_tokens", possible, (8, possible))
+    assert tokens_of(streams, windows, possible, bos).shape == (1, possible + 1)
     with pytest.raises(UserError):
-        streams_of(docs, bos, longest=would_do + 1)
+        streams_of(docs, bos, longest=possible + 1)
 
 
 def test_no_documents_at_all():
