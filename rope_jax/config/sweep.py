@@ -192,12 +192,12 @@ class SweepConfig(Frozen):
         default_factory=_default_scalings,
     )
     max_documents: PositiveInt = Field(
-        64, description="most documents to read, the same for all lengths"
+        64, description="maximum number of documents, the same ones for all lengths"
     )
     max_blocks: PositiveInt = Field(
         2,
-        description="same_tokens: most scored blocks per document; other protocols: most windows "
-        "of the longest length",
+        description="maximum per document; same_tokens: of scored blocks; other protocols: of "
+        "windows of the longest length",
     )
     targets: PositiveInt | None = Field(
         None, description="same_tokens: scored tokens per block; null: half the shortest length"
@@ -211,7 +211,7 @@ class SweepConfig(Frozen):
         "document", description="where the document-start token stands; in training: document"
     )
     split: Literal["test", "validation"] = Field(
-        "test", description="which texts to read; report figures of test"
+        "test", description="which texts to read; published figures should be those of test"
     )
     seed: Seed = Field(0, description="for choosing documents, blocks and resamples")
     memory_gib: PositiveFloat | None = Field(

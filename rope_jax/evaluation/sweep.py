@@ -190,10 +190,10 @@ def memory_budget(config: SweepConfig) -> float:
 
 @dataclass(frozen=True)
 class _SharedReading:
-    """A reading, and the jobs with their keys that it is still to be run for."""
+    """A reading, and the jobs by key that it is still to be run for."""
 
     reading: Reading
-    missing: list[tuple[str, Job]]
+    missing: dict[str, Job]
 
     @property
     def tokens(self) -> int:
@@ -206,9 +206,9 @@ def _measure(
     """Run the readings of all jobs that the journal does not hold, and add the jobs to it."""
     readings: dict[str, _SharedReading] = {}
     for job in jobs:
-        shared = readings.setdefault(job.reading.key, _SharedReading(job.reading, []))
+        shared = readings.setdefault(job.reading.key, _SharedReading(job.reading, {}))
         if (key := plan.key(job)) not in journal:
-            shared.missing.append((key, job))
+            shared.missing[key] = job
     to_run = [shared for shared in readings.values() if shared.missing]
     done, total = 0, sum(shared.tokens for shared in to_run)
     # The longest come first: if they do not fit in memory, that shows at once, and the estimate of
@@ -235,7 +235,7 @@ def _measure(
             tick=tick,
         )
         for shared, (nll, seconds) in zip(at_length, found, strict=True):
-            for key, job in shared.missing:
+            for key, job in shared.missing.items():
                 nats = job.nats(nll, len(plan.streams)).tolist()
                 journal[key] = JournalEntry(nats=nats, seconds=seconds)
     progress("done", total, total)
