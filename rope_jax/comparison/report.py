@@ -87,7 +87,7 @@ def sources(comparison: Comparison) -> list[list[str]]:
 
 def usable(curve: Curve) -> str:
     """Its usable length, for the reader; nothing where it was not measured."""
-    return "" if curve.usable is None else usable_text(curve.usable)
+    return "" if curve.usable is None else usable_text(*curve.usable)
 
 
 def _of_protocol(protocol: str, curves: Sequence[Curve]) -> str:

@@ -37,9 +37,7 @@ class SweepEntry(Frozen):
     """One curve of a sweep: a scaling and a name. Its factor may be "auto", chosen by length."""
 
     type: str
-    name: FolderName | None = Field(
-        None, description="the curve's name; null: its type and factor"
-    )
+    name: FolderName | None = Field(None, description="the curve's name; null: its type and factor")
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> Self:

@@ -15,7 +15,6 @@ from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import (
     RELIABLE_DOCUMENTS,
     Estimate,
-    UsableLength,
     perplexity,
 )
 from rope_jax.evaluation.summary import CheckpointSummary, SweepSummary
@@ -141,7 +140,8 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary) -> Table:
     for name in names:
         cells = [_cell(row) for row in rows if row.name == name]
         if has_usable:
-            cells.append(Text(usable_text(checkpoint.curves[name].usable)))
+            usable = checkpoint.curves[name].usable
+            cells.append(Text(usable_text(**usable._asdict())))
         table.add_row(Text(name), *cells)
     if has_usable and checkpoint.perplexity_at_window is not None:
         # a reader who drops all but the last window gets this, however long the text
@@ -173,9 +173,9 @@ def _table_by_step(rows: Sequence[Row]) -> Table:
 
 
 def _cell(row: Row) -> Text:
-    """Return a row's perplexity, half-width, nats and bits, one below the other."""
-    half = half_width_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
-    details = [half, f"{row.nll:.3f}", *([] if row.bpb is None else [f"{row.bpb:.3f}"])]
+    """Return a row's perplexity, its interval, nats and bits, one below the other."""
+    interval = interval_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
+    details = [interval, f"{row.nll:.3f}", *([] if row.bpb is None else [f"{row.bpb:.3f}"])]
     return Text.assemble(perplexity_text(row.nll), *((f"\n{line}", "dim") for line in details))
 
 
@@ -186,29 +186,27 @@ def perplexity_text(nll: float) -> str:
     return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
-def half_width_text(nll: Estimate, digits: str = ".2g") -> str:
+def interval_text(nll: Estimate) -> str:
     """Return "±" and half the width of the perplexity's 95% interval; "" if there is no interval.
 
-    An interval whose half-width exceeds the perplexity itself says next to nothing: "±>100%".
-    digits: the format of the number.
+    Where half the width exceeds the perplexity itself, the interval: "[0.05, 2,981]".
     """
     if not (math.isfinite(nll.low) and math.isfinite(nll.high)):
         return ""
-    relative = (perplexity(nll.high - nll.value) - perplexity(nll.low - nll.value)) / 2
-    if relative > 1:
-        return "±>100%"
-    half = relative * perplexity(nll.value)
-    return f"±{half:{digits}}" if math.isfinite(half) else f"±{relative:.0%}"
+    half = (perplexity(nll.high) - perplexity(nll.low)) / 2
+    if half <= perplexity(nll.value) and math.isfinite(half):
+        return f"±{half:.2g}"
+    return f"[{perplexity_text(nll.low)}, {perplexity_text(nll.high)}]"
 
 
-def usable_text(usable: UsableLength) -> str:
-    """Return a usable length as text.
+def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
+    """Return a `UsableLength` as text.
 
     "≥ 1,024" if the last tested length passes, "none" if not even the window does. Where the next
     length has no interval, it says so; "–" if the window itself has none.
     """
-    if usable.length is None:
-        return "none" if usable.is_known else "–"
-    if not usable.is_known:
-        return f"{usable.length:,} (no interval)"
-    return f"{'≥ ' if usable.is_last else ''}{usable.length:,}"
+    if length is None:
+        return "none" if is_known else "–"
+    if not is_known:
+        return f"{length:,} (no interval)"
+    return f"{'≥ ' if is_last else ''}{length:,}"

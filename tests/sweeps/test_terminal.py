@@ -12,7 +12,7 @@ from rope_jax.evaluation.statistics import Estimate, UsableLength
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.sweeps.terminal import (
     SweepProgress,
-    half_width_text,
+    interval_text,
     perplexity_text,
     print_tables,
     usable_text,
@@ -66,16 +66,16 @@ def printed(rows, summary):
         (1.0, 0.9, 1.1, "±0.27"),
         (1.247, 1.247, 1.247, "±0"),
         (5.0, 4.9, 5.1, "±15"),
-        (1.247, -10.0, 12.0, "±>100%"),  # was ±8.1e+04
-        (1.0, 0.0, 2.0, "±>100%"),
+        (1.247, -10.0, 12.0, "[0.00, e^12.0]"),  # was ±8.1e+04
+        (1.0, -3.0, 8.0, "[0.05, 2,981]"),
         (1.0, 0.2, 1.7, "±2.1"),
         (1.0, math.nan, math.nan, ""),
         (math.inf, math.nan, math.nan, ""),
-        (1000.0, 999.9, 1000.1, "±10%"),  # too large for a float
+        (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
     ],
 )
 def test_a_half_width_is_shown_where_it_says_something(nll, low, high, text):
-    assert half_width_text(Estimate(nll, low, high)) == text
+    assert interval_text(Estimate(nll, low, high)) == text
 
 
 def test_a_table_with_an_interval_that_says_nothing():
@@ -83,7 +83,7 @@ def test_a_table_with_an_interval_that_says_nothing():
     table = [row("trained", 16, 1.0), row("trained", 64, 1.247, half=11.3)]
     text = printed(table, summary_of(trained=unknown))
     assert "±0.27" in text
-    assert "±>100%" in text
+    assert "[0.00, e^12.5]" in text
     assert "e+" not in text
 
 
@@ -99,7 +99,7 @@ def test_a_table_with_an_interval_that_says_nothing():
     ],
 )
 def test_a_usable_length_claims_no_more_than_is_known(usable, text):
-    assert usable_text(usable) == text
+    assert usable_text(**usable._asdict()) == text
     shown = printed([row("trained", 16, 1.0)], summary_of(trained=usable))
     assert f" {text} " in shown
     assert ("no interval: too few documents" in shown) == (not usable.is_known)
