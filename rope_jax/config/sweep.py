@@ -7,15 +7,14 @@ the errors, the lines of `--help` and the JSON schema. What a sweep uses of it i
 
 import functools
 import operator
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BeforeValidator,
     Field,
     TypeAdapter,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
     model_validator,
@@ -40,7 +39,7 @@ class SweepEntry(Frozen):
     name: FolderName | None = Field(None, description="the curve's name; null: its type and factor")
 
     @model_validator(mode="after")
-    def _trained_is_reserved(self) -> Self:
+    def _trained_is_reserved(self) -> "SweepEntry":
         if self.name == "trained" and self.type != "trained":
             raise ValueError("name: trained is the checkpoint's own scaling; choose another")
         return self
@@ -98,7 +97,7 @@ class TrainedEntry(SweepEntry):
 def _one_complaint(message: str) -> WrapValidator:
     """Report one error for a value that may be of several kinds, not one for each kind."""
 
-    def validator(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
         try:
             return handler(value)
         except ValidationError:
@@ -229,13 +228,13 @@ class SweepConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _protocols_are_unique(self) -> Self:
+    def _protocols_are_unique(self) -> "SweepConfig":
         if len(set(self.protocols)) < len(self.protocols):
             raise ValueError(f"protocols: {', '.join(self.protocols)} names a protocol twice")
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _names_are_unique(self) -> "SweepConfig":
         labels = [entry.label for entry in self.scalings]
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png"}  # fmt: skip
@@ -249,7 +248,7 @@ class SweepConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _steps_ascend(self) -> Self:
+    def _steps_ascend(self) -> "SweepConfig":
         if self.steps is None or self.steps == "all":
             return self
         if not self.steps:
@@ -259,7 +258,7 @@ class SweepConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _lengths_ascend(self) -> Self:
+    def _lengths_ascend(self) -> "SweepConfig":
         lengths = self.lengths
         if lengths is not None:
             if not lengths:

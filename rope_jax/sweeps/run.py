@@ -65,7 +65,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
     texts = [split.document(i)[1:] for i in range(len(split))]
 
     def row_bytes(length: int) -> float:
-        return forward_bytes(training.model, tokenizer.vocab_size, length, length)
+        return float(forward_bytes(training.model, tokenizer.vocab_size, length, length))
 
     longest = lengths[-1]
     if any(len(text) >= longest for text in texts):  # otherwise `sweep` refuses the length

@@ -105,9 +105,9 @@ def _outcome(curve: CurveSummary | None) -> dict[str, float]:
     if curve is None:
         return {}
     longest = max(curve.blow_up)
-    usable = curve.usable.length or (0 if curve.usable.is_known else math.nan)
+    none = 0.0 if curve.usable.is_known else math.nan
     outcome = {
-        "usable_length": usable,
+        "usable_length": float(curve.usable.length or none),
         "blow_up_at_longest": curve.blow_up[longest].value,
         "gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
     }

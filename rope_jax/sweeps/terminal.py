@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self
 
 from rich import box
 from rich.console import Console
@@ -48,7 +47,7 @@ class SweepProgress:
         self._task = self._bar.add_task("", total=None, now="")
         self._steps = steps
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "SweepProgress":
         self._bar.start()
         return self
 
