@@ -20,7 +20,7 @@ TRUTH = 1.5
 
 
 def skewed(random, *shape):
-    """Make documents of very different sizes, some much harder than others."""
+    """Draw (nll, tokens) of documents of very different sizes, some much harder than others."""
     tokens = np.round(random.lognormal(5, 0.5, shape)) + 1
     return tokens * (1 + 0.5 * random.standard_exponential(shape)), tokens
 
