@@ -8,11 +8,12 @@ import pytest
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Origin, document_rows, rows, summary
+from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweeps.results_files import write
+from rope_jax.sweeps.files import write_results
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
 # What is added to each document's level, by curve and length. The window is 16.
@@ -90,20 +91,29 @@ def sweep_of(tmp_path):
                 for protocol in protocols
                 for entry in settings.scalings
             ]
-            baseline = {}
+            baseline = None
             if "same_tokens" in protocols:
-                baseline["same_tokens"] = measured("trained", "same_tokens", window, step)
-            result = SweepResult(settings, window, 64, 4, documents, made, baseline, 4)
+                baseline = measured("trained", "same_tokens", window, step)
+            result = SweepResult(
+                config=settings,
+                window=window,
+                longest=64,
+                stride=4,
+                documents=documents,
+                measurements=made,
+                baseline=baseline,
+                compilations=4,
+            )
             results.append((result, Origin(run, step, seed, 2.0, corpus)))
         place = folder / "evals" / name
         place.mkdir(parents=True)
         (place / "sweep.yaml").write_text(dump(settings))
-        *earlier, newest = (summary(*found) for found in results)
-        write(
+        *earlier, newest = (summarize(*found) for found in results)
+        write_results(
             place,
             [row for found in results for row in rows(*found)],
             [row for found in results for row in document_rows(*found)],
-            newest | {"earlier": earlier},
+            SweepSummary(newest=newest, earlier=tuple(earlier)),
         )
         return folder
 

@@ -450,13 +450,13 @@ def test_entries_replace_the_trained_scaling(read):
     [
         (
             "scalings: [{type: pi, factor: 2}, {type: pi, factor: 2.0}]",
-            "scalings: pi-2 stands twice; give a name",
+            "scalings: pi-2 occurs twice; give one a name",
         ),
         (
             "scalings: [trained, {type: pi, factor: 2, name: trained}]",
             "scalings.1.name: trained is the checkpoint's own scaling; choose another",
         ),
-        ("scalings: [none, none, trained]", "scalings: none stands twice; give a name"),
+        ("scalings: [none, none, trained]", "scalings: none occurs twice; give one a name"),
         (
             "scalings: [yran]",
             f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
@@ -476,8 +476,8 @@ def test_entries_replace_the_trained_scaling(read):
             "scalings.0: beta_fast (1) must be above beta_slow (1)",
         ),
         ("lengths: []", "lengths: give at least one"),
-        ("lengths: [4, 2]", "lengths: [4, 2] must rise without repeats"),
-        ("lengths: [2, 4, 4]", "lengths: [2, 4, 4] must rise without repeats"),
+        ("lengths: [4, 2]", "lengths: [4, 2] must be ascending, without repeats"),
+        ("lengths: [2, 4, 4]", "lengths: [2, 4, 4] must be ascending, without repeats"),
         ("lengths: [1, 2]", "lengths.0: should be greater than or equal to 2, not 1"),
         (
             "{lengths: [64, 128], targets: 33}",
