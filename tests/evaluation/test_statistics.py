@@ -97,6 +97,7 @@ def test_intervals_depend_only_on_the_seed():
     assert (first.low, first.high) != (other.low, other.high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("documents", "alike"), [(20, True), (20, False), (64, False)])
 def test_95_percent_intervals_cover_the_truth_about_95_percent_of_the_time(documents, alike):
     below = above = 0
@@ -205,6 +206,7 @@ def test_seeds_of_other_tokens_cannot_be_pooled():
         pooled_mean([one, Sums(np.ones(3), np.full(3, 2.0))], resamples=10, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
 def test_pooled_intervals_cover_the_truth(spread):
     """The truth is the mean over all documents and seeds; 20 documents, 3 seeds are drawn."""

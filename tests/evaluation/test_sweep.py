@@ -27,6 +27,8 @@ from rope_jax.rope.strategies import (
     YaRNScaling,
 )
 
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
 BOS = 99
 GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=16)
 LENGTHS = [8, 16, 24, 64]

@@ -56,12 +56,11 @@ def test_golden():
     np.testing.assert_allclose(logn, [1, 1, 2], rtol=1e-7)
 
 
-def test_logn_as_it_is_often_written_differs_where_it_must_not():
-    # Without the maximum it would shrink every query before L; by L of another window it starts
-    # elsewhere.
-    positions = np.arange(1, 512)
-    assert np.all(scaled_by("logn").query_scale_at(GEOMETRY, positions) == 1)
-    assert np.all(np.log(positions) / np.log(512) < 1)
+def test_logn_shrinks_no_query_before_the_trained_length():
+    # It does without the maximum with 1, as it is often written.
+    scale = scaled_by("logn").query_scale_at(GEOMETRY, np.arange(514))
+    assert np.all(scale[:512] == 1)  # position 511 sees 512 tokens
+    assert np.all(scale[512:] > 1)
 
 
 def test_without_one_it_is_1():
