@@ -109,7 +109,9 @@ def test_dynamic_grows_from_max_position_embeddings():
 
 def test_the_base_never_falls_back_in_silence():
     unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "cohere"}
-    with pytest.raises(ValueError, match=r"^rope_theta: stands neither in the rope parameters nor"):
+    with pytest.raises(
+        ValueError, match=r"^rope_theta: is missing, both in the rope parameters and"
+    ):
         from_hf(unknown)
     assert from_hf(unknown | {"model_type": "llama"})[0].base == 10000.0
     inside = unknown | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
@@ -260,7 +262,7 @@ def test_gemma3s_layers(form):
         is_global = layer % 6 == 5
         assert geometry.base == (1e6 if is_global else 1e4)
         assert own.type == ("pi" if is_global else "none")
-    with pytest.raises(ValueError, match=r"^layer_type: .* differ; name one, or take layers_from"):
+    with pytest.raises(ValueError, match=r"^layer_type: .* differ; name one, or use layers_from"):
         from_hf(config)
     assert from_hf(config, "full_attention")[1].type == "pi"
     with pytest.raises(ValueError, match=r"^layer_type: 'global' is not one of full_attention, sl"):
@@ -358,24 +360,24 @@ def test_layers_that_one_rotation_cannot_hold():
         ({"rope_type": "linear", "factor": 0.5}, "factor: .*greater than or equal to 1"),
         ({"rope_type": "linear", "factor": float("nan")}, "factor: .*finite"),
         ({"rope_type": "linear", "factor": "8"}, "factor: .*valid number"),
-        ({"factor": 2.0}, "factor: has no part in rope parameters of type default; these have"),
-        ({"rope_type": "linear", "factor": 2, "beta_fast": 32}, "beta_fast: has no part in"),
+        ({"factor": 2.0}, "factor: is not used in rope parameters of type default; they may have"),
+        ({"rope_type": "linear", "factor": 2, "beta_fast": 32}, "beta_fast: is not used in"),
         (
             {"rope_type": "linear", "factor": 2, "finetuned": True},
-            "finetuned: has no part in rope pa",
+            "finetuned: is not used in rope p",
         ),
         ({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 4}, "beta_fast .1. must"),
-        ({"rope_type": "dynamic", "alpha": 1000.0, "factor": 1}, "alpha: has no part in rope par"),
+        ({"rope_type": "dynamic", "alpha": 1000.0, "factor": 1}, "alpha: is not used in rope par"),
         (
             {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 1024},
-            "original_max_position_embeddings: dynamic scaling grows from max_position_embeddings",
+            "original_max_position_embeddings: is 512, but dynamic",
         ),
         ({"rope_type": "llama3", "factor": 8}, "low_freq_factor: is required for rope_type llama3"),
         (
             {"rope_type": "longrope", "factor": 8, "short_factor": [1.0] * 32},
             "long_factor: is required for rope_type longrope",
         ),
-        ({"rope_type": "default", "mrope_section": [16, 24, 24]}, "mrope_section: has no part in"),
+        ({"rope_type": "default", "mrope_section": [16, 24, 24]}, "mrope_section: is not used in"),
         ({"rope_type": "default", "partial_rotary_factor": 0.3}, "rotary_dim: 19 is not an even"),
         (
             {"rope_type": "default", "partial_rotary_factor": "x"},
@@ -399,12 +401,12 @@ def test_what_is_refused_by_name(rope, message):
         ({"head_dim": None}, "hidden_size: is required"),
         ({"alibi": True}, "alibi: is true; this model does not rotate"),
         ({"position_embedding_type": "nope"}, "position_embedding_type: is 'nope'; this model"),
-        ({"rope_pct": 0.25}, "rope_pct: is not read here"),
+        ({"rope_pct": 0.25}, "rope_pct: is not supported"),
         (
             {"model_type": "llama", "partial_rotary_factor": 0.5},
-            "partial_rotary_factor: transformers' llama rotates the whole head without scaling",
+            "partial_rotary_factor: is ignored by transformers' llama",
         ),
-        ({"rotary_dim": 16, "partial_rotary_factor": 0.5}, "rotary_dim: is 16, and by partial_ro"),
+        ({"rotary_dim": 16, "partial_rotary_factor": 0.5}, "rotary_dim: is 16, but partial_ro"),
         ({"rope_scaling": "yarn"}, "rope_scaling: should be a mapping, not 'yarn'"),
         (
             {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"type": "yarn"}},
@@ -412,7 +414,7 @@ def test_what_is_refused_by_name(rope, message):
         ),
         (
             {"rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2}},
-            "rope_parameters.factor: stands beside one mapping a layer type",
+            "rope_parameters.factor: is mixed with one mapping per layer type",
         ),
     ],
 )
