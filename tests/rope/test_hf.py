@@ -116,7 +116,7 @@ def test_the_base_never_falls_back_in_silence():
     assert from_hf(unknown | {"model_type": "llama"})[0].base == 10000.0
     inside = unknown | {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
     assert from_hf(inside)[0].base == from_hf(unknown | {"rope_theta": 5e5})[0].base == 5e5
-    with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters and 10"):
+    with pytest.raises(ValueError, match=r"^rope_theta: is 500000.0 in the rope parameters but 10"):
         from_hf(inside | {"rope_theta": 1e4})
 
 
@@ -153,7 +153,7 @@ def test_gpt_neox():
     config = {"model_type": "gpt_neox", "hidden_size": 768, "num_attention_heads": 12}
     config |= {"rotary_pct": 0.25, "rotary_emb_base": 1e5, "max_position_embeddings": 2048}
     assert from_hf(config)[0] == RotaryGeometry(16, 1e5, 2048)
-    with pytest.raises(ValueError, match=r"^partial_rotary_factor: gpt_neox rotates a part"):
+    with pytest.raises(ValueError, match=r"^partial_rotary_factor: is missing; gpt_neox"):
         from_hf({key: value for key, value in config.items() if key != "rotary_pct"})
 
 
@@ -370,7 +370,7 @@ def test_layers_that_one_rotation_cannot_hold():
         ({"rope_type": "dynamic", "alpha": 1000.0, "factor": 1}, "alpha: is not used in rope par"),
         (
             {"rope_type": "dynamic", "factor": 2, "original_max_position_embeddings": 1024},
-            "original_max_position_embeddings: is 512, but dynamic",
+            "original_max_position_embeddings: is 1024, but dynamic",
         ),
         ({"rope_type": "llama3", "factor": 8}, "low_freq_factor: is required for rope_type llama3"),
         (
