@@ -18,10 +18,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test accelerator lint format generate tensorboard lock clean FORCE
+.PHONY: help setup demo test test-all accelerator lint format generate tensorboard lock clean FORCE
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
 		while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
 
 setup: $(VENV)/.runtime ## install what running needs into .venv
@@ -32,7 +32,10 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'The figure: runs/demo/evals/demo/curve.png. The training curves: make tensorboard'
 
-test: $(VENV)/.dev ## run the tests
+test: $(VENV)/.dev ## run the tests, except the slow ones (3 minutes on two cores)
+	$(BIN)/python -m pytest -m 'not slow'
+
+test-all: $(VENV)/.dev ## run all tests, as CI does
 	$(BIN)/python -m pytest
 
 accelerator: $(VENV)/.dev ## check attention's kernels and exact angles on a GPU or TPU

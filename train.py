@@ -15,7 +15,7 @@ from rope_jax.user_cache import keep_compiled_programs
 def main(argv: list[str]) -> None:
     parser = cli.parser(
         "train.py CONFIG.yaml [key=value ...] [--print-config]",
-        "Train a small RoPE decoder; the same command again resumes. Keys of the config:",
+        "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
         Config,
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         return
     keep_freed_memory()
     keep_compiled_programs()
-    # jax takes a second to import: help and config errors answer before it
+    # Importing jax takes a second: help and config errors come before it.
     from rope_jax.console import plain_console
     from rope_jax.training.run import train
 

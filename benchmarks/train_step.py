@@ -92,7 +92,7 @@ def ours(shape: Shape) -> Callable[[], float]:
         nonlocal state, unread
         state, metrics = train_step(state, batch, rotary)
         read, unread = unread, metrics
-        return float((read or metrics)["sums"].mean())
+        return float((read or metrics).sums.mean())
 
     return step
 

@@ -1,13 +1,13 @@
-"""Kill training and sweeps again and again; the end must be that of a run which nobody killed.
+"""Kill training and sweeps again and again; they must end like a run that was never killed.
 
-    python scripts/kill_test.py            # a hundred kills, some twenty minutes
+    python scripts/kill_test.py            # a hundred kills, about twenty minutes
     python scripts/kill_test.py --kills 3
 
-A tiny run is trained whole, once. Then the same command is started again and again and killed by
-SIGKILL: at a moment drawn at random, or while a checkpoint is being written. When a run has come
-to its end in spite of that, its parameters, optimizer state, metrics.jsonl and TensorBoard curves
-are compared with the whole run's, bit by bit, and the next run begins. The last tenth of the kills
-goes to sweeps, whose results are compared but for the seconds they took.
+A tiny run is trained once without interruption. Then the same command is started again and again
+and killed by SIGKILL, at a random moment or while a checkpoint is being written. Once a run has
+finished in spite of that, its parameters, optimizer state, metrics.jsonl and TensorBoard curves are
+compared bit by bit with those of the uninterrupted run, and the next run begins. The last tenth of
+the kills goes to sweeps, whose results are compared except for the seconds they took.
 """
 
 import argparse
@@ -44,7 +44,7 @@ SWEEP = ["name=swept", "lengths=[16,64,128]", "scalings=[trained,none]", "resamp
 
 
 class Bench:
-    """A scratch folder, and the two commands in it."""
+    """A scratch folder in which the two commands are run and killed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder, self.random = folder, random.Random(seed)
@@ -56,7 +56,7 @@ class Bench:
             (folder / "texts" / f"{index}.txt").write_text("".join(words))
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen:
-        """One of the commands, its output in a file."""
+        """Start one of the commands, with its output in a file."""
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         with (self.folder / "output.txt").open("wb") as output:
             return subprocess.Popen(
@@ -71,17 +71,17 @@ class Bench:
         """Start or resume the run in `runs`."""
         return self.start("train.py", "run.yaml", f"runs_dir={runs}")
 
-    def to_its_end(self, process: subprocess.Popen) -> float:
-        """Wait; the seconds it took. Exits if the command failed."""
+    def wait(self, process: subprocess.Popen) -> float:
+        """Wait for a command to end and return the seconds it took. Exits if the command failed."""
         start = time.perf_counter()
         if process.wait():
             sys.exit("the command failed:\n" + (self.folder / "output.txt").read_text())
         return time.perf_counter() - start
 
-    def survives(self, process: subprocess.Popen, runs: str, seconds: float) -> bool:
-        """Kill the process at some moment; False if it was killed, True if it ended before."""
+    def kill(self, process: subprocess.Popen, runs: str, seconds: float) -> bool:
+        """Kill a training process within so many seconds; return False if it ended before that."""
         checkpoints = self.folder / runs / NAME / "checkpoints"
-        in_a_save = self.random.random() < 0.5
+        during_save = self.random.random() < 0.5
         deadline = time.perf_counter() + self.random.uniform(0, seconds)
         saves_to_pass = self.random.randrange(4)
         saving = False
@@ -89,21 +89,22 @@ class Bench:
             now_saving = any(checkpoints.glob("*tmp*"))
             saves_to_pass -= now_saving and not saving
             saving = now_saving
-            if saving and saves_to_pass < 0 if in_a_save else time.perf_counter() > deadline:
+            if saving and saves_to_pass < 0 if during_save else time.perf_counter() > deadline:
                 break
             time.sleep(0.0005)
         if process.poll() is None:
-            begun = (self.folder / runs / NAME / "metrics.jsonl").exists()
+            has_started = (self.folder / runs / NAME / "metrics.jsonl").exists()
             process.kill()
             process.wait()
-            self.killed["in a save" if saving else "in training" if begun else "starting"] += 1
-            return False
-        self.to_its_end(process)  # it must have ended well
-        return True
+            moment = "in a save" if saving else "in training" if has_started else "starting"
+            self.killed[moment] += 1
+            return True
+        self.wait(process)  # exits unless it succeeded
+        return False
 
 
-def same_run(one: Path, other: Path) -> list[str]:
-    """What differs between two finished runs."""
+def differences(one: Path, other: Path) -> list[str]:
+    """Name what differs between two finished runs."""
     import logging
 
     import jax
@@ -120,16 +121,17 @@ def same_run(one: Path, other: Path) -> list[str]:
     from rope_jax.training.optimizer import optimizer
     from rope_jax.training.step import fresh_state
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it tells of every resumption
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of every resumption
 
     def state(path: Path) -> list[np.ndarray]:
         config = load(Config, path / "config.yaml")
         model = LanguageModel(config.model, ByteTokenizer.vocab_size)
-        like = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
+        abstract = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
+        abstract = Placement(MeshConfig()).shard_state(abstract)
         checkpoints = Checkpoints(path / "checkpoints")
-        found = checkpoints.restore_newest(Placement(MeshConfig()).of_state(like), tell=sys.exit)
+        restored = checkpoints.restore_newest(abstract, warn=sys.exit)
         checkpoints.close()
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(found)]
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(restored)]
 
     def curves(path: Path) -> dict[str, list[tuple[int, float]]]:
         events = EventAccumulator(str(path), size_guidance={"scalars": 0})
@@ -154,63 +156,67 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def sweep_rows(folder: Path) -> list[dict[str, str]]:
-    """results.csv, but for the seconds."""
+    """Read results.csv, except for the seconds."""
     with (folder / "results.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
 def kill_runs(bench: Bench, kills: int) -> int:
-    """Kill training until there were so many; the number of runs that came to their end."""
-    bench.to_its_end(bench.train("whole"))
-    seconds = bench.to_its_end(bench.train("again"))  # what was compiled is kept
-    if wrong := same_run(bench.folder / "whole" / NAME, bench.folder / "again" / NAME):
-        sys.exit(f"{', '.join(wrong)} of two whole runs differs")
-    print(f"a whole run takes {seconds:.1f} s", flush=True)
+    """Kill training so many times; return the number of runs that finished in spite of it."""
+    bench.wait(bench.train("whole"))
+    seconds = bench.wait(bench.train("again"))  # now with the programs compiled
+    if different := differences(bench.folder / "whole" / NAME, bench.folder / "again" / NAME):
+        sys.exit(f"two uninterrupted runs differ in {', '.join(different)}")
+    print(f"an uninterrupted run takes {seconds:.1f} s", flush=True)
     finished = 0
     while bench.killed.total() < kills:
         runs = f"runs{finished}"
-        # each kill that the run outlives is one; the last start of all goes to its end
-        while bench.killed.total() < kills and not bench.survives(bench.train(runs), runs, seconds):
+        # Kill it until it ends by itself; after the last kill of all, let it end.
+        while bench.killed.total() < kills and bench.kill(bench.train(runs), runs, seconds):
             pass
-        bench.to_its_end(bench.train(runs))
-        if wrong := same_run(bench.folder / "whole" / NAME, bench.folder / runs / NAME):
-            sys.exit(f"after {bench.killed.total()} kills, {', '.join(wrong)} of {runs} differs")
+        bench.wait(bench.train(runs))
+        if different := differences(bench.folder / "whole" / NAME, bench.folder / runs / NAME):
+            sys.exit(
+                f"after {bench.killed.total()} kills, {runs} differs in {', '.join(different)}"
+            )
         finished += 1
-        print(f"{bench.killed.total()} kills, {finished} runs the same to the bit", flush=True)
+        print(f"{bench.killed.total()} kills, {finished} runs bit-identical", flush=True)
     return finished
 
 
 def kill_sweeps(bench: Bench, kills: int) -> None:
-    """Kill sweeps of the whole run."""
+    """Kill sweeps of the uninterrupted run."""
     arguments = ("eval_ppl.py", f"whole/{NAME}", *SWEEP)
     evals = bench.folder / "whole" / NAME / "evals"
-    seconds = bench.to_its_end(bench.start(*arguments))
-    wanted = sweep_rows(evals / "swept")
+    seconds = bench.wait(bench.start(*arguments))
+    expected = sweep_rows(evals / "swept")
     for _ in range(kills):
         process = bench.start(*arguments)
         time.sleep(bench.random.uniform(0, seconds))
         process.kill()
         process.wait()
         bench.killed["in a sweep"] += 1
-        if sweep_rows(evals / "swept") != wanted:
-            sys.exit("a killed sweep damaged the results of the one before it")
-    bench.to_its_end(bench.start(*arguments))
+        if sweep_rows(evals / "swept") != expected:
+            sys.exit("a killed sweep damaged the results of the sweep before it")
+    bench.wait(bench.start(*arguments))
     left = sorted(path.name for path in evals.iterdir() if not path.name.startswith("."))
-    if sweep_rows(evals / "swept") != wanted or left != ["swept"]:
-        sys.exit(f"the sweep after {kills} killed ones differs; there are {left}")
+    if sweep_rows(evals / "swept") != expected or left != ["swept"]:
+        sys.exit(f"after {kills} kills, the sweep's results differ; there are {left}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=100, help="how many in all (default 100)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default 0)")
+    parser.add_argument("--kills", type=int, default=100, help="number of kills (default 100)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the random moments (default 0)"
+    )
     arguments = parser.parse_args()
-    of_sweeps = arguments.kills // 10
+    sweep_kills = arguments.kills // 10
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder), arguments.seed)
-        finished = kill_runs(bench, arguments.kills - of_sweeps)
-        if of_sweeps:
-            kill_sweeps(bench, of_sweeps)
+        finished = kill_runs(bench, arguments.kills - sweep_kills)
+        if sweep_kills:
+            kill_sweeps(bench, sweep_kills)
     where = ", ".join(f"{count} {place}" for place, count in sorted(bench.killed.items()))
     print(f"{bench.killed.total()} kills survived ({where}); {finished} runs, all bit-identical")
 

@@ -66,7 +66,9 @@ def folder(tmp_path, monkeypatch):
     # the first import of matplotlib writes a list of fonts, which is slow to make
     monkeypatch.setenv("MPLCONFIGDIR", str(ROOT / ".pytest_cache" / "matplotlib"))
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
-    for command in (train, eval_ppl):  # it makes a folder in the cache
+    # the catalogue's messages name it
+    monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda: 16 * 2**30)
+    for command in (train, eval_ppl):  # a folder in the user's cache, whatever the input
         monkeypatch.setattr(command, "keep_compiled_programs", lambda: None)
     return folder
 

@@ -1,6 +1,6 @@
 """What can be configured of the corpus: where documents come from and how they are split."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
@@ -24,7 +24,7 @@ class _Data(Frozen):
     )
 
     @model_validator(mode="after")
-    def _something_to_train_on(self) -> Self:
+    def _something_to_train_on(self) -> "_Data":
         if self.validation_fraction + self.test_fraction >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
         return self
@@ -41,7 +41,7 @@ class _FileData(_Data):
     """What every source of local files has."""
 
     files: Files = Field(
-        description="paths or globs; or train, validation and test, each with its own list"
+        description="paths or globs; or a mapping of train, validation and test to their own lists"
     )
 
 

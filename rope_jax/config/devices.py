@@ -1,7 +1,5 @@
 """What can be configured of devices and processes."""
 
-from typing import Self
-
 from pydantic import Field, model_validator
 
 from rope_jax.config.types import Frozen, NonNegativeInt, PositiveInt
@@ -12,11 +10,11 @@ class MeshConfig(Frozen):
 
     data: PositiveInt | None = Field(
         None,
-        description="copies of the parameters, which the batch is split over; "
+        description="number of copies of the parameters; the batch is split over them; "
         "null: as many as the devices allow",
     )
     fsdp: PositiveInt = Field(
-        1, description="devices that each copy of the parameters is split over"
+        1, description="number of devices that each copy of the parameters is split over"
     )
 
 
@@ -37,7 +35,7 @@ class DistributedConfig(Frozen):
     timeout: PositiveInt = Field(300, description="seconds to wait for all processes to connect")
 
     @model_validator(mode="after")
-    def _all_or_none(self) -> Self:
+    def _all_or_none(self) -> "DistributedConfig":
         given = [self.coordinator, self.num_processes, self.process_id]
         if any(v is None for v in given) and any(v is not None for v in given):
             raise ValueError("give all of coordinator, num_processes and process_id, or none")

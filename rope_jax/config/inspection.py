@@ -6,7 +6,7 @@ For scripts/show_scaling.py and scripts/plot_decay.py. Imports no jax.
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -43,7 +43,7 @@ class InspectionConfig(Frozen):
         64,
         description="d, even; a training config sets d, b and L itself",
     )
-    base: Base = Field(10000.0, description="b")
+    base: Base = Field(10000.0, description="b, the base of the frequencies")
     train_length: Length = Field(4096, description="L, tokens in a training window")
     length: Length | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
@@ -56,12 +56,12 @@ class InspectionConfig(Frozen):
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
     @model_validator(mode="after")
-    def _geometry_exists(self) -> Self:
+    def _geometry_exists(self) -> "InspectionConfig":
         RotaryGeometry(self.rotary_dim, self.base, self.train_length)
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _names_are_unique(self) -> "InspectionConfig":
         labels = [entry.label for entry in self.scalings]
         repeated = {label for label in labels if labels.count(label) > 1}
         if repeated:
@@ -95,7 +95,8 @@ class DecayConfig(InspectionConfig):
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
         None,
-        description="one unscaled curve each; null: 1 to 50000, or none where scalings are given",
+        description="one unscaled curve each; null: seven from 1 to 50000, "
+        "or none if scalings are given",
     )
     output: FigurePath = Field(
         "decay.png",
@@ -103,7 +104,7 @@ class DecayConfig(InspectionConfig):
     )
 
     @model_validator(mode="after")
-    def _bases_are_unique(self) -> Self:
+    def _bases_are_unique(self) -> "DecayConfig":
         bases = self.bases or ()
         if len(set(bases)) < len(bases):
             raise ValueError(f"bases: {', '.join(map(str, bases))} has a base twice")

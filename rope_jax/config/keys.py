@@ -59,10 +59,10 @@ def _union_keys(
 ) -> Iterator[Key]:
     """Yield `type`, then the keys of all models of a union, merged where several share one."""
     by_type = {model.model_fields["type"].default: model for model in models}
-    description = field.description or "one of these, by its type:"
+    description = field.description or "chooses among the keys below"
     earlier = next((listed[types] for types in listed if types >= by_type.keys()), None)
     if earlier is not None:
-        description += f"; keys as of {earlier}"
+        description += f"; same keys as {earlier}"
     yield Key(f"{name}.type", "|".join(by_type), _default_type(field), description)
     if earlier is not None:
         return

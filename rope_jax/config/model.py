@@ -1,6 +1,6 @@
 """What can be configured of the decoder and of its rotary embedding. Imports no jax."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,8 @@ from rope_jax.rope.geometry import Layout
 from rope_jax.rope.strategies import NoScaling
 
 AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
+
+_WIDEST_HEAD = 2**16  # one frequency per pair is computed while the config is checked
 
 
 class ModelConfig(Frozen):
@@ -50,11 +52,16 @@ class ModelConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def _shapes_fit(self) -> "ModelConfig":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
                 f"{self.num_attention_heads}; set head_dim or change one of them"
+            )
+        if self.heads_width > _WIDEST_HEAD:
+            raise ValueError(
+                f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; lower hidden_size or raise "
+                "num_attention_heads"
             )
         if self.heads_width % 2:
             raise ValueError(
@@ -108,9 +115,7 @@ class RopeConfig(Frozen):
     layout: Layout = Field(
         "half", description="which dimensions form a pair; Hugging Face's Llama: half"
     )
-    scaling: AnyScaling = Field(
-        NoScaling(), description="scaling until a stage sets another; by its type:"
-    )
+    scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="what layers have of their own; layer i takes element i mod the list's length",

@@ -1,7 +1,7 @@
 """What can be configured of a training run: stages, optimizer, checkpoints, and the whole run."""
 
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -70,7 +70,7 @@ class StageConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> Self:
+    def _batch_divides(self) -> "StageConfig":
         if self.batch_size % self.grad_accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of grad_accumulation "
@@ -117,7 +117,7 @@ class Config(Frozen):
     )
 
     @model_validator(mode="after")
-    def _geometry_fits_the_heads(self) -> Self:
+    def _geometry_fits_the_heads(self) -> "Config":
         try:
             rotary_dim = self.geometry.rotary_dim
         except ValueError as error:  # begins with a key of the geometry
@@ -129,7 +129,7 @@ class Config(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _pattern_fits_the_layers(self) -> Self:
+    def _pattern_fits_the_layers(self) -> "Config":
         layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
         if len(pattern) > layers:
             raise ValueError(
@@ -146,14 +146,14 @@ class Config(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _scalings_fit_the_layers(self) -> Self:
+    def _scalings_fit_the_layers(self) -> "Config":
         for stage in range(len(self.stages)):
             for element in range(len(self.rope.layer_pattern) or 1):
                 self._check_scaling(stage, element)
         return self
 
     @model_validator(mode="after")
-    def _warmup_fits_the_stages(self) -> Self:
+    def _warmup_fits_the_stages(self) -> "Config":
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
             if self.optim.warmup_steps >= steps:

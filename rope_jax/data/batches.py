@@ -41,10 +41,10 @@ def training_batch(
     batch_size: int,
     rows: slice = slice(None),
 ) -> Batch:
-    """Return the batch of one step: windows drawn uniformly over the stream.
+    """Return the batch of one step: windows drawn uniformly over the stream, so by token.
 
-    A long document is thus drawn as often as its length warrants. rows: the part of the batch that
-    this host builds; the parts of all hosts, concatenated, are the batch.
+    rows: the part of the batch that this host builds; the parts of all hosts, concatenated, are
+    the batch.
 
     Raises UserError if the split has fewer than T + 1 tokens.
     """

@@ -22,7 +22,7 @@ Shingles = NDArray[np.uint64]
 
 
 def shingles(text: str) -> Shingles:
-    """Return the distinct shingles of a text, sorted: uint64 [S]; none if below WORDS words.
+    """Return the distinct shingles of a text, sorted: uint64 [S]; none for under WORDS words.
 
     A shingle is the polynomial hash, modulo 2^64, of WORDS consecutive words' CRC-32.
     """

@@ -2,19 +2,40 @@
 
 import math
 import os
+from pathlib import Path
 
 import jax
 
+# A container's own limit, by version 2 and version 1 of Linux's control groups.
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
 
 def device_bytes() -> float:
-    """The memory of a device; of a CPU that of its host, which its devices share."""
+    """Memory of one device in bytes; for a CPU that of the host, which its devices share."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return (device.memory_stats() or {}).get("bytes_limit", math.inf)
+        return float(_host_bytes())
+    return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
 
 
 def device_line(dtype: str) -> str:
     """Name the devices that compute, and the dtype they compute in."""
     devices = jax.devices()
     return f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {dtype}"
+
+
+def _host_bytes() -> int:
+    """Physical memory, or less where a container is given less."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *(limit for path in _CGROUP_LIMITS if (limit := _limit(path)))])
+
+
+def _limit(path: Path) -> int | None:
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None  # "max": no limit

@@ -1,4 +1,4 @@
-"""How the C library hands out memory to XLA on CPU."""
+"""How the C library allocates memory for XLA on CPU."""
 
 import ctypes
 import mmap
@@ -11,13 +11,14 @@ _HEAP_BYTES = 2**32
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep what is freed, for the next step to take; call before importing jax.
+    """Make glibc keep freed memory for the next step; call this before importing jax.
 
     XLA's CPU client allocates a step's temporary buffers (141 MB in the demo) and frees them
-    after it. glibc gives so large a block back to the system, and the next step waits for every
-    page to be mapped and zeroed anew: 35,000 page faults, a sixth of the step's time. One arena,
-    because only the main one can grow without mapping. The heap's first 4 GiB ask for huge pages,
-    which the processor finds faster: 2 to 7% of a step. Other systems: no effect.
+    afterwards. By default glibc returns a block that large to the system, and the next step waits
+    for every page to be mapped and zeroed again: 35,000 page faults, a sixth of the step's time.
+    There is one arena, because only the main one can grow without mapping. The heap's first 4 GiB
+    ask for huge pages, which the processor looks up faster: 2 to 7% of a step. No effect on other
+    systems.
     """
     if sys.platform != "linux":
         return
@@ -32,7 +33,7 @@ def keep_freed_memory() -> None:
     malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     free.argtypes = (ctypes.c_void_p,)
-    # Addresses only: nothing of it is touched, and freed it stays in the heap.
+    # Only addresses: none of it is touched, and once freed it stays in the heap.
     if heap := malloc(_HEAP_BYTES):
         first = -(-heap // mmap.PAGESIZE) * mmap.PAGESIZE
         madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)

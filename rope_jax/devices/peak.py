@@ -1,11 +1,11 @@
-"""How fast the devices could be."""
+"""The peak speed of the devices, to which training speed is compared."""
 
 import time
 
 import jax
 import jax.numpy as jnp
 
-# Dense bfloat16 peak of one device, FLOP/s, by the vendors' data sheets.
+# Dense bfloat16 peak of one device in FLOP/s, from the vendors' data sheets.
 _DATASHEET = {
     "NVIDIA A100": 312e12,
     "NVIDIA H100": 989e12,
@@ -20,10 +20,10 @@ _DATASHEET = {
 
 
 def peak_flops() -> tuple[float, str]:
-    """(FLOP/s of all devices, where the figure comes from).
+    """Return (FLOP/s of all devices, where the figure comes from).
 
-    From the data sheet where the device is known, else measured: the best of several float32
-    matmuls, so that a CPU's utilisation means something too.
+    It comes from the data sheet of a known device. For any other it is measured, as the best of
+    several float32 matrix products, so that utilization means something on a CPU too.
     """
     devices = jax.devices()
     for name, flops in _DATASHEET.items():

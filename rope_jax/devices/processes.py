@@ -1,6 +1,6 @@
 """Several processes, on one host or many, as one run.
 
-Every process runs the same program on the same config; the first alone writes and speaks.
+Every process runs the same program on the same config; only the first one writes and prints.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.devices.rendezvous import GRACE, GRACE_OF_FIRST, end_after, in_order, meet
+from rope_jax.devices.rendezvous import GRACE, GRACE_OF_FIRST, exit_after, is_orderly, meet
 from rope_jax.errors import Stopped, UserError
 
 _LONGEST_MESSAGE = 2000
@@ -21,29 +21,29 @@ _LONGEST_MESSAGE = 2000
 
 @contextlib.contextmanager
 def joined(config: DistributedConfig | None) -> Iterator[None]:
-    """One with the other processes, from before jax touches a device. UserError if they don't come.
+    """Join the other processes of the run; call it before jax touches a device.
 
-    Where one fails alone, all end.
+    UserError if they do not all come. If one process fails by itself, all of them end.
     """
     if config is None:
         yield
         return
-    company = contextlib.nullcontext() if config.coordinator is None else meet(config)
+    others = contextlib.nullcontext() if config.coordinator is None else meet(config)
     try:
-        with company:
+        with others:
             _initialize(config)
             yield
     except BaseException as error:
-        if not in_order(error):  # JAX would wait at exit for the others
+        if not is_orderly(error):  # JAX would wait for the others at exit
             status = 2
             if isinstance(error, (Stopped, KeyboardInterrupt)):
                 status = 128 + getattr(error, "signal", signal.SIGINT)
-            end_after(GRACE_OF_FIRST if config.process_id in (0, None) else GRACE, status=status)
+            exit_after(GRACE_OF_FIRST if config.process_id in (0, None) else GRACE, status=status)
         raise
 
 
 def _initialize(config: DistributedConfig) -> None:
-    # It would take SIGTERM for itself, and only note it.
+    # It would handle SIGTERM itself, and only note it.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -52,7 +52,7 @@ def _initialize(config: DistributedConfig) -> None:
             process_id=config.process_id,
             initialization_timeout=config.timeout,
         )
-    except Exception as error:  # of many kinds: the network, the cluster's variables, a time-out
+    except Exception as error:  # of many types: the network, the cluster's variables, a timeout
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"distributed: cannot join {config.num_processes or 'the'} processes at "
@@ -61,12 +61,12 @@ def _initialize(config: DistributedConfig) -> None:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this process is the one that writes and prints."""
     return jax.process_index() == 0
 
 
 def on_first(action: Callable[[], object]) -> None:
-    """Do it on the first process alone; what fails there fails everywhere, with its message."""
+    """Call `action` on the first process only. If it fails there, all processes fail alike."""
     message = ""
     if is_first():
         try:
@@ -86,7 +86,7 @@ def on_first(action: Callable[[], object]) -> None:
 
 
 def from_first(make: Callable[[], str]) -> str:
-    """What the first process makes, in all of them."""
+    """Return, in every process, the text that `make` returns in the first one."""
     raw = make().encode() if is_first() else b""
     if jax.process_count() == 1:
         return raw.decode()
@@ -96,16 +96,16 @@ def from_first(make: Callable[[], str]) -> str:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether it is set in any process; a meeting point of all."""
+    """Whether `flag` is set in any process. All have to call this together."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def check_same(what: str, text: str) -> None:
-    """UserError unless every process has this same text."""
+    """UserError unless `text` is the same in every process. what: names it in the message."""
     if jax.process_count() == 1:
         return
     mine = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
     if len(np.unique(multihost_utils.process_allgather(mine), axis=0)) > 1:
-        raise UserError(f"{what}: not the same in all processes; give all of them the same")
+        raise UserError(f"{what}: differs between the processes; give all of them the same")

@@ -1,9 +1,9 @@
-"""How the processes of one run meet, and how they learn that one of them has gone.
+"""How the processes of one run find each other, and how they learn that one of them is gone.
 
-JAX waits for processes that do not come and then aborts with a stack trace; and where one fails
-alone, the others stay forever in an operation that takes all of them. So process 0 listens at the
-coordinator's address first, each other one says its number there, and their connections stay open
-until the work ends: one that closes without a word tells that its process is gone.
+JAX waits for processes that do not come and then aborts with a stack trace; and if one fails by
+itself, the others hang forever in a collective operation. So process 0 first listens at the
+coordinator's address, every other process reports its number there, and the connections stay open
+until the work ends: one that closes without a word means that its process is gone.
 """
 
 import contextlib
@@ -21,35 +21,35 @@ from rope_jax.errors import Stopped, UserError
 
 _HERE, _GO, _REFUSED = b"rope-jax process", b"go", b"refused"
 _BYE, _FAILED, _KILLED = b"bye", b"failed", b"killed"
-# Seconds that a process may take to end by itself once one has failed: what all refuse together,
-# all say. Where one was killed there is nothing to wait for. Process 0 is the last to end, because
-# JAX aborts those that lose it, with a stack trace.
+# Seconds that a process may take to exit by itself after one has failed, so that an error which all
+# of them meet is printed by all. If one was killed there is nothing to wait for. Process 0 exits
+# last, because JAX aborts those that lose it, with a stack trace.
 GRACE, GRACE_OF_FIRST = 3.0, 5.0
 _HEAD_START = 1.0
 
 
-def end_after(seconds: float, why: Callable[[], str] = lambda: "", status: int = 2) -> None:
-    """End this process with a status, whatever it waits for then, and say why."""
+def exit_after(seconds: float, reason: Callable[[], str] = lambda: "", status: int = 2) -> None:
+    """Exit this process with a status, whatever it is waiting for by then, and print the reason."""
 
-    def end() -> None:
+    def exit_process() -> None:
         time.sleep(seconds)
-        if said := why():
-            print(f"{os.path.basename(sys.argv[0])}: {said}", file=sys.stderr, flush=True)
+        if message := reason():
+            print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr, flush=True)
         os._exit(status)
 
-    threading.Thread(target=end, daemon=True).start()
+    threading.Thread(target=exit_process, daemon=True).start()
 
 
-def in_order(error: BaseException | None) -> bool:
-    """Whether work that ends by `error`, None for none, leaves nobody waiting."""
+def is_orderly(error: BaseException | None) -> bool:
+    """Whether work that ends with `error` (None: without one) leaves no other process waiting."""
     return error is None or (isinstance(error, Stopped) and error.together)
 
 
-class Company:
-    """The other processes, while it is entered: if one goes without a word, this one ends too."""
+class Peers:
+    """The other processes. While entered: if one goes without a word, this process exits too."""
 
     def __init__(self, count: int, others: dict[int, socket.socket]) -> None:
-        """others: the connection to each; process 0 has one to all, each other one to process 0."""
+        """others: open connections by process number, to all from process 0, else to process 0."""
         self._count, self._others = count, others
         self._lost: int | None = None
         self._was_killed = False
@@ -57,28 +57,28 @@ class Company:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for connection in others.values():
             connection.settimeout(None)
-            # a host that loses its power closes nothing: ask it, and give up after 40 s
+            # A host that loses power closes no connection: probe it, and give up after 40 s.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, name):
                     connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
-    def __enter__(self) -> "Company":
+    def __enter__(self) -> "Peers":
         self._watcher.start()
         return self
 
     def __exit__(
         self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
     ) -> None:
-        self._failed = not in_order(error)
+        self._failed = not is_orderly(error)
         if self._failed:
-            # perhaps an operation of all, which broke when another one went
+            # Perhaps a collective operation that failed because another process went.
             by_itself = isinstance(error, (UserError, Stopped, KeyboardInterrupt))
             self._watcher.join(0.1 if by_itself else 1)
             if self._was_killed or (self._lost is not None and not by_itself):
-                raise UserError(self._why()) from None
+                raise UserError(self._loss()) from None
         self._left = True
-        self._tell_all(_FAILED if self._failed else _BYE)
+        self._send_all(_FAILED if self._failed else _BYE)
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -87,40 +87,41 @@ class Company:
                 selector.register(stack.enter_context(connection), selectors.EVENT_READ, number)
             while selector.get_map():
                 for key, _ in selector.select():
-                    said = _line(self._others[key.data])
+                    word = _read_line(self._others[key.data])
                     selector.unregister(key.fileobj)
                     if self._left:
                         return
-                    if said != _BYE:
-                        self._miss(key.data, said or _KILLED)
+                    if word != _BYE:
+                        self._handle_loss(key.data, word or _KILLED)
                         return
 
-    def _miss(self, number: int, said: bytes) -> None:
-        word, _, of = said.partition(b" ")  # process 0 passes on of whom it heard
-        self._lost, self._was_killed = int(of or number), word == _KILLED
-        self._tell_all(b"%s %d" % (word, self._lost))
+    def _handle_loss(self, number: int, message: bytes) -> None:
+        """Exit because of a message from process `number`, and pass it on."""
+        word, _, origin = message.partition(b" ")  # process 0 adds whose message it passes on
+        self._lost, self._was_killed = int(origin or number), word == _KILLED
+        self._send_all(b"%s %d" % (word, self._lost))
         first = 0 not in self._others
         if self._was_killed:
             grace = _HEAD_START if first else 0
         else:
             grace = GRACE_OF_FIRST if first else GRACE
-        end_after(grace, lambda: "" if self._failed else self._why())
+        exit_after(grace, lambda: "" if self._failed else self._loss())
 
-    def _why(self) -> str:
+    def _loss(self) -> str:
         return (
-            f"process {self._lost} of {self._count} has stopped, and the others cannot go on "
-            "without it; its own output says why. Start all of them again to go on"
+            f"process {self._lost} of {self._count} has stopped, and the others cannot continue "
+            "without it; its own output says why. Start all of them again to continue"
         )
 
-    def _tell_all(self, word: bytes) -> None:
+    def _send_all(self, word: bytes) -> None:
         for connection in self._others.values():
             with contextlib.suppress(OSError):  # that one is gone
                 connection.sendall(word + b"\n")
                 connection.shutdown(socket.SHUT_WR)
 
 
-def meet(config: DistributedConfig) -> Company:
-    """Wait until all processes are there. UserError, naming those that do not come."""
+def meet(config: DistributedConfig) -> Peers:
+    """Wait until all processes have come. UserError names those that have not."""
     assert config.coordinator is not None
     assert config.num_processes is not None
     host, _, port = config.coordinator.rpartition(":")
@@ -129,13 +130,13 @@ def meet(config: DistributedConfig) -> Company:
         if config.process_id == 0:
             others = _wait_for_others(config, config.num_processes, int(port), deadline)
         else:
-            others = {0: _report(config, host.strip("[]"), int(port), deadline)}
+            others = {0: _report_to_first(config, host.strip("[]"), int(port), deadline)}
     except OSError as error:
         raise UserError(
             f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
             "it must be an address of process 0's host, with a free port"
         ) from None
-    return Company(config.num_processes, others)
+    return Peers(config.num_processes, others)
 
 
 def _wait_for_others(
@@ -158,11 +159,11 @@ def _wait_for_others(
                     f"come to {config.coordinator}; start every process_id, or set "
                     "distributed.timeout higher"
                 )
-            number = _greeting(connection)
-            if number is None:  # a stranger
+            number = _reported_number(connection)
+            if number is None:  # not a process of ours
                 connection.close()
                 continue
-            if number in arrived and _is_gone(arrived[number]):  # and was started anew
+            if number in arrived and _is_gone(arrived[number]):  # it was started again
                 arrived.pop(number).close()
             if number in arrived or not 0 < number < count:
                 for other in (connection, *arrived.values()):
@@ -172,7 +173,7 @@ def _wait_for_others(
             arrived[number] = connection
         for connection in arrived.values():
             connection.sendall(_GO + b"\n")
-        stack.pop_all()  # they stay open
+        stack.pop_all()  # keep them open
     return arrived
 
 
@@ -182,14 +183,14 @@ def _server(port: int) -> socket.socket:
     return socket.create_server(("", port))
 
 
-def _greeting(connection: socket.socket) -> int | None:
-    """The number that it says; None from a stranger, who may say anything, or nothing."""
+def _reported_number(connection: socket.socket) -> int | None:
+    """Return the number that a process reports; None if the caller is not a process of ours."""
     connection.settimeout(1)
     try:
-        said = connection.recv(64)
+        message = connection.recv(64)
     except OSError:
         return None
-    word, _, number = said.strip().rpartition(b" ")
+    word, _, number = message.strip().rpartition(b" ")
     return int(number) if word == _HERE and number.isdigit() else None
 
 
@@ -206,11 +207,14 @@ def _is_gone(connection: socket.socket) -> bool:
 def _refused(number: int, count: int) -> UserError:
     return UserError(
         f"distributed.process_id: {number} came twice, or is not below {count}; give each process "
-        "its own"
+        "a number of its own"
     )
 
 
-def _report(config: DistributedConfig, host: str, port: int, deadline: float) -> socket.socket:
+def _report_to_first(
+    config: DistributedConfig, host: str, port: int, deadline: float
+) -> socket.socket:
+    """Report this process to process 0, and wait until all others have come."""
     while True:
         left = max(0.01, deadline - time.monotonic())
         with contextlib.ExitStack() as stack:
@@ -219,36 +223,36 @@ def _report(config: DistributedConfig, host: str, port: int, deadline: float) ->
                     socket.create_connection((host, port), timeout=left)
                 )
                 connection.sendall(b"%s %d\n" % (_HERE, config.process_id or 0))
-                said = _line(connection)
-                if said == _GO:
-                    stack.pop_all()  # it stays open
+                message = _read_line(connection)
+                if message == _GO:
+                    stack.pop_all()  # keep it open
                     return connection
-                word, _, number = said.partition(b" ")
+                word, _, number = message.partition(b" ")
                 if word == _REFUSED:
                     raise _refused(int(number), config.num_processes or 0)
             except socket.gaierror:
                 raise
-            except OSError:  # process 0 is not there yet
+            except OSError:  # process 0 is not listening yet
                 pass
         if time.monotonic() > deadline:
             raise UserError(
                 f"distributed: after {config.timeout} s no process 0 at {config.coordinator} has "
-                "gathered all; start every process_id, or mend distributed.coordinator"
+                "gathered all; start every process_id, or correct distributed.coordinator"
             )
         time.sleep(0.1)
 
 
-def _line(connection: socket.socket) -> bytes:
-    """What it says in a line, without the end of it; nothing where it closes or breaks."""
-    said = b""
-    while len(said) < 32:
+def _read_line(connection: socket.socket) -> bytes:
+    """Return the next line without its end; nothing if the connection closes or breaks."""
+    line = b""
+    while len(line) < 32:
         try:
             byte = connection.recv(1)
         except ConnectionError:
             break
         if byte == b"\n":
-            return said
+            return line
         if not byte:
             break
-        said += byte
+        line += byte
     return b""

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
 from rope_jax.config.inspection import InspectionConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import InspectedModel, scaling_label
@@ -87,10 +85,7 @@ def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> li
     for entry in asked.scalings:
         try:
             scaling = entry.at(length, model.window, model.trained)
-        except ValidationError as error:  # the factor from `auto` does not fit other settings
-            message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"scalings: {entry.label}: {message}") from None
-        except ValueError as error:
+        except ValueError as error:  # the factor from `auto` does not fit the other settings
             raise UserError(f"scalings: {entry.label}: {error}") from None
         requests.append(_Request(entry.label, entry.type, scaling))
     return requests

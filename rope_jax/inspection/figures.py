@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rope_jax.inspection.curves import Curve
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import output_file
-from rope_jax.plots import colours
+from rope_jax.plots import assign_colours
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import Scores, logarithmic_decay, octave_means
 from rope_jax.rope.pairs import Pairwise
@@ -187,7 +187,7 @@ def _centres(length: int) -> NDArray[np.int64]:
 
 def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
     """Return a style per curve: the colour by kind, other dashes for each repeated colour."""
-    by_kind = colours(kinds)
+    by_kind = assign_colours(kinds)
     seen: dict[str, int] = {}
     styles: list[dict[str, Any]] = []
     for kind in kinds:

@@ -144,7 +144,7 @@ class LanguageModel:
         # Before any layer, in float32: as a bfloat16, position 257 is already wrong.
         cos, sin = cos_sin(rotary.frequencies, positions)
         shared_ids = None if segment_ids is None else segment_ids[None]
-        return LayerInputs(cos, sin, rotary.query_scale, shared_ids)
+        return LayerInputs(cos, sin, jnp.asarray(rotary.query_scale), shared_ids)
 
     def _kinds(self, last: int | None) -> tuple[LayerKind, ...]:
         """The kind of each of the L layers: the pattern, repeated; the last one may do less."""

@@ -1,4 +1,4 @@
-"""A run's folder: what stands where in it, and whether it may be used."""
+"""A run's folder: the paths in it, and whether it may be used."""
 
 import importlib.metadata
 import json
@@ -16,15 +16,15 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.files import write_text
 
-# These say where things are kept, not what a run computes.
+# Keys that say where things are kept or computed, not what a run computes.
 _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
-# What a process leaves that is killed before it has written the config.
+# Left by a process that was killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
 
 
 class RunDirectory:
-    """runs/<name>/ and the paths in it."""
+    """The folder runs/<name>/."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,14 +36,14 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
 
-    def refuse_another(self, config: Config) -> None:
-        """UserError unless the folder is absent, empty, or holds this very config."""
+    def check_available(self, config: Config) -> None:
+        """UserError unless the folder is absent, is empty, or holds a run with this config."""
         try:
-            self._refuse_another(config)
+            self._check_available(config)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
 
-    def _refuse_another(self, config: Config) -> None:
+    def _check_available(self, config: Config) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; choose another name")
         if self.config_file.exists():
@@ -54,14 +54,14 @@ class RunDirectory:
                     "give this one another name, or delete that folder"
                 )
         elif self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
-            raise UserError(f"{self.path}: is not empty and no run; choose another name")
+            raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
     def prepare(self, config: Config) -> None:
-        """Make the folder, with its config, and keep other processes out until `release`."""
+        """Create the folder with its config, and lock other processes out until `release`."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            self.refuse_another(config)  # another process may have made it in the meantime
+            self.check_available(config)  # another process may have created it meanwhile
             write_text(self.config_file, dump(config))
         except Timeout:
             raise UserError(
@@ -71,8 +71,8 @@ class RunDirectory:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
 
-    def only_sweep(self, name: str) -> AbstractContextManager[object]:
-        """Entered by one process at a time; UserError in another."""
+    def lock_sweep(self, name: str) -> AbstractContextManager[object]:
+        """Return a lock that one process at a time can hold; UserError in any other."""
         lock = FileLock(self.evals / f".{name}.lock", blocking=False)
         try:
             self.evals.mkdir(exist_ok=True)
@@ -80,40 +80,40 @@ class RunDirectory:
         except Timeout:
             raise UserError(
                 f"{self.evals / name}: another process is sweeping under this name; wait for it, "
-                "or give name=another"
+                "or choose another with name="
             ) from None
         except OSError as error:
             raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
 
     def sweep_journal(self, name: str, step: int) -> Path:
-        """What a sweep of this name that is not at its end has measured of a checkpoint."""
+        """Return where an unfinished sweep of this name keeps what it measured of a checkpoint."""
         return self.evals / f".{name}.{step}.journal"
 
     def remove_sweep_journals(self, name: str) -> None:
-        """Those of all checkpoints: the sweep is at its end."""
+        """Delete the journals of every checkpoint, once the sweep has finished."""
         prefix = f".{name}."
         for path in self.evals.glob(".*.journal"):
             if path.name.removeprefix(prefix).removesuffix(".journal").isdigit():
                 path.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Let other processes in; the end of this one does the same."""
+        """Unlock the folder. The end of the process does so too."""
         self._lock.release()
 
     def load_config(self) -> Config:
-        """The config that the run was made with."""
+        """Return the config that the run was made with. UserError if this is no run directory."""
         try:
-            there = self.config_file.is_file()
-        except OSError as error:  # a name that is too long
+            exists = self.config_file.is_file()
+        except OSError as error:  # such as a name that is too long
             raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
-        if not there:
+        if not exists:
             raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
 
     def check_corpus(self, corpus: Corpus) -> None:
-        """UserError if the texts are not those the run began with.
+        """UserError if the corpus is not the one that the run began with.
 
-        A test split is one only of the corpus that the run was trained on.
+        Only the test split of that corpus is known to hold nothing the model was trained on.
         """
         try:
             content = json.loads(self.environment_file.read_text(encoding="utf-8"))
@@ -129,8 +129,8 @@ class RunDirectory:
             )
 
     def write_environment(self, corpus: Corpus) -> None:
-        """What a figure's reader needs to make the run again."""
-        import jax
+        """Record what is needed to reproduce the run: versions, devices, commit, corpus."""
+        import jax  # here, so that reading a run's config stays quick
 
         devices = jax.devices()
         content = {
@@ -145,12 +145,14 @@ class RunDirectory:
 
 
 def _differences(new: Config, old: Config) -> list[str]:
+    """Return the dotted keys of everything computed differently."""
     flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
     keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
     return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested lists and dicts by dotted key."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if not isinstance(node, dict):
@@ -159,10 +161,11 @@ def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _commit() -> str | None:
+    """Return the commit of this package's repository; None outside one."""
     here = Path(__file__).parent
     command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return result.stdout.strip() or None

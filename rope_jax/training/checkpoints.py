@@ -1,16 +1,15 @@
-"""Saving and restoring a run's state: the only file that imports Orbax.
+"""Saving and restoring a run's state: the only module that imports Orbax.
 
-Orbax writes a checkpoint beside its place and renames it when it is whole. What happens to it
-after that is seen by its fingerprint: a sum over the bits of every array, stored with them.
+Orbax writes a checkpoint to a temporary folder and renames it once it is complete. Damage done
+later is detected by a fingerprint: a sum over the bits of every array, stored with the arrays.
 """
 
 import contextlib
-import functools
-import inspect
-import logging
-import sys
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -20,34 +19,69 @@ import orbax.checkpoint as ocp
 from jaxtyping import Array, UInt32
 
 from rope_jax.errors import UserError
+from rope_jax.model.decoder import Params
+from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
 from rope_jax.training.step import TrainState
+
+_ORBAX = Path(ocp.__file__).parent
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint's files are missing, do not decode, or are not what was saved."""
+
+
+@dataclass(frozen=True)
+class _Damage:
+    """A damaged checkpoint that was passed over."""
+
+    step: int
+    reason: str
+
+    def warning(self, directory: Path, used: int) -> str:
+        """Say that the checkpoint of step `used` takes its place."""
+        return (
+            f"{directory}: the checkpoint of step {self.step} is damaged ({self.reason}); "
+            f"using step {used}"
+        )
 
 
 class Checkpoints:
-    """The checkpoints/ folder of a run: asynchronous saves, the newest `keep` are kept."""
+    """The checkpoints/ folder of a run: saves are asynchronous, and the newest `keep` are kept."""
 
     def __init__(self, directory: Path, keep: int | None = None) -> None:
-        """keep None: for reading; nothing is ever deleted."""
+        """Open the folder. keep None: read only; nothing is ever deleted.
+
+        UserError if the system does not let it be opened.
+        """
         writes = keep is not None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
             create=writes,
-            cleanup_tmp_directories=writes,  # of a save that was killed
+            cleanup_tmp_directories=writes,  # left by a save that was killed
         )
-        _silence_what_is_left_behind()
+        drop_leftovers(_ORBAX)
         self.directory = directory
-        # Orbax takes absolute paths alone.
-        self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+        self._cleanup = contextlib.ExitStack()
+        try:
+            if writes:
+                directory.mkdir(parents=True, exist_ok=True)
+            path = self._cleanup.enter_context(_path_for_orbax(directory))
+            self._manager = ocp.CheckpointManager(path, options=options)
+        except OSError as error:
+            raise UserError(
+                f"{directory}: could not be opened ({brief_reason(error)}); nothing was changed; "
+                "try again"
+            ) from error
         self._fingerprint = jax.jit(_fingerprint)
 
     def steps(self) -> list[int]:
-        """The steps saved, the newest first."""
+        """Return the saved steps, newest first."""
         return sorted(self._manager.all_steps(), reverse=True)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start saving; returns once the arrays are copied off the device.
+        """Start saving; return once the arrays are copied off the device.
 
-        UserError if this save cannot begin, or the one before it could not be finished.
+        UserError if this save cannot start, or the one before it could not be finished.
         """
         if step in self._manager.all_steps():
             return
@@ -58,82 +92,89 @@ class Checkpoints:
                 {name: self._bits(part) for name, part in state._asdict().items()}
             ),
         )
-        self._or_refuse(lambda: self._manager.save(step, args=args))
+        self._write(lambda: self._manager.save(step, args=args))
 
     def wait(self) -> None:
-        """Until saves under way have ended; UserError if one could not be finished."""
-        self._or_refuse(self._manager.wait_until_finished)
+        """Wait for saves in progress. UserError if one could not be finished."""
+        self._write(self._manager.wait_until_finished)
 
     def restore_newest(
-        self, like: TrainState, tell: Callable[[str], None]
+        self, abstract: TrainState, warn: Callable[[str], None]
     ) -> tuple[int, TrainState | None]:
-        """(step, state) of the newest whole checkpoint; (0, None) where none was ever saved.
+        """Return (step, state) of the newest undamaged checkpoint; (0, None) if none was saved.
 
-        `like` gives shapes, dtypes and placement. A damaged checkpoint is told of and moved to
-        damaged/ beside the folder, so that its step can be saved again.
+        `abstract` gives shapes, dtypes and shardings. A damaged checkpoint is reported to `warn`
+        and moved to damaged/ beside the folder, so that its step can be saved again. UserError,
+        with nothing moved, if a checkpoint could not be read or all are damaged.
         """
+        step, state, damaged = self._restore_newest(("params", "opt_state"), abstract)
+        for damage in damaged:
+            self._move_away(damage.step)
+            warn(damage.warning(self.directory, used=step))
+        return step, state
 
-        def set_aside(step: int, reason: str, older: int) -> None:
-            self._move_away(step)
-            tell(_damage(self.directory, step, reason, older))
+    def restore_newest_params(
+        self, abstract: Params, warn: Callable[[str], None]
+    ) -> tuple[int, Params | None]:
+        """Return (step, parameters) of the newest undamaged checkpoint, as `restore_newest` does.
 
-        return self._newest(("params", "opt_state"), like, set_aside)
-
-    def restore_newest_params(self, like: Any, tell: Callable[[str], None]) -> tuple[int, Any]:
-        """(step, parameters) of the newest whole checkpoint; damaged ones stay where they are."""
-
-        def say(step: int, reason: str, older: int) -> None:
-            tell(_damage(self.directory, step, reason, older))
-
-        step, state = self._newest(("params",), TrainState(like, None), say)
+        Damaged ones are reported to `warn` and stay where they are.
+        """
+        step, state, damaged = self._restore_newest(("params",), TrainState(abstract, None))
+        for damage in damaged:
+            warn(damage.warning(self.directory, used=step))
         return step, state and state.params
 
+    def restore_params(self, step: int, abstract: Params) -> Params:
+        """Return one checkpoint's parameters. DamagedCheckpoint, or UserError if unreadable."""
+        return self._restore(step, ("params",), TrainState(abstract, None)).params
+
     def close(self) -> None:
-        """End; whether saves were finished is `wait`'s to say, and may have been said already."""
-        with contextlib.suppress(Exception):
+        """Release Orbax's threads. Whether saves succeeded is for `wait` to report."""
+        with self._cleanup, contextlib.suppress(Exception):
             self._manager.close()
 
-    def _newest(
-        self,
-        parts: tuple[str, ...],
-        like: TrainState,
-        on_damage: Callable[[int, str, int], None],
-    ) -> tuple[int, TrainState | None]:
-        damaged: list[tuple[int, str]] = []
+    def _restore_newest(
+        self, parts: tuple[str, ...], abstract: TrainState
+    ) -> tuple[int, TrainState | None, list[_Damage]]:
+        """Return the newest undamaged checkpoint, and the damaged ones that are newer."""
+        damaged: list[_Damage] = []
         for step in self.steps():
-            state, reason = self._try_to_restore(step, parts, like)
-            if state is not None:
-                for newer, why in damaged:
-                    on_damage(newer, why, step)
-                return step, state
-            if (self.directory / str(step)).exists():  # a run that goes on deletes its old ones
-                damaged.append((step, reason))
+            try:
+                return step, self._restore(step, parts, abstract), damaged
+            except DamagedCheckpoint as error:
+                if (self.directory / str(step)).exists():  # else training has just deleted it
+                    damaged.append(_Damage(step, str(error)))
         if damaged:
-            step, reason = damaged[0]
-            raise UserError(
-                f"{self.directory}: no checkpoint can be read; of step {step}: {reason}; "
-                "restore the folder from a copy, or delete the run and train it again"
+            raise DamagedCheckpoint(
+                f"{self.directory}: every checkpoint is damaged; that of step {damaged[0].step}: "
+                f"{damaged[0].reason}; restore the folder from a copy, or delete the run and train "
+                "it again"
             )
-        return 0, None
+        return 0, None, []
 
-    def _try_to_restore(
-        self, step: int, parts: tuple[str, ...], like: TrainState
-    ) -> tuple[TrainState | None, str]:
-        """(state, ""), or (None, why not)."""
+    def _restore(self, step: int, parts: tuple[str, ...], abstract: TrainState) -> TrainState:
+        """Restore the named parts of a state and compare their fingerprints.
+
+        DamagedCheckpoint, with the reason alone, on evidence of damage; UserError if the files
+        could not be read.
+        """
+        wanted = {name: _with_shardings(getattr(abstract, name)) for name in parts}
+        args = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
         try:
-            return self._restore(step, parts, like), ""
-        except Exception as error:  # of many kinds, by which file is damaged and how
-            return None, _reason(error)
-
-    def _restore(self, step: int, parts: tuple[str, ...], like: TrainState) -> TrainState:
-        wanted = {name: getattr(like, name) for name in parts}
-        args = {name: ocp.args.StandardRestore(_abstract(tree)) for name, tree in wanted.items()}
-        restored = self._manager.restore(
-            step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
-        )
-        for name in parts:
-            if restored["fingerprint"][name] != self._bits(restored[name]):
-                raise ValueError(f"the {name} are not those that were saved")
+            restored = self._manager.restore(
+                step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
+            )
+            for name in parts:
+                if restored["fingerprint"][name] != self._bits(restored[name]):
+                    raise ValueError(f"the {name} are not those that were saved")
+        except Exception as error:  # of many types: by which file is at fault, and how
+            if shows_damage(error):
+                raise DamagedCheckpoint(brief_reason(error)) from error
+            raise UserError(
+                f"{self.directory / str(step)}: the checkpoint could not be read "
+                f"({brief_reason(error)}); nothing was changed; try again"
+            ) from error
         return TrainState(restored["params"], restored.get("opt_state"))
 
     def _bits(self, tree: Any) -> list[int]:
@@ -142,109 +183,107 @@ class Checkpoints:
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
-        taken = len(list(damaged.iterdir()))
+        number = len(list(damaged.iterdir()))
         with contextlib.suppress(FileNotFoundError):  # another process of this run was faster
-            (self.directory / str(step)).rename(damaged / f"{step}-{taken}")
+            (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
 
-    def _or_refuse(self, action: Callable[[], Any]) -> None:
+    def _write(self, action: Callable[[], Any]) -> None:
         try:
             action()
-        except Exception as error:  # Orbax and TensorStore raise many kinds for a full disk
-            newest = max(_whole_steps(self.directory), default=None)
-            kept = f"that of step {newest} is whole" if newest else "there is none yet"
+        except Exception as error:  # Orbax and TensorStore raise many types for a full disk
+            newest = max(_steps_in(self.directory), default=None)
+            kept = f"that of step {newest} is complete" if newest else "there is none yet"
             raise UserError(
-                f"{self.directory}: a checkpoint could not be written "
-                f"({_reason(error)}); {kept}; when that is mended, the same "
-                "command goes on from it"
+                f"{self.directory}: a checkpoint could not be written ({brief_reason(error)}); "
+                f"{kept}; once that is fixed, the same command continues from it"
             ) from error
 
 
-def newest_params(directory: Path, like: Any, tell: Callable[[str], None]) -> tuple[int, Any]:
-    """(step, parameters) of the newest whole checkpoint in a folder; `like`: see above."""
+def newest_params(
+    directory: Path, abstract: Params, warn: Callable[[str], None]
+) -> tuple[int, Params]:
+    """Return (step, parameters) of the newest undamaged checkpoint in a folder.
+
+    abstract, warn: as in `Checkpoints.restore_newest`. UserError if there is none.
+    """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
-    checkpoints = Checkpoints(directory)
-    step, params = checkpoints.restore_newest_params(like, tell)
-    checkpoints.close()
+    with contextlib.closing(Checkpoints(directory)) as checkpoints:
+        step, params = checkpoints.restore_newest_params(abstract, warn)
     if params is None:
-        raise UserError(f"{directory}: holds no whole checkpoint; train the run further first")
+        raise UserError(f"{directory}: holds no complete checkpoint; train the run further first")
     return step, params
 
 
+def params_at(directory: Path, step: int, abstract: Params) -> Params:
+    """Return the parameters of one checkpoint.
+
+    DamagedCheckpoint if it is damaged; another UserError if it could not be read.
+    """
+    with contextlib.closing(Checkpoints(directory)) as checkpoints:
+        try:
+            return checkpoints.restore_params(step, abstract)
+        except DamagedCheckpoint as error:
+            raise DamagedCheckpoint(
+                f"{directory}: the checkpoint of step {step} is damaged ({error})"
+            ) from error
+
+
 def saved_steps(directory: Path) -> list[int]:
-    """The steps of the checkpoints in a folder, rising. UserError where there is none."""
-    steps = sorted(_whole_steps(directory))
+    """Return the steps of the checkpoints in a folder, ascending. UserError if there are none."""
+    steps = sorted(_steps_in(directory))
     if not steps:
         raise UserError(f"{directory}: holds no checkpoint; train the run further first")
     return steps
 
 
-def params_at(directory: Path, step: int, like: Any) -> Any:
-    """The parameters of one checkpoint; UserError where it is damaged."""
-    checkpoints = Checkpoints(directory)
-    state, reason = checkpoints._try_to_restore(step, ("params",), TrainState(like, None))
-    checkpoints.close()
-    if state is None:
-        raise UserError(f"{directory}: the checkpoint of step {step} is damaged ({reason})")
-    return state.params
+@contextlib.contextmanager
+def _path_for_orbax(directory: Path) -> Iterator[Path]:
+    """Yield an absolute path of a folder that means the same as a glob pattern.
+
+    Orbax looks for the files that it has just written by such patterns. In a folder called [a] it
+    would find none, and leave a checkpoint that cannot be restored.
+    """
+    path = directory.absolute()
+    if glob.escape(str(path)) == str(path) and "\\" not in str(path):
+        yield path
+        return
+    with TemporaryDirectory(prefix="rope-jax-") as folder:
+        alias = Path(folder) / "checkpoints"
+        alias.symlink_to(path, target_is_directory=True)
+        yield alias
 
 
-def _damage(directory: Path, step: int, reason: str, older: int) -> str:
-    return f"{directory}: the checkpoint of step {step} is damaged ({reason}); using step {older}"
-
-
-def _reason(error: Exception) -> str:
-    """What an error of TensorStore's says at its end: the cause. Its beginning is long paths."""
-    text = " ".join(str(error).split("[tensorstore_spec")[0].split())
-    return text if len(text) <= 160 else f"{text[:60]} … {text[-90:].strip()}"
-
-
-def _whole_steps(directory: Path) -> list[int]:
+def _steps_in(directory: Path) -> list[int]:
     return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
 
 
 def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
-    """Σ hash(bits, place) modulo 2³² of each array, the hash an invertible one of 32 bits.
+    """Return Σ hash(bits, place) modulo 2³² of each array, the hash an invertible one of 32 bits.
 
-    In integers, so that the order of the sum does not matter: the same on any number of devices.
-    Any change of one number changes it; of several, all but one time in 2³².
+    Computed in integers, so that the order of the sum does not matter: the result is the same on
+    any number of devices. A change of one number always changes it; changes of several go
+    unnoticed once in 2³².
     """
 
-    def mixed(x: Array) -> Array:  # the finaliser of MurmurHash3: every bit changes every other
+    def mix(x: Array) -> Array:  # MurmurHash3's finalizer: every bit changes every other
         x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
         x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
         return x ^ (x >> 16)
 
-    def one(x: Array) -> Array:
-        kind = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-        bits = jax.lax.bitcast_convert_type(x, kind).astype(jnp.uint32)
+    def fingerprint(x: Array) -> Array:
+        unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+        bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
         place, stride = jnp.zeros(x.shape, jnp.uint32), 1
         for axis in reversed(range(x.ndim)):
             index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
             place += index * np.uint32(stride % 2**32)
             stride *= x.shape[axis]
-        return jnp.sum(mixed(bits ^ mixed(place + np.uint32(1))), dtype=jnp.uint32)
+        return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
 
-    return [one(leaf) for leaf in leaves]
-
-
-@functools.cache
-def _silence_what_is_left_behind() -> None:
-    """When a read or write fails, Orbax leaves the others; each prints a traceback when it ends.
-
-    The failure itself is raised, and told of in one line.
-    """
-    for name in ("asyncio", "absl"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    before = sys.unraisablehook
-
-    def hook(found: Any) -> None:
-        if not inspect.iscoroutine(found.object) and "loop is closed" not in str(found.exc_value):
-            before(found)
-
-    sys.unraisablehook = hook
+    return [fingerprint(leaf) for leaf in leaves]
 
 
-def _abstract(tree: Any) -> Any:
+def _with_shardings(tree: Any) -> Any:
     return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, answered when the step under way has ended."""
+"""Ctrl-C and SIGTERM, handled once the current step has ended."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Interruption:
-    """While it is entered, the first signal is noted; a second one ends the process at once."""
+    """While entered, notes the first signal; a second one stops the process at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None

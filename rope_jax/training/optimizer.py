@@ -1,17 +1,18 @@
-"""The optimizer: AdamW with clipping, decay on matrices alone, a learning rate over stages."""
+"""The optimizer: AdamW with clipping, weight decay on matrices only, one schedule over stages."""
+
+from typing import Any
 
 import jax
 import optax
-from jaxtyping import Array
 
 from rope_jax.config.training import Config, OptimConfig
 
 
 def learning_rate(config: Config) -> optax.Schedule:
-    """The learning rate at a global step, over all stages.
+    """Return the learning rate as a function of the global step, over all stages.
 
-    A schedule begins at the first stage and at every stage with a learning_rate of its own, and
-    runs to the next such stage: linear warm-up from 0 to the peak, then its decay.
+    A schedule begins at the first stage and at every stage with its own learning_rate, and runs
+    until the next such stage: linear warm-up from 0 to the peak, then decay.
     """
     spans = config.schedule_spans()
     schedules, boundaries, end = [], [], 0
@@ -25,7 +26,7 @@ def learning_rate(config: Config) -> optax.Schedule:
 
 
 def optimizer(config: Config) -> optax.GradientTransformation:
-    """Clip by global norm, then AdamW (arXiv 1711.05101)."""
+    """Return AdamW (arXiv 1711.05101) on gradients clipped by their global norm."""
     optim = config.optim
     return optax.chain(
         optax.clip_by_global_norm(optim.clip_norm),
@@ -41,12 +42,12 @@ def optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def decayed(params: optax.Params) -> optax.Params:
-    """Which parameters decay: the projections' matrices; not embeddings, not norms.
+    """Mark the parameters with weight decay: the projections' matrices; not embeddings or norms.
 
-    By name: stacked layers make a norm's scale two-dimensional, so its rank says nothing.
+    By name: with stacked layers a norm's scale is two-dimensional, so its rank says nothing.
     """
 
-    def is_matrix(path: tuple, _: Array) -> bool:
+    def is_matrix(path: tuple, _: Any) -> bool:
         return path[-1].key == "kernel"
 
     return jax.tree_util.tree_map_with_path(is_matrix, params)
@@ -60,7 +61,7 @@ def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule
     elif optim.schedule == "linear":
         decay = optax.linear_schedule(peak, final, decay_steps)
     else:
-        # one step at least: the rate always arrives at its last value
+        # Decay for at least one step, so that the rate always reaches its final value.
         stable = min(round(decay_steps * (1 - optim.decay_fraction)), decay_steps - 1)
         decay = optax.linear_schedule(peak, final, decay_steps - stable, transition_begin=stable)
     return optax.join_schedules([warmup, decay], [optim.warmup_steps])

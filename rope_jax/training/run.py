@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 from rich.console import Console
 
 from rope_jax.attention import check_backend
@@ -15,75 +17,106 @@ from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.devices import processes
+from rope_jax.devices.hardware import device_line
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.peak import peak_flops
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.loop import Trainer
+from rope_jax.training.limits import check_size
+from rope_jax.training.loop import Trainer, stage_spans
+from rope_jax.training.program import Program
+from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 
 def train(config: Config, console: Console) -> RunDirectory:
-    """Train, or go on from the newest whole checkpoint of the same run; returns its directory.
+    """Train a run, or continue it from its newest undamaged checkpoint; return its directory.
 
-    Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped when
-    a signal ended it. The same call goes on from what was saved.
+    Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
+    a signal ended it. The same call continues from what was saved.
     """
     with processes.joined(config.distributed):
-        return _train(config, console)
+        return _train(config, console if processes.is_first() else plain_console(quiet=True))
 
 
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     check_backend(config.model)
+    placement = Placement(config.mesh)
+    placement.check_stages(config.stages)
+    check_size(config, ByteTokenizer.vocab_size, placement)
     run = RunDirectory(Path(config.runs_dir) / config.name)
-    processes.on_first(lambda: run.refuse_another(config))
-    if not processes.is_first():
-        console = plain_console(quiet=True)
-    with console.status("opening the corpus (read and tokenised the first time)"):
+    processes.on_first(lambda: run.check_available(config))
+    with console.status("opening the corpus (read and tokenized the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
-    placement = Placement(config.mesh)
-    placement.check(config.stages)
-    trainer = Trainer(config, corpus, placement, console)
-    placement.check_memory(trainer.abstract_state)
-    processes.on_first(lambda: run.prepare(config))  # what fails above leaves nothing behind
+    program = Program(config, ByteTokenizer.vocab_size, placement)
+    processes.on_first(lambda: run.prepare(config))  # last: a failure above writes nothing
     try:
-        with contextlib.ExitStack() as stack:
-            stack.callback(run.release)
-            checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-            stack.callback(checkpoints.close)
-            say = functools.partial(console.print, style="yellow", highlight=False)
-            done, state = checkpoints.restore_newest(trainer.abstract_state, tell=say)
-            log = Log([], [])  # nowhere: the first process alone writes
-            processes.on_first(
-                lambda: log.extend(stack.enter_context(_open_log(run, config, corpus, done)))
-            )
-            trainer.run(done, state, checkpoints, log, run.path)
-            checkpoints.wait()
+        _train_in(run, program, corpus, console)
     except OSError as error:
         raise UserError(
-            f"{run.path}: cannot be written ({error.strerror or error}); mend that, and the same "
-            "command goes on from the newest checkpoint"
+            f"{run.path}: cannot be written ({error.strerror or error}); once that is fixed, the "
+            "same command continues from the newest checkpoint"
         ) from error
+    finally:
+        run.release()
     return run
 
 
-@contextlib.contextmanager
-def _open_log(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> Iterator[Log]:
-    """The run directory's writers, going on after step `done`."""
+def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Console) -> None:
+    """Train in a run directory that is prepared, from wherever it is."""
+    config, last = program.config, stage_spans(program.config)[-1].end
+    with contextlib.ExitStack() as stack:
+        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
+        stack.callback(checkpoints.close)
+        warn = functools.partial(console.print, style="yellow")
+        done, state = checkpoints.restore_newest(program.abstract_state, warn)
+        processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
+        peak, peak_source = peak_flops()
+        announce(
+            console,
+            config,
+            run_directory=str(run.path),
+            parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
+            devices=device_line(config.model.dtype),
+            peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
+            corpus=corpus.report,
+            done=done,
+        )
+        if done >= last:
+            return
+        log = Log([], [])  # only the first process writes
+        processes.on_first(lambda: log.extend(stack.enter_context(_open_log(run, config, done))))
+        progress = TrainingProgress(console, last, done)
+        trainer = Trainer(program, corpus, checkpoints, log, progress, peak)
+        start = time.perf_counter()
+        trainer.run(done, program.fresh_state() if state is None else state)
+        checkpoints.wait()
+        minutes = (time.perf_counter() - start) / 60
+        conclude(console, last, minutes, trainer.validation_loss)
+
+
+def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:
+    """Check that a run can continue after step `done`; at its beginning, record its environment."""
     if done:
         run.check_corpus(corpus)
-    else:
-        logged = last_step(run.metrics_file)
-        # A second save waits for the first, so a run that was killed in its first is not past it.
-        if logged > 2 * config.checkpoint.every_steps:
-            raise UserError(
-                f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
-                f"{logged}; put the folder back, or delete the run to train it from the beginning"
-            )
-        run.write_environment(corpus)
+        return
+    logged = last_step(run.metrics_file)
+    # A second save waits for the first: a run killed during its first cannot be past that.
+    if logged > 2 * config.checkpoint.every_steps:
+        raise UserError(
+            f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
+            f"{logged}; put the folder back, or delete the run to train it from the beginning"
+        )
+    run.write_environment(corpus)
+
+
+@contextlib.contextmanager
+def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
+    """Open the run directory's writers to continue after step `done`."""
     with contextlib.ExitStack() as stack:
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
         stack.callback(metrics.close)

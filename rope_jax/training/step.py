@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
@@ -28,31 +29,42 @@ class TrainState(NamedTuple):
 def fresh_state(
     model: LanguageModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
-    """What training begins with; the same on any number of devices."""
+    """Return the state that training begins with, the same on any number of devices."""
     params = model.init(seed)
     return TrainState(params, optimizer.init(params))
 
 
 class LossSums(NamedTuple):
-    """Sums over scored tokens, by bucket of position: nats, tokens."""
+    """Sums over scored tokens by position bucket: negative log-likelihood in nats, and tokens.
 
-    nll: Float[Array, " P"]
-    tokens: Float[Array, " P"]
+    Arrays of jax inside a step, of numpy once they have been read.
+    """
 
-    def mean(self) -> Float[Array, ""]:
-        """Nats a token."""
+    nll: Float[Array | np.ndarray, " P"]
+    tokens: Float[Array | np.ndarray, " P"]
+
+    def mean(self) -> Float[Array | np.ndarray, ""] | np.floating[Any]:
+        """Return the mean loss, nats per token."""
         return self.nll.sum() / self.tokens.sum()
 
 
+class StepMetrics(NamedTuple):
+    """What a training step measures on the way."""
+
+    sums: LossSums
+    grad_norm: Float[Array | np.ndarray, ""]
+
+
 def bucket_edges(seq_len: int) -> list[int]:
-    """First positions of the buckets: 0, 16, 32, 64, … below seq_len."""
+    """Return the first position of each bucket: 0, 16, 32, 64, … below seq_len."""
     edges = [0]
     while (edge := max(FIRST_BUCKET, 2 * edges[-1])) < seq_len:
         edges.append(edge)
     return edges
 
 
-QueryScales = Callable[[Int[Array, "B T"]], Float[Array, "L|1 B T"]]
+QueryScales = Callable[[Int[Array, "B T"]], Float[Array, "#L B T"]]
+TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
 
 def loss_sums(
@@ -64,7 +76,7 @@ def loss_sums(
 ) -> LossSums:
     """Weighted negative log-likelihood of a batch, by bucket of position within the document.
 
-    query_scales: of the batch's own positions; None: those that `rotary` holds.
+    query_scales: maps the batch's positions to query scales; None: use those in `rotary`.
     """
     if query_scales is not None:
         rotary = rotary._replace(query_scale=query_scales(batch.positions))
@@ -84,46 +96,49 @@ def make_train_step(
     grad_accumulation: int = 1,
     out_shardings: Any = None,
     query_scales: QueryScales | None = None,
-) -> Callable[[TrainState, Batch, Rotary], tuple[TrainState, dict[str, Any]]]:
-    """The jitted step. Donates the state: what went in must not be used again.
+) -> TrainStep:
+    """Return the jitted step. It donates the state: do not use the one passed in again.
 
-    The batch [B, T] is cut into `grad_accumulation` micro-batches whose gradients of loss summed,
-    over the tokens of all, are added: the same step however it is cut.
-    out_shardings: where (state, metrics) are to lie; None: where XLA puts them.
+    The batch [B, T] is split into `grad_accumulation` micro-batches. Each one's loss is divided by
+    the tokens of the whole batch and the gradients are summed, so the step does not depend on the
+    split.
+
+    out_shardings: of (state, metrics); None: wherever XLA puts them.
     query_scales: as in `loss_sums`.
     """
 
     def share(
-        params: Params, batch: Batch, rotary: Rotary, tokens: Array
-    ) -> tuple[Array, LossSums]:
+        params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
+    ) -> tuple[Float[Array, ""], LossSums]:
         sums = loss_sums(model, params, batch, rotary, query_scales)
-        # dividing the loss, not the gradient: one number instead of all parameters
+        # Dividing the loss, not the gradient: one number instead of all parameters.
         return sums.nll.sum() / tokens, sums
 
     gradient = jax.grad(share, has_aux=True)
 
-    def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, dict[str, Any]]:
+    def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, StepMetrics]:
         tokens = batch.weights.sum()
         if grad_accumulation == 1:
             grads, sums = gradient(state.params, batch, rotary, tokens)
         else:
-            cut = jax.tree.map(lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch)
-            one = jax.tree.map(lambda x: x[0], cut)
+            micro_batches = jax.tree.map(
+                lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch
+            )
+            first = jax.tree.map(lambda x: x[0], micro_batches)
             zeros = jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(gradient, state.params, one, rotary, tokens),
+                jax.eval_shape(gradient, state.params, first, rotary, tokens),
             )
 
             def accumulate(total: Any, micro_batch: Batch) -> tuple[Any, None]:
                 new = gradient(state.params, micro_batch, rotary, tokens)
                 return jax.tree.map(jnp.add, total, new), None
 
-            (grads, sums), _ = jax.lax.scan(accumulate, zeros, cut)
+            (grads, sums), _ = jax.lax.scan(accumulate, zeros, micro_batches)
         # optax mixes its integer count with floats
         with jax.numpy_dtype_promotion("standard"):
             updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        metrics = {"sums": sums, "grad_norm": optax.tree.norm(grads)}
-        return TrainState(params, opt_state), metrics
+        return TrainState(params, opt_state), StepMetrics(sums, optax.tree.norm(grads))
 
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)

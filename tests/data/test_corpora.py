@@ -1,4 +1,4 @@
-"""Every source: exact text, the splits asked for, and one line for each kind of bad input."""
+"""Every source: exact text, the right splits, and one line for each kind of bad input."""
 
 import json
 import os
@@ -184,7 +184,7 @@ def test_hub_id_is_owner_and_name(tmp_path, name):
     assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id of a data set")
 
 
-def test_hub_id_is_no_folder(tmp_path, monkeypatch):
+def test_hub_id_is_not_a_folder(tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id of a data set")

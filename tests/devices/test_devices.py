@@ -1,9 +1,8 @@
-"""Any number of devices and processes computes the same: the commands, each in a fresh process.
+"""Results do not depend on the number of devices and processes: each command in a fresh process.
 
-Eight devices are the CPU cut into eight (a flag of XLA's); two processes meet on this host.
+Eight devices are the CPU divided into eight (by an XLA flag); two processes run on this host.
 """
 
-import contextlib
 import csv
 import json
 import os
@@ -12,19 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-
-from rope_jax.config.devices import DistributedConfig, MeshConfig
-from rope_jax.config.training import StageConfig
-from rope_jax.devices import rendezvous
-from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -47,8 +37,8 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts, and a run of one device in runs `one`, swept."""
+def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: None) -> Path:
+    """Texts, and in `one` a run trained on one device."""
     made = tmp_path_factory.mktemp("devices")
     (made / "run.yaml").write_text(CONFIG)
     (made / "texts").mkdir()
@@ -57,15 +47,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (made / "texts" / f"{index}.txt").write_text(text)
     ended(start(made, "train.py", "run.yaml", "runs_dir=one"))
-    ended(start(made, "eval_ppl.py", "one/tiny", *SWEEP))
     return made
+
+
+@pytest.fixture(scope="module")
+def swept(folder: Path) -> Path:
+    """The run `one`, swept on one device."""
+    ended(start(folder, "eval_ppl.py", "one/tiny", *SWEEP))
+    return folder / "one/tiny"
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> list[tuple[str, str]]:
+    """In `two` a run trained by two processes; the output of each."""
+    return two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
 
 
 def start(folder: Path, script: str, *arguments: str, devices: int = 1) -> subprocess.Popen:
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": (
+            f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}"
+        ),
     }
     return subprocess.Popen(
         [sys.executable, str(ROOT / script), *arguments],
@@ -90,7 +93,7 @@ def two_processes(
 
 
 def started(first: Path, second: Path, script: str, *arguments: str) -> list[subprocess.Popen]:
-    """Two processes of one run, each in its folder."""
+    """Start the two processes of one run, each in its own folder."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]
@@ -137,7 +140,31 @@ def test_eight_devices_train_as_one(folder: Path) -> None:
     same_losses(folder / "one/tiny", folder / "eight/tiny")
 
 
-def test_a_checkpoint_of_eight_devices_goes_on_on_one_and_back(folder: Path) -> None:
+def test_two_processes_train_as_one(folder: Path, two: list[tuple[str, str]]) -> None:
+    (first, _), (second, _) = two
+    assert "2 × cpu" in first
+    assert "training" not in second  # only the first prints
+    same_losses(folder / "one/tiny", folder / "two/tiny")
+
+
+@pytest.mark.slow
+def test_two_processes_resume_and_sweep_as_one(
+    folder: Path, two: list[tuple[str, str]], swept: Path
+) -> None:
+    shutil.copytree(folder / "two", folder / "two_resumed")
+    run = folder / "two_resumed/tiny"
+    forget(run, 8, 6)
+    (output, _), _ = two_processes(
+        folder, "train.py", "run.yaml", "runs_dir=two_resumed", "mesh.fsdp=2"
+    )
+    assert "after step 3 of 8" in output
+    same_losses(folder / "one/tiny", run)
+    two_processes(folder, "eval_ppl.py", "two_resumed/tiny", *SWEEP)
+    same_results(swept, run)
+
+
+@pytest.mark.slow
+def test_a_run_continues_on_another_number_of_devices(folder: Path, swept: Path) -> None:
     one, eight = folder / "back/tiny", folder / "to_one/tiny"
     shutil.copytree(folder / "one/tiny", one)
     forget(one, 8, 6)
@@ -146,37 +173,22 @@ def test_a_checkpoint_of_eight_devices_goes_on_on_one_and_back(folder: Path) -> 
     assert "after step 3 of 8" in out
     same_losses(folder / "one/tiny", one)
     shutil.copytree(one, eight)
-    forget(eight, 8)  # what is left was saved by eight devices
+    forget(eight, 8)  # those left were saved by eight devices
     assert "after step 6 of 8" in ended(start(folder, "train.py", "run.yaml", "runs_dir=to_one"))[0]
     same_losses(folder / "one/tiny", eight)
-    # and a sweep by eight devices, of parameters that lie on one
+    # A sweep on eight devices of parameters that are on one.
     ended(start(folder, "eval_ppl.py", "to_one/tiny", *SWEEP, devices=8))
-    same_results(folder / "one/tiny", eight)
+    same_results(swept, eight)
 
 
-def test_two_processes_train_save_resume_and_sweep_as_one(folder: Path) -> None:
-    (first, _), (second, _) = two_processes(
-        folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2"
-    )
-    assert "2 × cpu" in first
-    assert "training" not in second  # one speaks
-    same_losses(folder / "one/tiny", folder / "two/tiny")
-    forget(folder / "two/tiny", 8, 6)
-    (first, _), _ = two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
-    assert "after step 3 of 8" in first
-    same_losses(folder / "one/tiny", folder / "two/tiny")
-    two_processes(folder, "eval_ppl.py", "two/tiny", *SWEEP)
-    same_results(folder / "one/tiny", folder / "two/tiny")
-
-
-def test_what_the_first_process_refuses_all_refuse(folder: Path) -> None:
+def test_an_error_of_the_first_process_is_reported_by_all(folder: Path) -> None:
     for _, err in two_processes(folder, "train.py", "run.yaml", "runs_dir=one", "seed=5", status=2):
         said = [line for line in err.splitlines() if line.startswith("train.py:")]
         assert len(said) == 1
         assert "holds a run with another seed" in said[0]
 
 
-def test_what_one_process_alone_meets_ends_the_others(folder: Path, tmp_path: Path) -> None:
+def test_an_error_of_one_process_ends_the_others(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "run.yaml", tmp_path)  # but no texts
     first, second = started(folder, tmp_path, "train.py", "run.yaml", f"runs_dir={folder}/lone")
     assert "no file matches texts/*.txt" in ended(second, 2)[1]
@@ -184,6 +196,7 @@ def test_what_one_process_alone_meets_ends_the_others(folder: Path, tmp_path: Pa
     assert not (folder / "lone").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_process_ends_the_others(folder: Path) -> None:
     steps = "stages.0.steps=100000"
     both = started(folder, folder, "train.py", "run.yaml", "runs_dir=killed", steps)
@@ -194,108 +207,3 @@ def test_a_killed_process_ends_the_others(folder: Path) -> None:
     both[1].kill()
     ended(both[1], -9)
     assert "process 1 of 2 has stopped" in ended(both[0], 2)[1]
-
-
-def test_who_leaves_in_order_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed: list[str] = []
-    monkeypatch.setattr(rendezvous, "end_after", lambda _, why: missed.append(why()))
-    for bad in (None, UserError("no texts")):
-        with socket.create_server(("localhost", 0)) as server:
-            other = socket.create_connection(server.getsockname())
-            mine = server.accept()[0]
-        with rendezvous.Company(3, {2: mine}):
-            with contextlib.suppress(UserError), rendezvous.Company(3, {0: other}):
-                if bad:
-                    raise bad
-            time.sleep(0.3)
-            assert len(missed) == bool(bad)
-    assert missed[0].startswith("process 2 of 3 has stopped")
-
-
-@pytest.mark.parametrize("process_id", [0, 1])
-def test_a_process_that_waits_in_vain_says_so(process_id: int) -> None:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    config = DistributedConfig(
-        coordinator=f"localhost:{port}", num_processes=3, process_id=process_id, timeout=1
-    )
-    missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
-    with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
-        rendezvous.meet(config)
-
-
-def gathered(
-    count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
-) -> list[str]:
-    """What the processes get that meet at one address, after visitors have called there."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-
-    def one(number: int) -> str:
-        config = DistributedConfig(
-            coordinator=f"{host}:{port}", num_processes=count, process_id=number, timeout=8
-        )
-        try:
-            with rendezvous.meet(config):
-                return "met"
-        except UserError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(count) as pool:
-        first = pool.submit(one, 0)
-        for visit in visitors:
-            visit(port)
-        others = [pool.submit(one, number) for number in ids]
-        return [process.result() for process in (first, *others)]
-
-
-def visit(port: int, said: bytes) -> socket.socket:
-    while True:
-        try:
-            connection = socket.create_connection(("localhost", port), timeout=5)
-        except ConnectionRefusedError:
-            time.sleep(0.05)
-            continue
-        connection.sendall(said)
-        return connection
-
-
-@pytest.mark.parametrize("host", ["localhost", "[::1]"])
-def test_strangers_and_who_went_again_do_not_disturb_the_meeting(host: str) -> None:
-    words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
-    gone = [lambda port, word=word: visit(port, word).close() for word in words]
-    assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
-
-
-def test_a_number_that_came_twice_is_refused_by_all() -> None:
-    said = gathered(3, [], 1, 1)
-    assert len(set(said)) == 1
-    assert said[0].startswith("distributed.process_id: 1 came twice")
-
-
-def test_an_address_that_does_not_exist_is_refused() -> None:
-    config = DistributedConfig(
-        coordinator="no.such.host.invalid:1234", num_processes=2, process_id=1, timeout=1
-    )
-    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        rendezvous.meet(config)
-
-
-def test_a_mesh_takes_up_all_devices() -> None:
-    with pytest.raises(UserError, match=r"mesh: data 1 × fsdp 3 is 3 devices, and there are 1"):
-        Placement(MeshConfig(fsdp=3))
-
-
-def test_a_model_that_no_memory_holds_is_refused() -> None:
-    placement = Placement(MeshConfig())
-    placement.check_memory(placement.of_state([jax.ShapeDtypeStruct((1000,), np.float32)]))
-    huge = placement.of_state([jax.ShapeDtypeStruct((2**30, 2**30), np.float32)])
-    with pytest.raises(UserError, match=r"model: .* take 4,294,967,296\.0 GiB, and there are"):
-        placement.check_memory(huge)
-
-
-def test_windows_divide_over_the_devices() -> None:
-    placement = Placement(MeshConfig())
-    placement.check((StageConfig(steps=1, seq_len=8, batch_size=3),))

@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from rope_jax import cli
 from rope_jax.config.inspection import ScalingConfig, load_inspection
-from rope_jax.plots import colours
+from rope_jax.plots import assign_colours
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from scripts import plot_decay, show_scaling
 
@@ -94,7 +94,7 @@ def test_scalings_in_tables_and_in_a_figure(show, folder):
     np.testing.assert_allclose(drawn(unseen, 0), expected, atol=1e-12)
     # the colours of a sweep's figure; two curves of a type differ in their dashes
     one, other = unseen.get_lines()[1:3]
-    assert one.get_color() == other.get_color() == colours(["yarn"])["yarn"]
+    assert one.get_color() == other.get_color() == assign_colours(["yarn"])["yarn"]
     assert one.get_linestyle() != other.get_linestyle()
     # what stands still is at the edges, and the lengths are marked
     assert np.isnan(drawn(wave, 3)[4:]).all()

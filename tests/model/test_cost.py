@@ -1,18 +1,27 @@
-"""The memory that is expected of a forward pass, against what XLA allocates."""
+"""FLOPs against the products in a model's program; memory against what XLA allocates."""
+
+import functools
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from rope_jax.config.model import ModelConfig
-from rope_jax.model.cost import forward_bytes
-from rope_jax.model.decoder import LanguageModel
-from rope_jax.rope import Frequencies, Rotary
+from rope_jax.config.training import Config
+from rope_jax.data.batches import Batch
+from rope_jax.model.cost import flops_per_token, forward_bytes, parameter_count, training_bytes
+from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
+from rope_jax.training.optimizer import optimizer
+from rope_jax.training.step import fresh_state, make_train_step
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
+SHALLOW = {"num_hidden_layers": 2}
 
 
 @pytest.mark.parametrize(
@@ -23,7 +32,9 @@ WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
         ("blockwise", WIDE, 5000, 4096),
     ],
 )
-def test_the_estimate_is_about_what_xla_allocates(attention, fields, vocabulary, length):
+def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
+    attention, fields, vocabulary, length
+):
     config = ModelConfig(attention=attention, **fields)
     model = LanguageModel(config, vocabulary)
     params = jax.eval_shape(lambda: model.init(0))
@@ -38,15 +49,169 @@ def test_the_estimate_is_about_what_xla_allocates(attention, fields, vocabulary,
     assert 0.6 < forward_bytes(config, vocabulary, length, length) / allocated < 1.7
 
 
-def test_scoring_less_takes_no_more():
+def test_scoring_fewer_tokens_takes_no_more():
     config = ModelConfig()
-    whole, few = (forward_bytes(config, 100_000, 1024, scored) for scored in (1024, 16))
-    assert few < whole
+    all_of_them, few = (forward_bytes(config, 100_000, 1024, scored) for scored in (1024, 16))
+    assert few < all_of_them
 
 
-def test_blocks_are_linear_in_the_length():
+def test_blockwise_attention_is_linear_in_the_length():
     config = ModelConfig(attention="blockwise")
-    # the demo's model: at 65,536 tokens well within 2 GiB
+    # The demo's model at 65,536 tokens: well within 2 GiB.
     assert forward_bytes(config, 257, 65_536, 65_536) < 2**30
     ratio = forward_bytes(config, 257, 65_536, 32) / forward_bytes(config, 257, 32_768, 32)
     assert 1.8 < ratio <= 2
+
+
+# Training
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"num_key_value_heads": 2, "qk_norm": True},
+        {"tie_word_embeddings": False, "head_dim": 10, "num_hidden_layers": 3},
+    ],
+)
+def test_the_number_of_parameters(fields):
+    config = ModelConfig(**fields)
+    params = jax.eval_shape(lambda: LanguageModel(config, 61).init(0))
+    assert parameter_count(config, 61) == sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+@pytest.mark.parametrize(
+    ("fields", "seq_len", "batch_size", "grad_accumulation"),
+    [
+        ({}, 128, 16, 1),
+        ({"attention": "blockwise"}, 1024, 4, 1),
+        ({"num_key_value_heads": 1, "dtype": "bfloat16"}, 256, 8, 1),
+        ({"remat": True, "layers": "scanned"}, 512, 8, 1),
+        ({"remat": True}, 512, 8, 1),
+        ({}, 512, 16, 4),
+        # parameters weigh more than what is kept for the backward pass
+        ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
+    ],
+)
+def test_a_training_step_never_takes_less_than_estimated(
+    fields, seq_len, batch_size, grad_accumulation
+):
+    stage = {"steps": 5, "seq_len": seq_len, "batch_size": batch_size}
+    stage["grad_accumulation"] = grad_accumulation
+    config = Config.model_validate(
+        {
+            "name": "cost",
+            "model": SHALLOW | fields,
+            "optim": {"warmup_steps": 1},
+            "stages": [stage],
+        }
+    )
+    model, adamw = language_model(config, 257), optimizer(config)
+    integers = jax.ShapeDtypeStruct((batch_size, seq_len), np.int32)
+    weights = jax.ShapeDtypeStruct((batch_size, seq_len), np.float32)
+    batch = Batch(integers, integers, integers, integers, weights)
+    rotary = Rotary.unscaled_queries(config.rotary_layers.frequencies(config.stage_scaling(0)))
+    state = jax.eval_shape(lambda: fresh_state(model, adamw, 0))
+    step = make_train_step(model, adamw, grad_accumulation)
+    memory = step.lower(state, batch, rotary).compile().memory_analysis()
+    # the new state is written in place of the old one
+    assert memory.alias_size_in_bytes > 0.9 * memory.output_size_in_bytes
+    allocated = memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    estimate = training_bytes(config.model, 257, seq_len, batch_size, grad_accumulation)
+    assert 0.12 < estimate.per_device(devices=1, fsdp=1) / allocated < 1
+
+
+def test_a_sliding_window_keeps_fewer_weights_of_attention():
+    def kept(*windows):
+        return training_bytes(ModelConfig(), 257, 1024, 1, 1, windows).activations
+
+    # 4 layers of 4 heads in float32; a query sees itself and what is before it, in the window
+    whole = sum(range(1, 1025))
+    local = sum(min(query, 100) for query in range(1, 1025))
+    assert kept(None) - kept(100) == 4 * 4 * 4 * (whole - local)
+    assert kept(None) - kept(100, None) == 2 * 4 * 4 * (whole - local)
+    assert kept(5000) == kept(None)
+
+
+def test_devices_share_what_is_split_over_them():
+    step = training_bytes(ModelConfig(), 257, 128, 16, 4)
+    one = step.per_device(devices=1, fsdp=1)
+    assert step.per_device(devices=4, fsdp=4) == one // 4
+    assert one // 4 < step.per_device(devices=4, fsdp=1) < one
+
+
+def test_no_size_overflows():
+    largest = 2**31 - 1
+    huge = ModelConfig(
+        hidden_size=largest - 1,
+        intermediate_size=largest,
+        num_hidden_layers=largest,
+        num_attention_heads=2,
+        head_dim=2**16,
+    )
+    assert training_bytes(huge, 257, largest, largest).per_device(1, 1) > 2**120
+
+
+# FLOPs
+
+NARROW = ModelConfig(
+    hidden_size=48, intermediate_size=80, num_attention_heads=6, num_key_value_heads=2, head_dim=10
+)
+ROTARY = Rotary.shared(
+    parse_scaling({"type": "none"}).frequencies(RotaryGeometry(NARROW.heads_width))
+)
+
+
+def products(jaxpr):
+    """Count the FLOPs of every matrix product in a program and in the programs inside it."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            inner = math.prod(left[axis] for axis in contracted)
+            total += 2 * inner * math.prod(equation.outvars[0].aval.shape)
+        for inside in jaxprs_in_params(equation.params):
+            total += products(inside)
+    return total
+
+
+@functools.cache
+def forward(seq_len, vocab_size=61, **fields):
+    """Count the FLOPs of one token's forward pass."""
+    model = LanguageModel(ModelConfig(**NARROW.model_dump() | fields), vocab_size)
+    text = np.zeros((1, seq_len), np.int32)
+    program = jax.make_jaxpr(model.nll)(
+        jax.eval_shape(lambda: model.init(0)), text, text, text, None, ROTARY
+    )
+    return products(program.jaxpr) / seq_len
+
+
+def by_formula(seq_len, vocab_size=61, **fields):
+    return flops_per_token(ModelConfig(**NARROW.model_dump() | fields), vocab_size, seq_len)
+
+
+def test_flops_golden():
+    # The demo: 4 layers of 128 × 4·128 + 3·128·352 weights, a head of 128 × 257, T 128.
+    matrices = 4 * (65_536 + 135_168) + 32_896
+    assert flops_per_token(ModelConfig(), 257, 128) == 6 * (matrices + 4 * 128 * 128)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_output_head(tied):
+    # Forward and backward are three products of the size of the forward one.
+    settings = {"tie_word_embeddings": tied, "num_hidden_layers": 1}
+    counted = forward(16, 161, **settings) - forward(16, 61, **settings)
+    assert by_formula(16, 161, **settings) - by_formula(16, 61, **settings) == 3 * counted
+
+
+def test_one_layer():
+    # Except for attention: for a short window the program computes both halves of the mask.
+    counted = forward(16, num_hidden_layers=2) - forward(16, num_hidden_layers=1)
+    formula = by_formula(16, num_hidden_layers=2) - by_formula(16, num_hidden_layers=1)
+    attention = 2 * 2 * 6 * 10 * 16
+    assert formula == 3 * (counted - attention / 2)
+
+
+def test_remat_does_not_count():
+    assert by_formula(16, remat=True) == by_formula(16)

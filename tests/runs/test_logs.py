@@ -1,4 +1,4 @@
-"""What the writers leave behind, read as a user's tools read it."""
+"""The files that the writers produce, read as a user's tools read them."""
 
 import io
 import json
@@ -26,16 +26,16 @@ def write_json_lines(path, *steps, resume_step=0, note=""):
 # JSON lines
 
 
-def test_a_line_a_step(tmp_path):
+def test_one_line_per_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer = JsonLinesWriter(path)
     writer.scalars(10, {"train/loss": 0.1 + 0.2, "tokens": 2**53 + 1})
-    # there while training goes on, not only at its end
-    wanted = [{"step": 10, "train/loss": 0.30000000000000004, "tokens": 2**53 + 1}]
-    assert lines(path) == wanted
+    # Present during training, not only at its end.
+    expected = [{"step": 10, "train/loss": 0.30000000000000004, "tokens": 2**53 + 1}]
+    assert lines(path) == expected
     writer.scalars(20, {})
     writer.close()
-    assert lines(path) == [*wanted, {"step": 20}]
+    assert lines(path) == [*expected, {"step": 20}]
 
 
 def test_resuming_drops_what_comes_after(tmp_path):
@@ -43,7 +43,7 @@ def test_resuming_drops_what_comes_after(tmp_path):
     write_json_lines(path, 1, 2, 3, 3, 4, 5, note="first")
     before = path.read_text().splitlines()
     write_json_lines(path, 4, 5, 6, resume_step=3, note="second")
-    # what is kept is kept to the letter: step 3 has two lines, of training and of validation
+    # Kept lines are kept unchanged: step 3 has two, one of training and one of validation.
     assert path.read_text().splitlines()[:4] == before[:4]
     assert [(line["step"], line["note"]) for line in lines(path)[4:]] == [
         (4, "second"),
@@ -62,14 +62,14 @@ def test_resuming_drops_a_torn_last_line(tmp_path, torn):
     assert path.read_text() == kept
 
 
-def test_starting_anew_drops_everything(tmp_path):
+def test_starting_over_drops_everything(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_json_lines(path, 1, 2, note="first")
     write_json_lines(path, 1, note="second")
     assert [line["note"] for line in lines(path)] == ["second"]
 
 
-def test_opening_leaves_no_other_file(tmp_path):
+def test_opening_creates_no_other_file(tmp_path):
     write_json_lines(tmp_path / "metrics.jsonl", 1)
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
 
@@ -85,7 +85,7 @@ def test_a_diverged_loss_is_still_json(tmp_path, value):
     writer.close()
     line = json.loads(path.read_text(), parse_constant=refuse)
     assert (line["step"], line["rate"]) == (1, 0.5)
-    # and the run can be resumed from it
+    # The run can be resumed from it.
     write_json_lines(path, 2, resume_step=1)
     assert [line["step"] for line in lines(path)] == [1, 2]
 
@@ -95,21 +95,21 @@ def test_a_diverged_loss_is_still_json(tmp_path, value):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """[the time], which moves on when told to. Event files are named by its second."""
+    """A list holding the time, for the test to change. Event files are named by its second."""
     now = [2_000_000_000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     return now
 
 
 def events(directory):
-    """What TensorBoard shows of a directory."""
+    """Read a directory as TensorBoard does."""
     accumulator = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
     accumulator.Reload()
     return accumulator
 
 
 def scalars(directory):
-    """{name: [(step, value)]}."""
+    """Read the scalars of a directory: {name: [(step, value)]}."""
     accumulator = events(directory)
     return {
         name: [(event.step, event.value) for event in accumulator.Scalars(name)]
@@ -147,21 +147,21 @@ def test_resuming_hides_what_an_earlier_attempt_logged_later(tmp_path, clock):
     ]
 
 
-def test_resuming_where_the_clock_is_behind_hides_them_too(tmp_path, clock):
+def test_resuming_with_a_clock_that_is_behind_hides_them_too(tmp_path, clock):
     write_events(tmp_path, [1, 2, 3, 4], [10, 20, 30, 40])
     clock[0] -= 3600
     write_events(tmp_path, [3, 4], [31, 41], resume_step=2)
     assert scalars(tmp_path)["train/loss"] == [(1, 10), (2, 20), (3, 31), (4, 41)]
 
 
-def test_beginning_again_hides_an_attempt_that_saved_nothing(tmp_path, clock):
+def test_starting_over_hides_an_attempt_that_saved_nothing(tmp_path, clock):
     write_events(tmp_path, [1, 2], [10, 20], resume_step=0)
     clock[0] += 1
     write_events(tmp_path, [1], [11], resume_step=0)
     assert scalars(tmp_path)["train/loss"] == [(1, 11)]
 
 
-def test_two_writers_in_one_second_have_a_file_each(tmp_path, clock):
+def test_two_writers_in_one_second_have_separate_files(tmp_path, clock):
     write_events(tmp_path, [1], [10])
     write_events(tmp_path, [2], [20])
     files = [path.name for path in tmp_path.iterdir()]

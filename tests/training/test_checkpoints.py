@@ -1,6 +1,14 @@
-"""Checkpoints: whole or told of. Every file of one is cut, emptied, removed, changed."""
+"""A damaged checkpoint is always noticed: every file of one is cut, emptied, removed, changed.
 
+And one that could not be read is not taken for damaged.
+"""
+
+import asyncio
+import errno
+import gc
+import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -10,7 +18,13 @@ import optax
 import pytest
 
 from rope_jax.errors import UserError
-from rope_jax.training.checkpoints import Checkpoints, newest_params, params_at, saved_steps
+from rope_jax.training.checkpoints import (
+    Checkpoints,
+    DamagedCheckpoint,
+    newest_params,
+    params_at,
+    saved_steps,
+)
 from rope_jax.training.step import TrainState
 
 
@@ -47,16 +61,17 @@ def copy(saved: Path, tmp_path: Path) -> Path:
 
 
 def restore(folder: Path) -> tuple[int, TrainState | None, list[str]]:
-    told: list[str] = []
+    """Restore the newest; (step, state, warnings)."""
+    warnings: list[str] = []
     checkpoints = Checkpoints(folder, keep=3)
-    step, found = checkpoints.restore_newest(state(0), tell=told.append)
+    step, found = checkpoints.restore_newest(state(0), warn=warnings.append)
     checkpoints.close()
-    return step, found, told
+    return step, found, warnings
 
 
 def test_the_newest_is_restored_to_the_bit(copy: Path) -> None:
-    step, found, told = restore(copy)
-    assert (step, told) == (4, [])
+    step, found, warnings = restore(copy)
+    assert (step, warnings) == (4, [])
     assert same(found, state(4))
     assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
 
@@ -65,28 +80,31 @@ def files_of(folder: Path) -> list[str]:
     return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
 
 
-def damages() -> dict[str, object]:
-    def cut(path: Path) -> None:
-        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-    return {"cut": cut, "emptied": lambda path: path.write_bytes(b""), "removed": Path.unlink}
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", damages())
-def test_a_damaged_file_is_never_believed(saved: Path, tmp_path: Path, damage: str) -> None:
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [_cut, _empty, Path.unlink])
+def test_a_damaged_file_is_never_restored(
+    saved: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
     fell_back = []
     for index, name in enumerate(files_of(saved / "4")):
         folder = Path(shutil.copytree(saved, tmp_path / str(index) / "checkpoints"))
-        damages()[damage](folder / "4" / name)  # type: ignore[operator]
-        step, found, told = restore(folder)
-        # a file that restoring does not read may be lost; what is restored is what was saved
+        damage(folder / "4" / name)
+        step, found, warnings = restore(folder)
+        # Losing a file that restoring does not read is no harm; what is restored was saved.
         assert same(found, state(step)), name
         assert step in (3, 4), name
         if step == 3:
             fell_back.append(name)
-            assert len(told) == 1, name
-            assert "the checkpoint of step 4 is damaged (" in told[0]
-            assert told[0].endswith("; using step 3")
+            assert len(warnings) == 1, name
+            assert "the checkpoint of step 4 is damaged (" in warnings[0]
+            assert warnings[0].endswith("; using step 3")
             assert [p.name for p in (folder.parent / "damaged").iterdir()] == ["4-0"]
     assert any("/d/" in name for name in fell_back)  # the numbers themselves
     assert any(name.startswith("opt_state") for name in fell_back)
@@ -97,67 +115,84 @@ def test_a_flipped_bit_is_found(copy: Path) -> None:
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
-    step, found, told = restore(copy)
+    step, found, warnings = restore(copy)
     assert step == 3
-    assert len(told) == 1
+    assert len(warnings) == 1
     assert same(found, state(3))
 
 
 def test_other_numbers_of_the_same_shapes_are_found(copy: Path) -> None:
     shutil.rmtree(copy / "4/params")
     shutil.copytree(copy / "2/params", copy / "4/params")
-    step, _, told = restore(copy)
+    step, _, warnings = restore(copy)
     assert step == 3
-    assert "the params are not those that were saved" in told[0]
+    assert "the params are not those that were saved" in warnings[0]
 
 
 def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(copy: Path) -> None:
     shutil.rmtree(copy / "4/opt_state")
-    told: list[str] = []
+    warnings: list[str] = []
     checkpoints = Checkpoints(copy, keep=3)
-    assert checkpoints.restore_newest(state(0), tell=told.append)[0] == 3
+    assert checkpoints.restore_newest(state(0), warn=warnings.append)[0] == 3
     checkpoints.save(4, state(4))
     checkpoints.wait()
     checkpoints.close()
     assert restore(copy)[0] == 4
 
 
-def test_several_damaged_ones_are_passed_over(copy: Path) -> None:
+def test_several_damaged_checkpoints_are_passed_over(copy: Path) -> None:
     for step in (3, 4):
         shutil.rmtree(copy / str(step) / "params")
-    step, found, told = restore(copy)
-    assert (step, len(told)) == (2, 2)
+    step, found, warnings = restore(copy)
+    assert (step, len(warnings)) == (2, 2)
     assert same(found, state(2))
 
 
-def test_where_none_is_whole_nothing_is_begun_anew(copy: Path) -> None:
+def test_if_all_are_damaged_training_does_not_start_over(copy: Path) -> None:
     for step in (2, 3, 4):
         shutil.rmtree(copy / str(step) / "params")
-    with pytest.raises(UserError, match=r"no checkpoint can be read; of step 4: .*delete the run"):
+    with pytest.raises(
+        UserError, match=r"every checkpoint is damaged; that of step 4: .*delete the run"
+    ):
         restore(copy)
     assert sorted(path.name for path in copy.iterdir()) == ["2", "3", "4"]
 
 
-def test_an_empty_folder_is_a_beginning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["[red]x", "[2024] runs", "a*b", "a?b", "back\\slash", "[]"])
+def test_a_folder_may_be_called_like_a_pattern(tmp_path: Path, name: str) -> None:
+    (tmp_path / "aXb" / "checkpoints").mkdir(parents=True)  # what some of the patterns match
+    folder = tmp_path / name / "checkpoints"
+    checkpoints = Checkpoints(folder, keep=3)
+    checkpoints.save(4, state(4))
+    checkpoints.wait()
+    checkpoints.close()
+    assert [path.name for path in folder.iterdir()] == ["4"]
+    step, restored, warnings = restore(folder)
+    assert (step, warnings) == (4, [])
+    assert same(restored, state(4))
+    assert not list((tmp_path / "aXb" / "checkpoints").iterdir())
+
+
+def test_an_empty_folder_holds_no_state(tmp_path: Path) -> None:
     assert restore(tmp_path / "checkpoints") == (0, None, [])
 
 
-def test_what_a_killed_save_left_is_cleaned_up(copy: Path) -> None:
+def test_leftovers_of_a_killed_save_are_removed(copy: Path) -> None:
     left = copy / "5.orbax-checkpoint-tmp"
     shutil.copytree(copy / "4", left)
-    step, _, told = restore(copy)
-    assert (step, told) == (4, [])
+    step, _, warnings = restore(copy)
+    assert (step, warnings) == (4, [])
     assert not left.exists()
 
 
 def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     shutil.rmtree(copy / "4/params")
     before = files_of(copy)
-    told: list[str] = []
-    step, params = newest_params(copy, state(0).params, tell=told.append)
+    warnings: list[str] = []
+    step, params = newest_params(copy, state(0).params, warn=warnings.append)
     assert step == 3
     assert same(params, state(3).params)
-    assert "using step 3" in told[0]
+    assert "using step 3" in warnings[0]
     assert files_of(copy) == before
     assert not (copy.parent / "damaged").exists()
 
@@ -166,29 +201,29 @@ def test_the_parameters_of_a_step(copy: Path, tmp_path: Path) -> None:
     assert saved_steps(copy) == [2, 3, 4]
     assert same(params_at(copy, 2, state(0).params), state(2).params)
     shutil.rmtree(copy / "3/params")
-    with pytest.raises(UserError, match=r"the checkpoint of step 3 is damaged \("):
+    with pytest.raises(DamagedCheckpoint, match=r"the checkpoint of step 3 is damaged \("):
         params_at(copy, 3, state(0).params)
     with pytest.raises(UserError, match="holds no checkpoint; train the run further first"):
         saved_steps(tmp_path / "nowhere")
 
 
-def test_what_training_deletes_while_a_sweep_reads_is_no_damage(copy: Path) -> None:
-    told: list[str] = []
+def test_a_checkpoint_that_training_deletes_during_a_sweep_is_not_damaged(copy: Path) -> None:
+    warnings: list[str] = []
     checkpoints = Checkpoints(copy)
     shutil.rmtree(copy / "4")
-    step, params = checkpoints.restore_newest_params(state(0).params, tell=told.append)
+    step, params = checkpoints.restore_newest_params(state(0).params, warn=warnings.append)
     checkpoints.close()
-    assert (step, told) == (3, [])
+    assert (step, warnings) == (3, [])
     assert same(params, state(3).params)
 
 
-def test_a_place_that_cannot_be_written_is_one_line(
+def test_a_folder_that_cannot_be_written_is_one_line(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(copy, keep=3)
     full = OSError(28, "No space left on device")
     monkeypatch.setattr(checkpoints._manager, "save", lambda *_, **__: (_ for _ in ()).throw(full))
-    with pytest.raises(UserError, match=r"No space left on device\); that of step 4 is whole"):
+    with pytest.raises(UserError, match=r"No space left on device\); that of step 4 is complete"):
         checkpoints.save(5, state(5))
     checkpoints.close()
 
@@ -198,7 +233,85 @@ def test_flipped_signs_do_not_cancel() -> None:
 
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     y = x.copy()
-    y[3] = -y[3]  # 64 highest bits: their sum is a multiple of 2^32 whatever odd weights they have
+    y[3] = -y[3]  # 64 highest bits: for any odd weights their sum is a multiple of 2^32
     moved = np.roll(x, 1, axis=0)
-    found = {int(_fingerprint([jnp.asarray(a)])[0]) for a in (x, y, moved, x + 0)}
-    assert len(found) == 3
+    fingerprints = {int(_fingerprint([jnp.asarray(a)])[0]) for a in (x, y, moved, x + 0)}
+    assert len(fingerprints) == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EMFILE, "Too many open files"),
+        MemoryError(),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"),
+    ],
+    ids=repr,
+)
+def test_a_checkpoint_that_could_not_be_read_is_not_damaged(
+    copy: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    shutil.rmtree(copy / "4" / "params")  # a newer one is really damaged: it is not moved either
+    before = files_of(copy.parent)
+    checkpoints = Checkpoints(copy, keep=3)
+    restored = checkpoints._manager.restore
+
+    def restore_or_fail(step: int, **settings: object) -> object:
+        if step == 3:
+            raise error
+        return restored(step, **settings)
+
+    monkeypatch.setattr(checkpoints._manager, "restore", restore_or_fail)
+    message = (
+        r"checkpoints/3: the checkpoint could not be read \(.+\); nothing was changed; try again"
+    )
+    warnings: list[str] = []
+    with pytest.raises(UserError, match=message) as refused:
+        checkpoints.restore_newest(state(0), warn=warnings.append)
+    assert not isinstance(refused.value, DamagedCheckpoint)
+    with pytest.raises(UserError, match=message):
+        checkpoints.restore_newest_params(state(0).params, warn=warnings.append)
+    checkpoints.close()
+    assert warnings == []
+    assert files_of(copy.parent) == before
+    assert restore(copy)[0] == 3  # the next attempt reads it
+
+
+def test_an_io_error_of_the_system_is_not_damage(copy: Path) -> None:
+    metadata = copy / "4" / "params" / "_METADATA"
+    content = metadata.read_bytes()
+    metadata.unlink()
+    metadata.symlink_to("/proc/self/mem")  # reading its first page fails: EIO
+    with pytest.raises(UserError, match=r"could not be read \(.*Input/output error"):
+        restore(copy)
+    assert not (copy.parent / "damaged").exists()
+    metadata.unlink()
+    metadata.write_bytes(content)
+    assert restore(copy)[0] == 4
+
+
+def test_only_what_orbax_abandons_is_kept_quiet(
+    copy: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in copy.glob("4/**/d/*"):
+        path.write_bytes(b"")
+    assert restore(copy)[0] == 3
+    gc.collect()
+    assert caplog.records == []
+
+    for name in ("absl", "asyncio"):
+        assert logging.getLogger(name).isEnabledFor(logging.WARNING)
+        logging.getLogger(name).warning("of another library")
+
+    async def fails() -> None:
+        raise ValueError("of another library")
+
+    async def abandons() -> None:
+        task = asyncio.ensure_future(fails())
+        await asyncio.sleep(0)
+        del task
+
+    asyncio.run(abandons())
+    gc.collect()
+    assert [record.name for record in caplog.records] == ["absl", "asyncio", "asyncio"]
+    assert "of another library" in caplog.text

@@ -1,10 +1,11 @@
-"""Training end to end on a tiny model: what a run leaves behind, and that resuming is exact."""
+"""The training loop on a tiny model: what it logs and saves, and that resuming is exact."""
 
 import io
 import json
 import os
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -20,50 +21,18 @@ from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
-from rope_jax.training.loop import Trainer, stage_spans
+from rope_jax.training.loop import stage_spans
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-def config(folder: Path, **changes: object) -> Config:
-    """Two stages, the second longer and with PI; a text of its own."""
-    texts = folder / "texts"
-    texts.mkdir(exist_ok=True)
-    rng = np.random.default_rng(0)
-    for index in range(6):
-        words = rng.choice(["rope ", "turns ", "slow", "fast", "\n", "pair "], 200)
-        (texts / f"{index}.txt").write_text("".join(words))
-    raw = {
-        "name": "tiny",
-        "runs_dir": str(folder / "runs"),
-        "log_every_steps": 2,
-        "model": {
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-        },
-        "data": {
-            "type": "text",
-            "files": [str(texts / "*.txt")],
-            "validation_fraction": 0.2,
-            "test_fraction": 0.2,
-            "cache_dir": str(folder / "cache"),
-        },
-        "optim": {"warmup_steps": 2},
-        "stages": [
-            {"steps": 5, "seq_len": 16, "batch_size": 4},
-            {"steps": 4, "seq_len": 32, "batch_size": 2, "scaling": {"type": "pi", "factor": 2}},
-        ],
-        "validation": {"every_steps": 3, "batches": 2},
-        "checkpoint": {"every_steps": 2, "keep": 2},
-    }
-    return Config.model_validate(raw | changes)
-
-
 def quiet() -> Console:
     return plain_console(quiet=True)
+
+
+def lines(run: RunDirectory) -> list[dict]:
+    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
 def final_params(run: RunDirectory, config_: Config) -> dict:
@@ -72,26 +41,13 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
 
     model = LanguageModel(config_.model, 257)
     step, params = newest_params(
-        run.checkpoints, jax.eval_shape(lambda: model.init(0)), tell=pytest.fail
+        run.checkpoints, jax.eval_shape(lambda: model.init(0)), warn=pytest.fail
     )
     assert step == 9
     return params
 
 
-def lines(run: RunDirectory) -> list[dict]:
-    return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
-
-
-@pytest.fixture(scope="module")
-def whole(
-    tmp_path_factory: pytest.TempPathFactory, compiled_quickly: None
-) -> tuple[Config, RunDirectory]:
-    """A run that nothing interrupted."""
-    config_ = config(tmp_path_factory.mktemp("whole"))
-    return config_, train(config_, quiet())
-
-
-def test_a_run_directory_holds_what_it_should(whole: tuple[Config, RunDirectory]) -> None:
+def test_files_of_a_run_directory(whole: tuple[Config, RunDirectory]) -> None:
     config_, run = whole
     assert load(Config, run.config_file) == config_
     environment = json.loads(run.environment_file.read_text())
@@ -101,12 +57,12 @@ def test_a_run_directory_holds_what_it_should(whole: tuple[Config, RunDirectory]
     assert len(list(run.path.glob("events.*.tfevents.*"))) == 1
 
 
-def test_metrics_are_logged_at_the_steps_asked_for(whole: tuple[Config, RunDirectory]) -> None:
+def test_metrics_are_logged_at_the_configured_steps(whole: tuple[Config, RunDirectory]) -> None:
     logged = lines(whole[1])
     steps = [line["step"] for line in logged if "train/loss" in line]
-    assert steps == [2, 4, 5, 6, 8, 9]  # every second, and each stage's last
+    assert steps == [2, 4, 5, 6, 8, 9]  # every second one, and the last of each stage
     assert [line["step"] for line in logged if "validation/loss" in line] == [3, 5, 6, 9]
-    # 4 × 16 tokens a step, then 2 × 32: the same; and all of the window's places are counted
+    # 4 × 16 tokens per step, then 2 × 32: the same number.
     assert [line["train/tokens"] for line in logged if "train/tokens" in line] == [
         64 * step for step in steps
     ]
@@ -124,14 +80,16 @@ def test_the_loss_falls(whole: tuple[Config, RunDirectory]) -> None:
     assert losses[0] < np.log(257) + 0.1
 
 
-def test_speed_stands_apart_from_what_resuming_repeats(whole: tuple[Config, RunDirectory]) -> None:
+def test_speed_is_logged_apart_from_what_resuming_repeats(
+    whole: tuple[Config, RunDirectory],
+) -> None:
     assert not any("throughput" in key for line in lines(whole[1]) for key in line)
     speeds = [json.loads(line) for line in whole[1].throughput_file.read_text().splitlines()]
     assert speeds
     assert all(line["throughput/tokens_per_second"] > 0 for line in speeds)
 
 
-def same_end(one: tuple[Config, RunDirectory], other: tuple[Config, RunDirectory]) -> None:
+def assert_same_end(one: tuple[Config, RunDirectory], other: tuple[Config, RunDirectory]) -> None:
     for a, b in zip(
         jax.tree.leaves(final_params(one[1], one[0])),
         jax.tree.leaves(final_params(other[1], other[0])),
@@ -142,7 +100,8 @@ def same_end(one: tuple[Config, RunDirectory], other: tuple[Config, RunDirectory
 
 
 @pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 2), (signal.SIGINT, 6)])
-def test_a_signal_saves_and_stops_and_the_same_call_goes_on(
+def test_a_signal_saves_and_stops_and_the_same_call_continues(
+    config: Callable[..., Config],
     whole: tuple[Config, RunDirectory],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -167,38 +126,25 @@ def test_a_signal_saves_and_stops_and_the_same_call_goes_on(
     run = RunDirectory(Path(config_.runs_dir) / config_.name)
     newest = max(int(path.name) for path in run.checkpoints.iterdir())
     assert f"step {newest} of" in str(stop.value)
-    assert newest in (at, at + 1)  # the step under way is not thrown away
-    same_end(whole, (config_, train(config_, quiet())))
+    assert newest in (at, at + 1)  # the step in progress is not thrown away
+    assert_same_end(whole, (config_, train(config_, quiet())))
 
 
-def test_damage_costs_the_steps_since_the_checkpoint_before(
-    whole: tuple[Config, RunDirectory], tmp_path: Path
+def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+    config: Callable[..., Config], whole: tuple[Config, RunDirectory], tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
     run = train(config_, quiet())
     shutil.rmtree(run.checkpoints / "9" / "opt_state")
     said = io.StringIO()
-    same_end(whole, (config_, train(config_, plain_console(file=said, width=300))))
+    assert_same_end(whole, (config_, train(config_, plain_console(file=said, width=300))))
     assert "the checkpoint of step 9 is damaged (" in said.getvalue()
     assert "using step 8" in said.getvalue()
     assert [path.name for path in (run.path / "damaged").iterdir()] == ["9-0"]
 
 
-def test_checkpoints_that_went_away_are_missed(
-    whole: tuple[Config, RunDirectory], tmp_path: Path
-) -> None:
-    config_ = config(tmp_path)
-    run = RunDirectory(Path(config_.runs_dir) / config_.name)
-    run.prepare(config_)
-    run.release()
-    shutil.copy(whole[1].metrics_file, run.metrics_file)
-    with pytest.raises(UserError, match=r"holds no checkpoint, and metrics\.jsonl has step 9"):
-        train(config_, quiet())
-    assert run.metrics_file.read_bytes() == whole[1].metrics_file.read_bytes()
-
-
 def test_a_loss_that_is_not_finite_stops_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rope_jax.training import loop as train_loop
 
@@ -207,7 +153,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
 
     def poisoned(*args: object, **settings: int) -> object:
         made = batch(*args, **settings)  # type: ignore[arg-type]
-        if (settings["stage"], settings["step"]) == (1, 1):  # step 7 of all
+        if (settings["stage"], settings["step"]) == (1, 1):  # global step 7
             made = made._replace(weights=made.weights * np.float32(np.nan))
         return made
 
@@ -221,121 +167,32 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     run = RunDirectory(Path(config_.runs_dir) / config_.name)
     assert sorted(int(path.name) for path in run.checkpoints.iterdir()) == [5, 6]
     assert max(line["step"] for line in lines(run)) == 6
-    with pytest.raises(UserError, match="step 7: the loss is nan"):  # the same again, not silently
+    with pytest.raises(UserError, match="step 7: the loss is nan"):  # the same again
         train(config_, quiet())
-    # the windows named are those of the batch
+    # The windows it names are those of the batch.
     first = int(said.split("train token ")[1].split(",")[0])
     corpus_tokens = open_corpus(config_.data, ByteTokenizer()).train
     drawn = batch(corpus_tokens, seed=0, stage=1, step=1, seq_len=32, batch_size=2)
     np.testing.assert_array_equal(drawn.tokens[0], corpus_tokens.tokens[first : first + 32])
 
 
-def test_a_run_in_use_is_refused(tmp_path: Path) -> None:
-    config_ = config(tmp_path)
-    other = RunDirectory(Path(config_.runs_dir) / config_.name)
-    other.prepare(config_)
-    with pytest.raises(UserError, match="another process is training in it; wait for it"):
-        train(config_, quiet())
-    other.release()
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_text("a file")
-    with pytest.raises(UserError, match=r"runs/tiny: cannot be written \(Not a directory\)"):
-        train(config(tmp_path), quiet())
-
-
-def test_a_process_killed_before_it_wrote_its_config_leaves_the_folder_free(tmp_path: Path) -> None:
-    config_ = config(tmp_path)
-    run = RunDirectory(Path(config_.runs_dir) / config_.name)
-    run.path.mkdir(parents=True)
-    (run.path / ".lock").touch()
-    (run.path / "config.yaml.tmp").write_text("name: ti")
-    run.prepare(config_)
-    run.release()
-    assert run.load_config() == config_
-
-
-def test_a_finished_run_is_left_as_it_is(whole: tuple[Config, RunDirectory]) -> None:
-    config_, run = whole
-    before = lines(run)
-    train(config_, quiet())
-    assert lines(run) == before
-
-
-def test_another_config_in_the_same_directory_is_refused(tmp_path: Path) -> None:
-    first = config(tmp_path)
-    RunDirectory(Path(first.runs_dir) / first.name).prepare(first)
-    second = config(tmp_path, seed=7, optim={"warmup_steps": 3})
-    with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
-        train(second, quiet())
-
-
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    config_ = config(tmp_path)
-    folder = tmp_path / "runs" / "tiny"
-    folder.mkdir(parents=True)
-    (folder / "thesis.tex").write_text("")
-    with pytest.raises(UserError, match="not empty and no run"):
-        train(config_, quiet())
-    assert [p.name for p in folder.iterdir()] == ["thesis.tex"]
-
-
-def test_a_stage_longer_than_the_text_fails_before_the_first_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(
+    config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Trainer, "run", lambda *_: pytest.fail("training began"))
-    stages = [
-        {"steps": 5, "seq_len": 16, "batch_size": 4},
-        {"steps": 5, "seq_len": 100_000, "batch_size": 1},
-    ]
-    with pytest.raises(UserError, match=r"stages\[1\].seq_len: windows of 100000 tokens"):
-        train(config(tmp_path, stages=stages), quiet())
-    assert not (tmp_path / "runs").exists()  # so that the mended config is not refused
-
-
-def test_a_text_that_changed_stops_the_run_from_going_on(
-    whole: tuple[Config, RunDirectory],
-) -> None:
-    config_, run = whole
-    text = Path(config_.data.files[0]).parent / "0.txt"  # type: ignore[union-attr]
-    before, environment = text.read_text(), run.environment_file.read_text()
-    text.write_text(before + "more")
-    try:
-        with pytest.raises(UserError, match="the corpus has changed since the run began"):
-            train(config_, quiet())
-    finally:
-        text.write_text(before)
-    assert run.environment_file.read_text() == environment
-
-
-def test_one_text_is_enough_without_validation(tmp_path: Path) -> None:
-    config_ = config(tmp_path, stages=[{"steps": 3, "seq_len": 16, "batch_size": 2}])
-    data = config_.data.model_copy(
-        update={
-            "files": [str(tmp_path / "texts" / "0.txt")],
-            "validation_fraction": 0.0,
-            "test_fraction": 0.0,
-        }
-    )
-    run = train(config_.model_copy(update={"data": data}), quiet())
-    assert [line["step"] for line in lines(run)] == [2, 3]
-    assert not any("validation/loss" in line for line in lines(run))
-
-
-def test_a_checkpoint_belongs_to_the_stage_it_was_made_in(tmp_path: Path) -> None:
     config_ = config(tmp_path)
     assert [config_.stage_at(step) for step in (1, 5, 6, 9)] == [0, 0, 1, 1]
     with pytest.raises(ValueError, match="step 10 is past the last stage's end, 9"):
         config_.stage_at(10)
 
 
-def test_stages_take_consecutive_steps(tmp_path: Path) -> None:
+def test_stages_take_consecutive_steps(config: Callable[..., Config], tmp_path: Path) -> None:
     assert [(s.begin, s.end) for s in stage_spans(config(tmp_path))] == [(0, 5), (5, 9)]
 
 
-def test_layers_that_differ_train_and_are_swept(tmp_path: Path) -> None:
-    """A local layer with its own base, a scaled one, one without positions; queries by position."""
+def test_layers_that_differ_train_and_are_swept(
+    config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """A local layer with its own base, a scaled one, one without positions; query scales."""
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.sweeps.run import sweep_run
 

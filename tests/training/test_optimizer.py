@@ -12,7 +12,7 @@ from rope_jax.training.optimizer import decayed, learning_rate, optimizer
 
 
 def config(*stages, **optim):
-    """Stages are numbers of steps, or (steps, learning rate)."""
+    """Make a config of stages given as numbers of steps, or as (steps, learning rate)."""
     stages = [stage if isinstance(stage, tuple) else (stage, None) for stage in stages]
     return Config(
         name="test",
@@ -64,7 +64,7 @@ def test_learning_rate_golden(settings, golden):
     settings = {"learning_rate": 1e-2, "warmup_steps": 10, "final_lr_fraction": 0.1} | settings
     found = rates(config(100, **settings), golden)
     np.testing.assert_allclose(found, list(golden.values()), rtol=1e-5, atol=1e-9)
-    # Past the end it stays.
+    # After the end it is constant.
     assert rates(config(100, **settings), [1000])[0] == pytest.approx(golden[100], abs=1e-9)
 
 
@@ -81,7 +81,7 @@ def by_hand(schedule, peak, warmup, steps, final, fraction, step):
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd"])
 def test_stages_share_a_schedule_until_one_has_its_own(schedule):
-    # Schedules of 60 + 40, 50 and 50 + 30 steps, each warmed up anew.
+    # Schedules of 60 + 40, 50 and 50 + 30 steps, each with its own warm-up.
     stages = (60, 40, (50, 2e-3), (50, 5e-3), 30)
     chosen = config(*stages, learning_rate=1e-2, schedule=schedule, warmup_steps=10)
     wanted = [
@@ -100,7 +100,7 @@ def test_first_stage_may_name_its_own_peak():
 # AdamW
 
 
-def test_what_decays():
+def test_which_parameters_decay():
     model = ModelConfig(
         hidden_size=16, num_attention_heads=2, tie_word_embeddings=False, qk_norm=True
     )
@@ -125,7 +125,7 @@ def test_what_decays():
     assert flags == dict.fromkeys(kernels, True) | dict.fromkeys(others, False)
 
 
-# All of one shape, for speed: compiled once, and nothing goes by the shape.
+# All of one shape, for speed: operations compile once, and nothing depends on the shape.
 SHAPES = {
     "embed_tokens": {"embedding": (4, 6)},
     "layers": {"up_proj": {"kernel": (4, 6)}, "input_layernorm": {"scale": (4, 6)}},
@@ -142,7 +142,7 @@ def drawn(seed, norm=None):
 
 
 def trained(**optim):
-    """Parameters after one step for each of NORMS."""
+    """Return the parameters after one step for each of NORMS."""
     params, transform = drawn(0), optimizer(config(10, **optim))
     state = transform.init(params)
     with jax.numpy_dtype_promotion("standard"):
@@ -179,7 +179,7 @@ def trained_by_hand(**optim):
 
 
 BASIS = {"warmup_steps": 1, "learning_rate": 0.02}
-# One other value for every field: each has to change what training does, as it does by hand.
+# Another value for every field: each must change the result as the formulas do.
 OTHERS = {
     "learning_rate": {"learning_rate": 0.05},
     "schedule": {"schedule": "linear"},
@@ -201,11 +201,11 @@ def test_every_optimizer_field_has_a_case():
 @pytest.mark.parametrize("field", OTHERS)
 def test_optimizer_by_hand(field):
     other = BASIS | OTHERS[field]
-    found, wanted = trained(**other), trained_by_hand(**other)
-    for a, b in zip(found, wanted, strict=True):
+    actual, expected = trained(**other), trained_by_hand(**other)
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)
     without = BASIS | {key: value for key, value in OTHERS[field].items() if key != field}
     changes = (
-        np.max(np.abs(a - b)) for a, b in zip(wanted, trained_by_hand(**without), strict=True)
+        np.max(np.abs(a - b)) for a, b in zip(expected, trained_by_hand(**without), strict=True)
     )
     assert max(changes) > 1e-4  # by more than the tolerance above

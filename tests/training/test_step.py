@@ -1,4 +1,4 @@
-"""The training step: golden losses, and sums and gradients that do not depend on how they are cut.
+"""The training step: golden losses; sums and gradients do not depend on gradient accumulation.
 
 Shapes: B batch, T length, V vocabulary.
 """
@@ -43,16 +43,16 @@ ROTARY = Rotary.shared(CONFIG.rope.scaling.frequencies(CONFIG.geometry))
 
 GOLDEN_LOSSES = [5.55342770, 5.53850031, 5.30289459, 4.83631659, 4.53525591]
 WHEN_TO_UPDATE = """
-The first steps of training have other losses than before. Update GOLDEN_LOSSES only if the change
-was meant to alter the numbers: the data's order, the initial parameters, the model, the loss or
-the optimizer. A change of speed, memory, names or structure leaves them as they are. Say the
-reason in the commit. Found now:
+The losses of the first training steps have changed. Update GOLDEN_LOSSES only if the change was
+meant to alter the numbers: the order of the data, the initial parameters, the model, the loss or
+the optimizer. Changes of speed, memory, names or structure do not alter them. Give the reason in
+the commit message. The losses are now:
 """
 
 
 @pytest.fixture(scope="module")
 def split():
-    """The fixture's paragraphs, a document each."""
+    """The paragraphs of the fixture text, one document each."""
     text = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
     documents = [[256, *ByteTokenizer().encode(part)] for part in text.strip().split("\n\n")]
     return TokenSplit(
@@ -81,7 +81,7 @@ def test_golden_losses(split):
     losses = []
     for step in range(STAGE.steps):
         state, metrics = train_step(state, batch_of(split, step), ROTARY)
-        losses.append(float(metrics["sums"].mean()))
+        losses.append(float(metrics.sums.mean()))
     found = ", ".join(f"{loss:.8f}" for loss in losses)
     np.testing.assert_allclose(losses, GOLDEN_LOSSES, rtol=1e-5, err_msg=WHEN_TO_UPDATE + found)
 
@@ -90,7 +90,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     layers, batch = CONFIG.rotary_layers, batch_of(split)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
     layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
-    assert batch.segment_ids.max() >= 1  # documents that begin inside a window
+    assert batch.segment_ids.max() >= 1  # some documents begin inside a window
     model = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
     scales = functools.partial(layers.query_scale, scaling)
@@ -100,23 +100,26 @@ def test_query_scales_follow_a_documents_own_positions(split):
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
     np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
-    # by the place in the window it would be another loss
+    # Scaled by the place in the window the loss would be another.
     by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
     other = wanted(params, batch, Rotary(frequencies, by_place))
     assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
-    # and the step that cuts its batch into parts takes the parts' own positions
+    # A step with gradient accumulation uses the positions of each micro-batch.
     transform = optimizer(CONFIG)
     step = make_train_step(model, transform, 4, query_scales=scales)
     state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
-    in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1]["sums"]
+    in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1].sums
     np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
 
 
 # Gradients and sums, with a model small enough to differentiate by hand
 
 
-class Line:
+class Line(LanguageModel):
     """−ln p is half the squared distance of a target from a line: (a·x + c_token − target)²/2."""
+
+    def __init__(self):
+        """It has no layers to build."""
 
     def nll(self, params, tokens, targets, positions, segment_ids, rotary):
         x = positions.astype(jnp.float32) / 10
@@ -131,7 +134,7 @@ PARAMS = {
 
 
 def line_by_hand(batch):
-    """The nats of every target, and the gradient of their weighted mean, in float64."""
+    """Return the loss of every target in nats and the gradient of their weighted mean, float64."""
     x, weights = batch.positions / 10, np.float64(batch.weights)
     error = np.float64(PARAMS["a"]) * x + PARAMS["c"][batch.tokens] - batch.targets
     of_c = np.bincount(batch.tokens.ravel(), (error * weights).ravel(), 257)
@@ -141,7 +144,7 @@ def line_by_hand(batch):
 
 @pytest.fixture
 def batch(split):
-    """Micro-batches that differ in how many targets count: a mean of means would be another."""
+    """Micro-batches with different numbers of counted targets: a mean of means would differ."""
     batch = batch_of(split)
     weights = batch.weights.copy()
     weights[0] = 0
@@ -151,7 +154,7 @@ def batch(split):
 
 
 def gradient_of_step(batch, grad_accumulation=1):
-    """With plain gradient descent at rate 1 it is what a step takes off."""
+    """Return what a step of plain gradient descent with rate 1 subtracts: the gradient."""
     descent = optax.sgd(1.0)
     step = make_train_step(Line(), descent, grad_accumulation)
     after, metrics = step(TrainState(PARAMS, descent.init(PARAMS)), batch, ROTARY)
@@ -159,15 +162,15 @@ def gradient_of_step(batch, grad_accumulation=1):
 
 
 @pytest.mark.parametrize("grad_accumulation", [1, 4, 8])
-def test_step_is_by_the_mean_over_counted_targets(batch, grad_accumulation):
+def test_the_loss_is_the_mean_over_counted_targets(batch, grad_accumulation):
     gradient, metrics = gradient_of_step(batch, grad_accumulation)
-    nll, wanted = line_by_hand(batch)
-    assert gradient["a"] == pytest.approx(wanted["a"], rel=1e-5)
-    np.testing.assert_allclose(gradient["c"], wanted["c"], atol=2e-5)
-    norm = np.sqrt(wanted["a"] ** 2 + np.sum(wanted["c"] ** 2))
-    assert metrics["grad_norm"] == pytest.approx(norm, rel=1e-5)
-    assert metrics["sums"].mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
-    assert metrics["sums"].tokens.sum() == batch.weights.sum()
+    nll, expected = line_by_hand(batch)
+    assert gradient["a"] == pytest.approx(expected["a"], rel=1e-5)
+    np.testing.assert_allclose(gradient["c"], expected["c"], atol=2e-5)
+    norm = np.sqrt(expected["a"] ** 2 + np.sum(expected["c"] ** 2))
+    assert metrics.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert metrics.sums.mean() == pytest.approx(np.average(nll, weights=batch.weights), rel=1e-5)
+    assert metrics.sums.tokens.sum() == batch.weights.sum()
 
 
 def test_targets_of_weight_0_have_no_influence(batch):
@@ -201,7 +204,7 @@ def test_bucket_sums_against_numpy(jumping):
     rng = np.random.default_rng(0)
     length = 200
     positions = np.stack([np.arange(length), np.arange(length) % 70, np.arange(length) // 3])
-    if jumping:  # past the window: with the last bucket
+    if jumping:  # beyond the window: counted in the last bucket
         positions[:, 100:] += 5000
     tokens, targets = rng.integers(0, 256, (2, *positions.shape))
     as_int = (x.astype(np.int32) for x in (tokens, targets, 0 * positions, positions))
@@ -211,8 +214,8 @@ def test_bucket_sums_against_numpy(jumping):
     edges = [0, 16, 32, 64, 128, np.inf]
     nll, _ = line_by_hand(batch)
     counted, _ = np.histogram(positions, edges, weights=weights)
-    wanted, _ = np.histogram(positions, edges, weights=weights * nll)
+    expected, _ = np.histogram(positions, edges, weights=weights * nll)
     np.testing.assert_array_equal(sums.tokens, counted)
-    np.testing.assert_allclose(sums.nll, wanted, rtol=1e-5)
+    np.testing.assert_allclose(sums.nll, expected, rtol=1e-5)
     assert sums.tokens.sum() == weights.sum()
     assert sums.mean() == pytest.approx(np.average(nll, weights=weights), rel=1e-5)

@@ -337,7 +337,7 @@ def positive_int(config: Config, key: str) -> int:
     """Return a required whole number of at least 1; ValueError unless it is one."""
     value = config.get(key)
     if value is None:
-        raise ValueError(f"{key}: is required and was not given")
+        raise ValueError(f"{key}: is required but was not given")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{key}: should be a whole number of at least 1, not {value!r}")
     return value

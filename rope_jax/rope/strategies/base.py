@@ -185,7 +185,7 @@ def first_error(error: ValidationError, *, skip: int = 0) -> str:
         return first["msg"].removeprefix("Value error, ")
     field = ".".join(str(part) for part in first["loc"][skip:])
     if first["type"] == "missing":
-        return f"{field}: is required and was not given"
+        return f"{field}: is required but was not given"
     return f"{field}: {first['msg']} (got {first['input']!r})"
 
 

@@ -1,0 +1,54 @@
+"""The numbers that are logged of a training step and of a validation, by their tags.
+
+Shapes: P position buckets.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from rope_jax.runs.logs import Scalars
+from rope_jax.training.step import LossSums, StepMetrics, bucket_edges
+
+
+def training_scalars(
+    metrics: StepMetrics, learning_rate: float, tokens: int, seq_len: int
+) -> Scalars:
+    """Return what is logged of a step. tokens: read by training until the step's end."""
+    sums = metrics.sums
+    return {
+        "train/loss": float(sums.mean()),
+        "train/grad_norm": float(metrics.grad_norm),
+        "train/learning_rate": learning_rate,
+        "train/tokens": tokens,
+        **_by_position("train_loss_at", sums.nll / np.maximum(sums.tokens, 1), seq_len),
+        **_by_position("tokens_at", sums.tokens / sums.tokens.sum(), seq_len),
+    }
+
+
+def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:
+    """Return what is logged of a validation."""
+    by_position = sums.nll / np.maximum(sums.tokens, 1)
+    return {
+        "validation/loss": float(sums.mean()),
+        **_by_position("validation_loss_at", by_position, seq_len),
+    }
+
+
+def total(parts: Sequence[LossSums]) -> LossSums:
+    """Add up the sums of several batches, in float64."""
+    return LossSums(
+        nll=np.stack([part.nll for part in parts]).sum(axis=0, dtype=np.float64),
+        tokens=np.stack([part.tokens for part in parts]).sum(axis=0, dtype=np.float64),
+    )
+
+
+def _by_position(
+    name: str, values: Float[Array | np.ndarray, " P"], seq_len: int
+) -> dict[str, float]:
+    edges = [*bucket_edges(seq_len), seq_len]
+    return {
+        f"{name}/{first}-{end - 1}": float(value)
+        for first, end, value in zip(edges[:-1], edges[1:], values, strict=True)
+    }

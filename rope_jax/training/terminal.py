@@ -1,0 +1,95 @@
+"""A training run in the terminal: what it is going to do, and how far it has come."""
+
+import math
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rope_jax.config.training import Config
+from rope_jax.console import describe_scaling, print_overview
+
+
+def announce(
+    console: Console,
+    config: Config,
+    *,
+    run_directory: str,
+    parameters: int,
+    devices: str,
+    peak: str,
+    corpus: Sequence[str],
+    done: int,
+) -> None:
+    """Show what a run will do, or that it is finished. done: its last trained step."""
+    model, geometry, stages = config.model, config.geometry, config.stages
+    tokens = sum(stage.steps * stage.batch_size * stage.seq_len for stage in stages)
+    rows: dict[str, str | list[str]] = {
+        "run directory": run_directory,
+        "model": f"{parameters:,} parameters: {model.num_hidden_layers} layers, width "
+        f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
+        "devices": devices,
+        "peak": peak,
+        "corpus": list(corpus),
+        "training": f"{tokens:,} tokens",
+        "rotary": f"{geometry.rotary_dim} dimensions, base {geometry.base:g}, "
+        f"L {geometry.train_length}",
+    }
+    for number, stage in enumerate(stages):
+        rows[f"stage {number}"] = [
+            f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
+            *describe_scaling(config.rotary_layers, config.stage_scaling(number), stage.seq_len),
+        ]
+    last = sum(stage.steps for stage in stages)
+    if 0 < done < last:
+        rows["resumes"] = f"after step {done} of {last}"
+    print_overview(console, f"training {config.name}", rows)
+    if done >= last:
+        console.print(f"already trained to step {last}: nothing is left to do")
+
+
+class TrainingProgress:
+    """The progress of training while entered: a bar in a terminal, else lines."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        self._console, self._total = console, total
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        now = TextColumn("{task.fields[now]}", markup=False)
+        self._bar = Progress(*columns, now, console=console)
+        self._task = self._bar.add_task("", total=total, completed=done, now="compiling")
+        self._training, self._validation = "", ""
+
+    def __enter__(self) -> "TrainingProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
+        """Show the loss of a step; tokens_per_second: None where it is not known yet."""
+        self._training = f"loss {loss:.3f}"
+        if tokens_per_second is not None:
+            self._training += f", {tokens_per_second / 1e3:.1f}k tokens/s"
+        self._show(step, self._training)
+
+    def validated(self, step: int, loss: float) -> None:
+        """Show the validation loss after a step."""
+        self._validation = f"validation {loss:.3f}"
+        self._show(step, self._validation)
+
+    def _show(self, step: int, news: str) -> None:
+        now = ", ".join(filter(None, (self._training, self._validation)))
+        self._bar.update(self._task, completed=step, now=now)
+        if not self._console.is_terminal:  # a bar could not be redrawn: print what is new
+            self._console.print(f"step {step}/{self._total}  {news}")
+
+
+def conclude(console: Console, step: int, minutes: float, validation_loss: float | None) -> None:
+    """Show where training ended. validation_loss: the last one, nats per token."""
+    console.print(f"trained to step {step} in {minutes:.1f} minutes")
+    if validation_loss is not None:
+        console.print(
+            f"validation loss {validation_loss:.4f} nats per token, "
+            f"perplexity {math.exp(min(validation_loss, 700)):.3f}"
+        )

@@ -1,0 +1,100 @@
+"""Processes that wait for each other at one address, and that notice when one is gone."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rope_jax.config.devices import DistributedConfig
+from rope_jax.devices import rendezvous
+from rope_jax.errors import UserError
+
+
+def test_a_process_that_leaves_properly_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    missed: list[str] = []
+    monkeypatch.setattr(rendezvous, "exit_after", lambda _, reason: missed.append(reason()))
+    for bad in (None, UserError("no texts")):
+        with socket.create_server(("localhost", 0)) as server:
+            other = socket.create_connection(server.getsockname())
+            mine = server.accept()[0]
+        with rendezvous.Peers(3, {2: mine}):
+            with contextlib.suppress(UserError), rendezvous.Peers(3, {0: other}):
+                if bad:
+                    raise bad
+            time.sleep(0.3)
+            assert len(missed) == bool(bad)
+    assert missed[0].startswith("process 2 of 3 has stopped")
+
+
+@pytest.mark.parametrize("process_id", [0, 1])
+def test_a_process_that_waits_in_vain_reports_who_is_missing(process_id: int) -> None:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+    config = DistributedConfig(
+        coordinator=f"localhost:{port}", num_processes=3, process_id=process_id, timeout=1
+    )
+    missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
+    with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
+        rendezvous.meet(config)
+
+
+def gathered(
+    count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
+) -> list[str]:
+    """The outcome of each process that meets at one address, after visitors have connected."""
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        port = probe.getsockname()[1]
+
+    def one(number: int) -> str:
+        config = DistributedConfig(
+            coordinator=f"{host}:{port}", num_processes=count, process_id=number, timeout=8
+        )
+        try:
+            with rendezvous.meet(config):
+                return "met"
+        except UserError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(count) as pool:
+        first = pool.submit(one, 0)
+        for visit in visitors:
+            visit(port)
+        others = [pool.submit(one, number) for number in ids]
+        return [process.result() for process in (first, *others)]
+
+
+def visit(port: int, message: bytes) -> socket.socket:
+    while True:
+        try:
+            connection = socket.create_connection(("localhost", port), timeout=5)
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+            continue
+        connection.sendall(message)
+        return connection
+
+
+@pytest.mark.parametrize("host", ["localhost", "[::1]"])
+def test_strangers_and_processes_started_again_do_not_disturb_the_meeting(host: str) -> None:
+    words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
+    gone = [lambda port, word=word: visit(port, word).close() for word in words]
+    assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
+
+
+def test_a_process_id_given_twice_is_refused_by_all() -> None:
+    said = gathered(3, [], 1, 1)
+    assert len(set(said)) == 1
+    assert said[0].startswith("distributed.process_id: 1 came twice")
+
+
+def test_an_address_that_does_not_exist_is_refused() -> None:
+    config = DistributedConfig(
+        coordinator="no.such.host.invalid:1234", num_processes=2, process_id=1, timeout=1
+    )
+    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
+        rendezvous.meet(config)

@@ -1,0 +1,63 @@
+"""A tiny run of two stages, and one such run that was trained without interruption."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.training.run import train
+
+
+def tiny(folder: Path, **changes: object) -> Config:
+    """Two stages, the second one longer and with PI, on texts in `folder`."""
+    texts = folder / "texts"
+    texts.mkdir(exist_ok=True)
+    rng = np.random.default_rng(0)
+    for index in range(6):
+        words = rng.choice(["rope ", "turns ", "slow", "fast", "\n", "pair "], 200)
+        (texts / f"{index}.txt").write_text("".join(words))
+    raw = {
+        "name": "tiny",
+        "runs_dir": str(folder / "runs"),
+        "log_every_steps": 2,
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
+        "data": {
+            "type": "text",
+            "files": [str(texts / "*.txt")],
+            "validation_fraction": 0.2,
+            "test_fraction": 0.2,
+            "cache_dir": str(folder / "cache"),
+        },
+        "optim": {"warmup_steps": 2},
+        "stages": [
+            {"steps": 5, "seq_len": 16, "batch_size": 4},
+            {"steps": 4, "seq_len": 32, "batch_size": 2, "scaling": {"type": "pi", "factor": 2}},
+        ],
+        "validation": {"every_steps": 3, "batches": 2},
+        "checkpoint": {"every_steps": 2, "keep": 2},
+    }
+    return Config.model_validate(raw | changes)
+
+
+@pytest.fixture(scope="session")
+def config() -> Callable[..., Config]:
+    """Make the config of the tiny run: config(folder, **other settings)."""
+    return tiny
+
+
+@pytest.fixture(scope="module")
+def whole(
+    tmp_path_factory: pytest.TempPathFactory, compiled_quickly: None
+) -> tuple[Config, RunDirectory]:
+    """An uninterrupted run."""
+    config = tiny(tmp_path_factory.mktemp("whole"))
+    return config, train(config, plain_console(quiet=True))

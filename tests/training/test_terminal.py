@@ -1,0 +1,86 @@
+"""What training prints: the newest figures, and names as they are."""
+
+import io
+import re
+
+import pytest
+
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.training.terminal import TrainingProgress, announce, conclude
+
+NAME = "a[red]x[/]:smile:"
+
+
+def console(terminal=False):
+    return plain_console(
+        file=io.StringIO(), width=200, force_terminal=terminal, no_color=True, legacy_windows=False
+    )
+
+
+def printed(console_):
+    """The text on the terminal, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console_.file.getvalue())
+
+
+def announced(done):
+    out = console()
+    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}]
+    config = Config.model_validate(
+        {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
+    )
+    announce(
+        out,
+        config,
+        run_directory=f"[/]/{NAME}",
+        parameters=1234,
+        devices="1 × cpu",
+        peak="1 GFLOP/s",
+        corpus=["train: [/] [bold]"],
+        done=done,
+    )
+    return printed(out)
+
+
+def test_names_and_paths_are_printed_as_they_are():
+    text = announced(0)
+    assert f"[/]/{NAME} " in text
+    assert "train: [/] [bold]" in text
+    assert "320 tokens" in text
+    assert "resumes" not in text
+
+
+def test_a_run_that_resumes_says_after_which_step():
+    assert "after step 3 of 5" in announced(3)
+
+
+def test_a_finished_run_is_said_to_be_trained():
+    text = announced(5)
+    assert text.endswith("already trained to step 5: nothing is left to do\n")
+    assert "resumes" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_last_thing_shown_is_the_last_validation(terminal):
+    out = console(terminal)
+    with TrainingProgress(out, total=4, done=0) as progress:
+        progress.trained(2, loss=2.0, tokens_per_second=None)
+        progress.validated(2, loss=1.5)
+        progress.trained(4, loss=1.75, tokens_per_second=14_321.0)
+        progress.validated(4, loss=1.25)
+    conclude(out, step=4, minutes=0.5, validation_loss=1.25)
+    text = printed(out)
+    *_, last, trained, validation = text.strip().splitlines()
+    assert "validation 1.250" in last
+    assert "1.500" not in last
+    assert trained == "trained to step 4 in 0.5 minutes"
+    assert validation == "validation loss 1.2500 nats per token, perplexity 3.490"
+    if terminal:
+        assert "loss 1.750, 14.3k tokens/s, validation 1.250" in last
+    else:
+        assert text.splitlines()[:4] == [
+            "step 2/4  loss 2.000",
+            "step 2/4  validation 1.500",
+            "step 4/4  loss 1.750, 14.3k tokens/s",
+            "step 4/4  validation 1.250",
+        ]
