@@ -7,30 +7,12 @@ import pytest
 from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
 from rope_jax.rope.hf import HF_FORMS, from_hf, to_hf
 from tests.rope.test_hf import assert_same, numbers
-
-
-def example(name):
-    lists = {"short_factor": [1.5] * 32, "long_factor": [3.0] * 32}
-    settings = {
-        "longrope": {"factor": 4.0} | lists,
-        "llama3": {},
-        "abf": {"base": 5e5},
-        "p_rope": {"p": 0.5},
-        "cope": {},
-        "drope": {},
-        "explicit": {"factors": [1 + 0.1 * i for i in range(32)], "attention_factor": 1.1},
-        "resonance": {"inner": {"type": "yarn", "factor": 8.0}},
-        "none": {},
-        "dynamic_ntk": {"factor": 2.0},
-        "dynamic_pi": {},
-        "dynamic_yarn": {},
-    }.get(name, {"factor": 8.0})
-    return parse_scaling({"type": name} | settings)
+from tests.rope.test_strategies import scaling
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_has_a_form_or_says_that_it_has_none(name):
-    geometry, made = RotaryGeometry(64, 1e4, 2048), example(name)
+    geometry, made = RotaryGeometry(64, 1e4, 2048), scaling(name, pairs=32)
     assert set(HF_FORMS) == set(STRATEGIES)
     if HF_FORMS[name] is None:
         with pytest.raises(ValueError, match=f"^type: {name} has no form in Hugging Face's config"):
@@ -84,8 +66,6 @@ def test_lengths_and_widths_that_cannot_be_written(settings, message):
     dynamic = parse_scaling({"type": "dynamic_ntk"})
     with pytest.raises(ValueError, match=f"^{message}"):
         to_hf(RotaryGeometry(64, 1e4, 2048), dynamic, **settings)
-    with pytest.raises(ValueError, match=r"^config: should be a mapping"):
-        from_hf(None)
 
 
 @pytest.mark.parametrize(("rotary_dim", "head_dim"), [(2 * k, 96) for k in range(1, 49)])
@@ -94,3 +74,9 @@ def test_partial_rotary_is_written_so_that_it_is_cut_off_right(rotary_dim, head_
     written = to_hf(geometry, parse_scaling({"type": "none"}), head_dim=head_dim)
     assert from_hf(written)[0] == geometry
     assert int(head_dim * written.get("partial_rotary_factor", 1.0)) == rotary_dim
+
+
+@pytest.mark.usefixtures("wrong_types")
+def test_a_config_that_is_not_a_mapping_is_refused():
+    with pytest.raises(ValueError, match=r"^config: should be a mapping"):
+        from_hf(None)
