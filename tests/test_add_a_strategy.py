@@ -88,9 +88,7 @@ def test_the_recipe(copy: Path, tmp_path: Path) -> None:
 
     run("scripts/generate.py")
     run("scripts/generate.py", "--check")
-    assert (
-        "| `half` | Position interpolation of the slower half" in (copy / "README.md").read_text()
-    )
+    assert "| `half` | Position interpolation of the slower" in (copy / "README.md").read_text()
     assert "| `half` | `factor` |" in (copy / "docs/scalings.md").read_text()
     assert '"half"' in (copy / "configs/schema/sweep.json").read_text()
     run("-m", "ruff", "check", ".")

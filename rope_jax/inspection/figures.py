@@ -203,7 +203,7 @@ def _log_panel(
     values: Sequence[Pairwise],
     *,
     at_top: bool,
-    also: Sequence[float],
+    also: Sequence[float | int],
 ) -> None:
     """Draw one line per curve on a logarithmic axis, with values of 0 or ∞ along one edge.
 
