@@ -1,1 +1,1 @@
-"""Devices and processes: the mesh, several processes as one run, the memory and speed of devices."""
+"""The mesh of devices, several processes as one run, and what the hardware can do."""
