@@ -219,7 +219,7 @@ def _log_panel(
     below = decades * (0.04 if at_top or not np.any(still) else 0.16)
     above = decades * (0.16 if at_top and np.any(still) else 0.04)
     axis.set_ylim(known.min() / 10**below, known.max() * 10**above)
-    ticks = _powers(10 if at_top else 2, known.min(), known.max())  # ratios are often powers of two
+    ticks = _powers(10.0 if at_top else 2.0, known.min(), known.max())
     axis.set_yticks(ticks, [_tick_label(tick) for tick in ticks])
     axis.minorticks_off()
     middle = 0.96 if at_top else 0.04
