@@ -19,20 +19,20 @@ PACKAGE = ROOT / "rope_jax"
 
 # From the bottom to the top. A part may import those of the layers below it, and itself.
 LAYERS = (
-    {"errors", "user_cache"},
-    {"rope"},
-    {"config"},
-    {"attention", "data"},
-    {"devices"},
-    {"console"},
-    {"model"},
-    {"runs"},
-    {"evaluation"},
-    {"training"},
-    {"plots"},
-    {"sweeps", "inspection"},
-    {"comparison"},
-    {"cli"},
+    ("errors", "user_cache"),
+    ("rope",),
+    ("config",),
+    ("attention", "data"),
+    ("devices",),
+    ("console",),
+    ("model",),
+    ("runs",),
+    ("evaluation",),
+    ("training",),
+    ("plots",),
+    ("sweeps", "inspection"),
+    ("comparison",),
+    ("cli",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 ROOT_MODULES = {"cli", "console", "errors", "plots", "user_cache"}

@@ -23,6 +23,7 @@ H = 8
 def plain_attention(q, k, v, segment_ids=None, window=None):
     """softmax(q·kᵀ/√H)·v in float64, one query at a time."""
     q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    segment_ids = None if segment_ids is None else np.asarray(segment_ids)
     batch, length, heads, width = q.shape
     group, before = heads // k.shape[2], k.shape[1] - length
     out = np.zeros_like(q)
