@@ -47,16 +47,21 @@ class SweepEntry(Frozen):
     @property
     def is_auto(self) -> bool:
         """Whether the factor is length / window."""
-        return getattr(self, "factor", None) == "auto"
+        return self._written_factor == "auto"
 
     @property
     def factor_label(self) -> str:
         """The factor as given, a number or "auto"; "" if there is none or it is the default."""
-        factor = getattr(self, "factor", None)
+        factor = self._written_factor
         field = type(self).model_fields.get("factor")
         if factor is None or (field is not None and factor == field.default):
             return ""
         return factor if isinstance(factor, str) else f"{factor:g}"
+
+    @property
+    def _written_factor(self) -> Any:
+        """The factor as in the file, that of resonance being its inner strategy's; None without."""
+        return getattr(getattr(self, "inner", self), "factor", None)
 
     @property
     def label(self) -> str:
