@@ -4,8 +4,8 @@
 
 Every attention backend that can run here is compared with `xla` in float32 on the same bfloat16
 inputs, forward and backward, with one document per row and with several, with and without a sliding
-window. cos and sin are compared with extended precision. Without an accelerator, the script says
-that it checked nothing.
+window. cos and sin are compared with extended-precision values. Without an accelerator, the script
+says that it checked nothing.
 
 Shapes: B batch, T length, N heads, K key-value heads, H head dim.
 """
@@ -24,7 +24,7 @@ from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
 
 B, T, N, K, H = 2, 1024, 8, 2, 64
-# bfloat16 has 8 bits of precision, and outputs here are means of some hundred numbers of size 1.
+# bfloat16 has 8 bits of precision, and outputs here average some hundred numbers of size 1.
 _TOLERANCE = 3e-2
 _ANGLE_TOLERANCE = 1e-6
 
@@ -43,7 +43,7 @@ def inputs() -> tuple[
 def compare(name: AttentionName, segments: bool, window: int | None) -> float:
     """Return the largest relative difference from `xla` in float32, of outputs and gradients.
 
-    Relative to the largest number of each array: gradients of keys are sums over all queries.
+    Relative to the largest number in each array, because gradients of keys sum over all queries.
     """
     q, k, v, drawn_ids = inputs()
     segment_ids = drawn_ids if segments else None

@@ -1,7 +1,7 @@
 """Compare the results of many runs, seeds and sweeps in a figure, tables and an interactive page.
 
-    python scripts/compare.py runs/demo runs/wide                  # the sweep that both have
-    python scripts/compare.py runs/demo-s* sweep=demo              # one sweep of several seeds
+    python scripts/compare.py runs/demo runs/wide                  # the one sweep that both have
+    python scripts/compare.py runs/demo-s* sweep=demo              # the same sweep of several seeds
     python scripts/compare.py runs/demo/evals/demo runs/wide/evals/demo output=figures/wide
 
 Runs that differ in nothing but their seed are pooled into one curve, whose interval is over
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         "runs",
         metavar="RUN",
         nargs="+",
-        help="a run that eval_ppl.py has swept, or the folder of one of its sweeps",
+        help="a run with sweeps by eval_ppl.py, or the folder of one sweep",
     )
     arguments = cli.parse(parser, argv)
     config = load(CompareConfig, None, arguments.overrides)

@@ -1,4 +1,4 @@
-"""Generate derived files: JSON schemas, tables of scalings and of the demo, docs/bad-input.md.
+"""Generate the JSON schemas, docs/bad-input.md and the tables in README.md and docs/scalings.md.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit with status 1 if a file is stale; write nothing
@@ -49,7 +49,7 @@ PROTOCOLS = ROOT / "docs/figures/protocols.csv"
 
 
 def json_schema(model: type[BaseModel]) -> str:
-    """Return the JSON schema with which an editor completes and checks the YAML."""
+    """Return the JSON schema that lets an editor complete and check the YAML."""
     return json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -82,7 +82,7 @@ def query_scales_table() -> str:
 
 
 def demo_table() -> str:
-    """Return the demo's perplexities of the same tokens, by scaling and length."""
+    """Return a table of the demo's perplexities on the same tokens, by scaling and length."""
     with DEMO.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
     lengths = sorted({int(row["length"]) for row in rows})
@@ -100,7 +100,7 @@ def demo_table() -> str:
 
 
 def protocols_table() -> str:
-    """Return perplexities by scaling and protocol, at twice and eight times the window."""
+    """Return a table of perplexities by scaling and protocol, at 2 and 8 times the window."""
     with PROTOCOLS.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     protocols = list(dict.fromkeys(row["protocol"] for row in rows))
@@ -117,7 +117,7 @@ def protocols_table() -> str:
 
 
 def bad_input_catalogue() -> dict[str, Any]:
-    """Return tests/bad_input.yaml with the names of scalings in place of its placeholders."""
+    """Return tests/bad_input.yaml with scaling names filled in for its placeholders."""
     names = list(STRATEGIES)
     with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
     placeholders = {
@@ -158,15 +158,15 @@ def _code(text: str) -> str:
 
 
 def between(text: str, name: str, content: str) -> str:
-    """Return `text` with new content between the markers of the part called `name`."""
+    """Return `text` with the content between the markers called `name` replaced."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
     if not pattern.search(text):
-        sys.exit(f"no part is marked {name}")
+        sys.exit(f"no markers are called {name}")
     return pattern.sub(lambda found: found[1] + content + found[2], text)
 
 
 def generated() -> dict[Path, str]:
-    """Return every derived file and the text that it should have."""
+    """Return every generated file with the text it should have."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())

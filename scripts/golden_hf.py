@@ -1,4 +1,4 @@
-"""Compare frequencies with Hugging Face transformers for random configs, or write a golden file.
+"""Compare frequencies with Hugging Face transformers on random configs, or write a golden file.
 
 python scripts/golden_hf.py --write           # tests/rope/golden_hf.json, 15 configs per type
 python scripts/golden_hf.py --compare 1000    # worst difference per type, over 1,000 configs each
@@ -56,7 +56,7 @@ def random_config(kind: str, rng: random.Random) -> tuple[dict[str, Any], int]:
     place["rope_theta"] = base
     if kind == "proportional":
         rope["partial_rotary_factor"] = share
-    elif share != 1.0 and kind != "default":  # Llama never rotates in part without scaling
+    elif share != 1.0 and kind != "default":  # unscaled Llama always rotates the whole head
         place["partial_rotary_factor"] = share
     if rng.random() < 0.3:
         rope["type"] = rope["rope_type"]
@@ -103,7 +103,7 @@ def reference(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
 
 
 def cases(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Yield configs of every type, except YaRN ramps that run backwards, which are refused here."""
+    """Yield configs of every type, except backward YaRN ramps, which rope_jax rejects."""
     for kind in TYPES:
         rng, made = random.Random(f"{kind} {seed}"), 0
         while made < count:
@@ -137,7 +137,7 @@ def ours(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
 
 
 def difference(one: tuple[np.ndarray, float], other: tuple[np.ndarray, float]) -> float:
-    """Return the worst relative difference of frequencies and m; infinite if one of two is 0."""
+    """Return the worst relative difference in θ and m; infinite if only one of two θ is 0."""
     (a, m), (b, n) = one, other
     if a.shape != b.shape or np.any((a == 0) != (b == 0)):
         return math.inf
@@ -150,9 +150,8 @@ def write() -> None:
     made = []
     for _, config, seq_len in cases(15, 0):
         inv_freq, m = reference(config, seq_len)
-        numbers = [
-            float(str(value)) for value in inv_freq
-        ]  # the shortest decimals that float32 reads back
+        # the shortest decimals that round-trip in float32
+        numbers = [float(str(value)) for value in inv_freq]
         made.append({"config": config, "seq_len": seq_len, "inv_freq": numbers, "m": m})
     lines = ",\n".join(json.dumps(case) for case in made)
     GOLDEN.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -163,15 +162,15 @@ def compare(count: int) -> None:
     import transformers
 
     print(f"transformers {transformers.__version__}, {count} configs per type, worst difference")
-    there: dict[str, float] = dict.fromkeys(TYPES, 0.0)
-    back = dict(there)
+    read: dict[str, float] = dict.fromkeys(TYPES, 0.0)
+    rewritten = dict(read)
     for kind, config, seq_len in cases(count, 1):
         wanted = reference(config, seq_len)
-        there[kind] = max(there[kind], difference(ours(config, seq_len), wanted))
+        read[kind] = max(read[kind], difference(ours(config, seq_len), wanted))
         written = to_hf(*from_hf(config), head_dim=config["head_dim"])
-        back[kind] = max(back[kind], difference(reference(written, seq_len), wanted))
+        rewritten[kind] = max(rewritten[kind], difference(reference(written, seq_len), wanted))
     for kind in TYPES:
-        print(f"  {kind:13} from_hf {there[kind]:.2g}   read, written by to_hf {back[kind]:.2g}")
+        print(f"  {kind:13} from_hf {read[kind]:.2g}   from_hf, then to_hf {rewritten[kind]:.2g}")
 
 
 def main() -> None:

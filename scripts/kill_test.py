@@ -1,13 +1,13 @@
-"""Kill training and sweeps again and again; they must end like a run that was never killed.
+"""Kill training and sweeps repeatedly; they must end like runs that were never killed.
 
     python scripts/kill_test.py            # a hundred kills, about twenty minutes
     python scripts/kill_test.py --kills 3
 
-A tiny run is trained once without interruption. Then the same command is started again and again
-and killed by SIGKILL, at a random moment or while a checkpoint is being written. Once a run has
-finished in spite of that, its parameters, optimizer state, metrics.jsonl and TensorBoard curves are
-compared bit by bit with those of the uninterrupted run, and the next run begins. The last tenth of
-the kills goes to sweeps, whose results are compared except for the seconds they took.
+A tiny run is trained once without interruption. Then the same command is started repeatedly and
+killed by SIGKILL, at a random moment or while a checkpoint is being written. Once a run has
+finished despite the kills, its parameters, optimizer state, metrics.jsonl and TensorBoard curves
+are compared bit by bit with those of the uninterrupted run, and the next run begins. The last tenth
+of the kills goes to sweeps, whose results are compared except for the seconds they took.
 """
 
 import argparse
@@ -56,7 +56,7 @@ class Bench:
             (folder / "texts" / f"{index}.txt").write_text("".join(words))
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen:
-        """Start one of the commands, with its output in a file."""
+        """Start one of the commands, redirecting its output to a file."""
         environment = os.environ | {"JAX_PLATFORMS": "cpu"}
         with (self.folder / "output.txt").open("wb") as output:
             return subprocess.Popen(
@@ -72,14 +72,17 @@ class Bench:
         return self.start("train.py", "run.yaml", f"runs_dir={runs}")
 
     def wait(self, process: subprocess.Popen) -> float:
-        """Wait for a command to end and return the seconds it took. Exits if the command failed."""
+        """Wait for a command to end and return the seconds waited; exit if it failed."""
         start = time.perf_counter()
         if process.wait():
             sys.exit("the command failed:\n" + (self.folder / "output.txt").read_text())
         return time.perf_counter() - start
 
     def kill(self, process: subprocess.Popen, runs: str, seconds: float) -> bool:
-        """Kill a training process within so many seconds; return False if it ended before that."""
+        """Kill training at a random moment or in a save; return False if it ended first.
+
+        seconds: the latest random moment.
+        """
         checkpoints = self.folder / runs / NAME / "checkpoints"
         during_save = self.random.random() < 0.5
         deadline = time.perf_counter() + self.random.uniform(0, seconds)
@@ -104,7 +107,7 @@ class Bench:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """Name what differs between two finished runs."""
+    """Return the names of what differs between two finished runs."""
     import logging
 
     import jax
@@ -121,7 +124,7 @@ def differences(one: Path, other: Path) -> list[str]:
     from rope_jax.training.optimizer import optimizer
     from rope_jax.training.step import fresh_state
 
-    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns of every resumption
+    logging.getLogger("tensorboard").setLevel(logging.ERROR)  # it warns about every resumption
 
     def state(path: Path) -> list[np.ndarray]:
         config = load(Config, path / "config.yaml")
@@ -141,8 +144,8 @@ def differences(one: Path, other: Path) -> list[str]:
 
     pairs = list(zip(state(one), state(other), strict=True))
     return [
-        what
-        for what, same in {
+        name
+        for name, same in {
             "the state": all(a.tobytes() == b.tobytes() for a, b in pairs),
             "metrics.jsonl": _bytes(one, "metrics.jsonl") == _bytes(other, "metrics.jsonl"),
             "TensorBoard's curves": curves(one) == curves(other),
@@ -156,22 +159,22 @@ def _bytes(path: Path, name: str) -> bytes:
 
 
 def sweep_rows(folder: Path) -> list[dict[str, str]]:
-    """Read results.csv, except for the seconds."""
+    """Read results.csv without its `seconds` column."""
     with (folder / "results.csv").open(newline="") as file:
         return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
 
 
 def kill_runs(bench: Bench, kills: int) -> int:
-    """Kill training so many times; return the number of runs that finished in spite of it."""
+    """Kill training `kills` times; return the number of runs that finished despite it."""
     bench.wait(bench.train("whole"))
-    seconds = bench.wait(bench.train("again"))  # now with the programs compiled
+    seconds = bench.wait(bench.train("again"))  # this time with compiled programs cached
     if different := differences(bench.folder / "whole" / NAME, bench.folder / "again" / NAME):
         sys.exit(f"two uninterrupted runs differ in {', '.join(different)}")
     print(f"an uninterrupted run takes {seconds:.1f} s", flush=True)
     finished = 0
     while bench.killed.total() < kills:
         runs = f"runs{finished}"
-        # Kill it until it ends by itself; after the last kill of all, let it end.
+        # Kill the run until it ends by itself or no kills are left; then let it finish.
         while bench.killed.total() < kills and bench.kill(bench.train(runs), runs, seconds):
             pass
         bench.wait(bench.train(runs))
@@ -185,7 +188,7 @@ def kill_runs(bench: Bench, kills: int) -> int:
 
 
 def kill_sweeps(bench: Bench, kills: int) -> None:
-    """Kill sweeps of the uninterrupted run."""
+    """Kill sweeps of the uninterrupted run; exit if their results change."""
     arguments = ("eval_ppl.py", f"whole/{NAME}", *SWEEP)
     evals = bench.folder / "whole" / NAME / "evals"
     seconds = bench.wait(bench.start(*arguments))
@@ -201,7 +204,7 @@ def kill_sweeps(bench: Bench, kills: int) -> None:
     bench.wait(bench.start(*arguments))
     left = sorted(path.name for path in evals.iterdir() if not path.name.startswith("."))
     if sweep_rows(evals / "swept") != expected or left != ["swept"]:
-        sys.exit(f"after {kills} kills, the sweep's results differ; there are {left}")
+        sys.exit(f"after {kills} kills, the sweep's results differ or other files remain: {left}")
 
 
 def main() -> None:

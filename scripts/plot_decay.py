@@ -3,9 +3,10 @@
     python scripts/plot_decay.py                                      # bases from 1 to 50000
     python scripts/plot_decay.py 'bases=[1e4, 5e5]' rotary_dim=128 length=65536
     python scripts/plot_decay.py 'scalings=[none, {type: yarn, factor: auto}, {type: cope}]'
-    python scripts/plot_decay.py configs/extend.yaml                  # those of a training run
+    python scripts/plot_decay.py configs/extend.yaml                  # a training run's scalings
 
-Draws a figure, writes the curves to a .csv beside it, and prints their means by octave of distance.
+Draws a figure, writes the curves to a .csv beside it, and prints the mean and the largest
+|score| by octave of distance.
 """
 
 import csv
@@ -34,7 +35,7 @@ def main(argv: list[str]) -> None:
     parser = cli.parser(
         "plot_decay.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
-        "training config. Keys (a training config takes length, scalings and output beside its "
+        "training config. Keys (a training config takes length, scalings and output besides its "
         "own):",
         DecayConfig,
     )
@@ -51,8 +52,8 @@ def main(argv: list[str]) -> None:
         print(dump(combined_config(asked, training)), end="")
         return
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
-    of_scalings = training is not None or bool(asked.scalings)
-    length = asked.length or (4 * model.window if of_scalings else 2048)
+    with_scalings = training is not None or bool(asked.scalings)
+    length = asked.length or (4 * model.window if with_scalings else 2048)
     curves = make_curves(model, asked, length)
     bases = asked.bases_shown if training is None else ()
     unscaled = {
@@ -75,8 +76,8 @@ def main(argv: list[str]) -> None:
     }
     scores |= {c.name: decay_scores(c.pairs.inv_freq, distances, c.pairs.m) for c in curves}
     dimension = model.layers.geometry.rotary_dim
-    title = model.title() if of_scalings else f"d {dimension}, without scaling"
-    title += f"; score {'m²·' * of_scalings}Σ 2·cos(Δθ')/√d"
+    title = model.title() if with_scalings else f"d {dimension}, without scaling"
+    title += f"; score {'m²·' * with_scalings}Σ 2·cos(Δθ')/√d"
     console = plain_console()
     console.print(title, style="bold")
     print_decay_tables(console, scores)

@@ -1,9 +1,9 @@
 """Show scalings pair by pair: wavelengths, turns, scale, and angles not seen in training.
 
-    python scripts/show_scaling.py                                    # PI, NTK and YaRN, factor 4
+    python scripts/show_scaling.py                                    # none; PI, NTK and YaRN by 4
     python scripts/show_scaling.py rotary_dim=128 base=500000 train_length=8192 length=131072
     python scripts/show_scaling.py 'scalings=[{type: yarn, factor: 8}, {type: cope}]'
-    python scripts/show_scaling.py configs/extend.yaml length=2048    # those of a training run
+    python scripts/show_scaling.py configs/extend.yaml length=2048    # a training run's scalings
 
 Prints tables by pair and draws a figure.
 """
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     parser = cli.parser(
         "show_scaling.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Show scalings pair by pair, for a geometry or for the layers of a training config. "
-        "Keys (a training config takes length, scalings and output beside its own):",
+        "Keys (a training config takes length, scalings and output besides its own):",
         ScalingConfig,
     )
     parser.add_argument(
@@ -52,7 +52,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.inspection.tables import print_scaling_tables
 
     console = plain_console()
-    title = f"{model.title()}; a text of {length:,}"
+    title = f"{model.title()}; a text of {length:,} tokens"
     console.print(title, style="bold")
     print_scaling_tables(console, curves)
     write_scaling_figure(output, curves, window=model.window, length=length, title=title)

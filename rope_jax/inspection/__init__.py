@@ -1,1 +1,1 @@
-"""Tables and figures of scalings without a trained model, pair by pair and by distance."""
+"""Tables and figures of scalings by pair and by distance, without a trained model."""

@@ -1,4 +1,4 @@
-"""The curves to show: each requested scaling, in each kind of layer, with its numbers pair by pair.
+"""The curves to show: each requested scaling in each kind of layer, with its per-pair numbers.
 
 Imports no jax.
 """
@@ -13,14 +13,14 @@ from rope_jax.inspection.model import InspectedModel, scaling_label
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.pairs import Pairs, exact_frequencies
 
-MAX_CURVES = 12  # more are not told apart in a figure
+MAX_CURVES = 12  # a reader cannot tell more apart in a figure
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One scaling in layers that are alike.
+    """One scaling in a group of layers that are alike.
 
-    kind: what determines the colour: the scaling's type, or "trained".
+    kind: the scaling's type, or "trained"; it determines the colour.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class _Request:
-    """A scaling to show, with the name and the kind of its curve."""
+    """A scaling to show, with its curve's name and kind."""
 
     name: str
     kind: str
@@ -40,35 +40,35 @@ class _Request:
 
 
 def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
-    """Return a curve per requested scaling and kind of layer.
+    """Return one curve per requested scaling and kind of layer.
 
-    Without a request the scalings are those of the model's training stages. length: n, tokens of
-    the text. Layers that override the scaling appear once, because no request changes them.
+    If none are requested, the scalings are those of the model's training stages. length: n, tokens
+    in the text. Layers that override the scaling appear once, because no request changes them.
 
     UserError: a scaling does not fit the model.
     """
     curves: dict[str, Curve] = {}
     for request in _requests(model, asked, length):
         try:
-            groups = _alike_layers(model, request.scaling)
+            groups = _group_alike_layers(model, request.scaling)
             for layers in groups:
                 curve = _make_curve(model, request, layers[0], length)
                 if len(groups) > 1:
                     curve = replace(curve, name=f"{curve.name} ({_layer_numbers(layers)})")
                 curves[curve.name] = curve
-        except ValueError as error:  # names a setting of the scaling, or of the geometry
+        except ValueError as error:  # the message names a setting
             raise UserError(f"scalings: {request.name}: {error}") from None
     return list(curves.values())
 
 
 def check_curve_count(count: int) -> None:
-    """Raise a UserError if there are no curves, or more than a figure can tell apart."""
+    """Raise a UserError if there are no curves, or too many for one figure."""
     if count == 0:
         raise UserError("scalings: give at least one")
     if count > MAX_CURVES:
         raise UserError(
-            f"there are {count} curves, counting each kind of layer; a figure can tell "
-            f"{MAX_CURVES} apart"
+            f"there are {count} curves, counting each kind of layer; a figure shows "
+            f"at most {MAX_CURVES}"
         )
 
 
@@ -85,14 +85,14 @@ def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> li
     for entry in asked.scalings:
         try:
             scaling = entry.at(length, model.window, model.trained)
-        except ValueError as error:  # the factor from `auto` does not fit the other settings
+        except ValueError as error:  # the factor that `auto` stands for does not fit
             raise UserError(f"scalings: {entry.label}: {error}") from None
         requests.append(_Request(entry.label, entry.type, scaling))
     return requests
 
 
-def _alike_layers(model: InspectedModel, scaling: Scaling) -> list[list[int]]:
-    """Group the layers, by number, that share everything a curve depends on."""
+def _group_alike_layers(model: InspectedModel, scaling: Scaling) -> list[list[int]]:
+    """Return groups of layer numbers whose layers share everything a curve depends on."""
     groups: dict[Any, list[int]] = {}
     for layer in range(model.layers.count):
         geometry, own = model.layers.for_layer(layer, scaling)
@@ -109,7 +109,7 @@ def _make_curve(model: InspectedModel, request: _Request, layer: int, length: in
     _, trained = model.layers.for_layer(layer, model.trained)
     if model.overrides_scaling(layer):
         name, kind = scaling_label(own), own.type
-    # a query with a sliding window reads that far and no farther, in training and afterwards
+    # with a sliding window, a query never reads farther than that, in training or afterwards
     reach = model.sliding_window(layer) or max(length, model.window)
     inv_freq, m = exact_frequencies(own, geometry, length)
     pairs = Pairs(
@@ -124,7 +124,7 @@ def _make_curve(model: InspectedModel, request: _Request, layer: int, length: in
 
 
 def _layer_numbers(layers: Sequence[int]) -> str:
-    """Format layer numbers as ranges, of which the first two identify the group: 0–2, 4–6, …"""
+    """Format layer numbers as at most two ranges, which identify the group: 0–2, 4–6, …"""
     runs: list[list[int]] = []
     for layer in layers:
         if runs and layer == runs[-1][-1] + 1:

@@ -28,10 +28,10 @@ _MAX_NAME = 30  # characters of a curve's name in a figure
 def write_scaling_figure(
     path: Path, curves: Sequence[Curve], *, window: int, length: int, title: str
 ) -> None:
-    """Draw wavelength, scale against none, and unseen share by pair: one panel each.
+    """Draw wavelength, scale relative to `none` and unseen share by pair, in one panel each.
 
-    window, length: L and n, marked among the wavelengths. A pair that does not rotate is drawn on
-    the edges of the panels, at ∞ and 0.
+    window, length: L and n, marked in the panel of wavelengths. A pair that does not rotate is
+    drawn at the panels' edges, at ∞ and 0.
 
     UserError: the file cannot be written.
     """
@@ -42,7 +42,7 @@ def write_scaling_figure(
 def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
     figure = Figure(figsize=(9.6, 9.2), layout="constrained")
     axes = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
-    # thinner and thinner, so that coinciding curves show beneath one another
+    # each thinner than the one beneath it, so that coinciding curves remain visible
     widths = np.linspace(3.2, 1.4, len(curves)) if len(curves) > 1 else [1.8]
     styles = [
         {**style, "linewidth": width}
@@ -55,7 +55,7 @@ def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title:
     if length != window:
         _mark_length(axes[0], length, f"text {length:,}", above=length > window)
     _log_panel(axes[1], styles, [c.pairs.scale for c in curves], at_top=False, also=(1,))
-    axes[1].set_ylabel("scale against none θ'/θ")
+    axes[1].set_ylabel("scale relative to none θ'/θ")
     for curve, style in zip(curves, styles, strict=True):
         axes[2].plot(curve.pairs.unseen, marker=".", markersize=4, **style)
     axes[2].set_ylim(-0.03, 1.03)
@@ -85,10 +85,10 @@ def write_decay_figure(
     unscaled: Mapping[str, RotaryGeometry],
     title: str,
 ) -> None:
-    """Draw scores over distance: one panel per curve, and one with all their octave means.
+    """Draw scores by distance: one panel per curve, and one with the octave means of all.
 
     scores: at distances 0 … n − 1, by curve. Every curve is in `kinds` (a scaling's type, or
-    "trained") or in `unscaled`; the latter are coloured in order and come with `logarithmic_decay`.
+    "trained") or in `unscaled`; the latter are coloured in order, with `logarithmic_decay` drawn.
 
     UserError: the file cannot be written.
     """
@@ -120,7 +120,7 @@ def _decay_figure(
             centres = _centres(length)
             together.plot(centres, octave_means(score, centres), linewidth=1.6, **styles[name])
     if together is not None:
-        together.set_title("the means together", fontsize=10)
+        together.set_title("all octave means", fontsize=10)
     for place, axis in enumerate(panels):
         axis.set_visible(place < count)
         _decay_axes(axis, length)
@@ -144,7 +144,7 @@ def _decay_figure(
 def _decay_panel(
     axis: Axes, score: Scores, style: dict[str, Any], geometry: RotaryGeometry | None
 ) -> None:
-    """Draw one curve and its octave means; also its logarithmic decay, if it is unscaled."""
+    """Draw one curve and its octave means, and its logarithmic decay if it is unscaled."""
     centres = _centres(score.size)
     axis.plot(np.arange(1, score.size), score[1:], color=style["color"], alpha=0.4, linewidth=0.6)
     axis.plot(centres, octave_means(score, centres), color=style["color"], linewidth=2)
@@ -180,13 +180,13 @@ def _decay_styles(names: Sequence[str], kinds: Mapping[str, str]) -> dict[str, d
 
 
 def _centres(length: int) -> NDArray[np.int64]:
-    """Return distances, evenly spaced on the logarithm, up to half an octave before the last."""
+    """Return log-spaced distances, up to half an octave before the last."""
     last = max(1, math.ceil(length / 2**0.5) - 1)
     return np.unique(np.geomspace(1, last, 300).astype(np.int64))
 
 
 def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Return a style per curve: the colour by kind, other dashes for each repeated colour."""
+    """Return one style per curve: colour by kind, with different dashes where a colour repeats."""
     by_kind = assign_colours(kinds)
     seen: dict[str, int] = {}
     styles: list[dict[str, Any]] = []
@@ -207,7 +207,7 @@ def _log_panel(
 ) -> None:
     """Draw one line per curve on a logarithmic axis, with values of 0 or ∞ along one edge.
 
-    also: further values that the axis must include.
+    also: more values that the axis must include.
     """
     known = np.concatenate([*values, np.array(also, np.float64)])
     known = known[(known > 0) & np.isfinite(known)]
@@ -226,7 +226,7 @@ def _log_panel(
     shown = [nth for nth in range(len(values)) if still[nth].any()]
     for place, nth in enumerate(shown):
         pairs = np.flatnonzero(still[nth])
-        # slightly apart, so that each remains visible
+        # slightly apart, so that every curve remains visible
         height = middle + 0.03 * (place / (len(shown) - 1) - 0.5 if len(shown) > 1 else 0)
         edge = axis.get_xaxis_transform()  # data along x, fraction of the panel along y
         style = {**styles[nth], "linestyle": "none"}

@@ -1,4 +1,4 @@
-"""The model whose scalings are inspected: its rotary layers, training window and scalings.
+"""The model to inspect: its rotary layers, training window and scalings.
 
 Imports no jax.
 """
@@ -19,8 +19,8 @@ class InspectedModel:
 
     window:  L, tokens of the last training stage, whose scaling is `trained`.
     stages:  the scaling of each training stage.
-    sliding: the sliding windows of the layers' attention, a pattern that repeats; None: the layer
-             reads the whole text.
+    sliding: the layers' sliding attention windows, a pattern that repeats; None: the layer reads
+             the whole text.
     """
 
     name: str
@@ -51,7 +51,7 @@ class InspectedModel:
         return pattern[layer % len(pattern)].scaling is not None
 
     def sliding_window(self, layer: int) -> int | None:
-        """Return the sliding window of a layer's attention, in tokens; None without one."""
+        """Return a layer's sliding attention window in tokens, or None."""
         return self.sliding[layer % len(self.sliding)]
 
     def title(self) -> str:
@@ -67,12 +67,12 @@ class InspectedModel:
 
 
 def scaling_label(scaling: Scaling) -> str:
-    """Return a scaling's type and factor, by which a sweep names its curve."""
+    """Return a scaling's type and factor, the label under which a sweep shows it."""
     return ENTRIES[scaling.type].model_validate(scaling.model_dump()).label
 
 
 def short_number(value: float) -> str:
-    """Format a number for reading, with about four digits."""
+    """Format a number for reading: whole from 1,000 to 999,999, else with four digits."""
     if not math.isfinite(value):
         return "∞"
     if 1000 <= value < 999_999.5:

@@ -14,7 +14,7 @@ from rope_jax.rope.decay import Scores, mean_and_peak_by_octave, octaves
 
 Cells = tuple[str, ...]
 
-_MAX_HEADING = 12  # characters to which a heading alone may widen a column
+_MAX_HEADING = 12  # characters; a longer heading is folded rather than widening its column
 
 
 def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
@@ -23,8 +23,8 @@ def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
     by_title = {
         "wavelength 2π/θ', tokens": [[short_number(x) for x in p.wavelengths] for p in pairs],
         "turns in the training window, L·θ'/(2π)": [[_turns(x) for x in p.turns] for p in pairs],
-        "scale against none, θ'/θ": [[_scale(x) for x in p.scale] for p in pairs],
-        "unseen: share of the circle that the text meets and training did not": [
+        "scale relative to none, θ'/θ": [[_scale(x) for x in p.scale] for p in pairs],
+        "unseen: share of the circle that the text covers but training did not": [
             [_share(x) for x in p.unseen] for p in pairs
         ],
     }
@@ -101,7 +101,7 @@ def _columns(
     parts: int,
     padding: int,
 ) -> Table:
-    """Return a table of columns first to last, its rows folded into `parts` side by side."""
+    """Return a table of columns first … last − 1, its rows folded into `parts` side by side."""
     table = _table(padding)
     height = -(-len(rows) // parts)
     starts = range(0, len(rows), height)
@@ -169,14 +169,14 @@ def _range(first: float, last: float) -> str:
 
 
 def _share(value: float) -> str:
-    """Format a share; only exactly 0 reads 0."""
+    """Format a share; only exactly 0 is shown as 0."""
     if value == 0:
         return "0"
     return "<0.001" if value < 0.0005 else f"{value:.3f}"
 
 
 def _scale(value: float) -> str:
-    # drop digits that only differ by rounding, so that neighbours read alike
+    # drop the digits in which only rounding differs, so that equal neighbours look equal
     return f"{float(f'{value:.9g}'):.3g}"
 
 

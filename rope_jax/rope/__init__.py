@@ -12,7 +12,8 @@ or, as a Flax module:
     rope = RotaryEmbedding(geometry, scaling)
     q, k = rope(q, k, positions)
 
-Hugging Face's config dictionaries: `rope_jax.rope.hf`. A model whose layers differ: `RotaryLayers`.
+For Hugging Face's config dictionaries see `rope_jax.rope.hf`; for models whose layers differ, see
+`RotaryLayers`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # Strategies are configuration and must load in milliseconds (`--help`, config errors);
-    # the names below bring in jax, which takes a second. So they load on first use.
+    # the names below bring in jax, which takes a second, so they load on first use.
     if name == "cos_sin":
         from rope_jax.rope.angles import cos_sin
 

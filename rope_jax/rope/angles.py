@@ -20,7 +20,7 @@ from jaxtyping import Array, Float32, Num, UInt32
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.positions import host_positions, is_on_host
 
-# Integers. Other dtypes are refused with a ValueError, so the annotation lets them through.
+# Integers only; the annotation admits other dtypes so that `cos_sin` can raise its ValueError.
 Positions = Num[Array | np.ndarray, "*#batch T"] | Sequence[Any]
 
 # 1/(2π) to 60 decimals: enough for any float32 frequency and its remainder.
@@ -28,7 +28,7 @@ _TURNS_PER_RADIAN = Fraction("0.159154943091895335768883763372514362034459645740
 
 
 def _twelve_bit_pieces(value: Fraction, count: int) -> list[np.float32]:
-    """Split `value` into float32 numbers of at most 12 significant bits, whose sum it is."""
+    """Split `value` into float32 numbers of at most 12 significant bits that add up to it."""
     pieces = []
     for _ in range(count):
         bits = np.float32(float(value)).view(np.uint32) & np.uint32(0xFFFFF000)
@@ -42,7 +42,7 @@ _UNITS_PER_RADIAN = _twelve_bit_pieces(_TURNS_PER_RADIAN * 2**32, 5)
 
 
 def _split(x: Float32[Array, "..."]) -> list[Array]:
-    """Split a float32 into two of 12 bits with the same sum, by masking, which never rounds."""
+    """Split a float32 into two 12-bit ones with the same sum, by masking, which never rounds."""
     bits = jax.lax.bitcast_convert_type(x, jnp.uint32) & jnp.uint32(0xFFFFF000)
     high = jax.lax.bitcast_convert_type(bits, jnp.float32)
     return [high, x - high]
@@ -51,9 +51,9 @@ def _split(x: Float32[Array, "..."]) -> list[Array]:
 def _fixed_point(
     inv_freq: Float32[Array, "*batch 1 pairs"], remainder: Float32[Array, "*batch 1 pairs"]
 ) -> tuple[UInt32[Array, "*batch 1 pairs"], Float32[Array, "*batch 1 pairs"]]:
-    """Return inv_freq/(2π) mod 1 in units of 2^-32 turn: whole units, and the fraction of one left.
+    """Return inv_freq/(2π) mod 1 in units of 2^-32 turn: whole units and the remaining fraction.
 
-    Each product is of 12 by 12 bits and therefore exact in float32, with or without fused
+    Each product is 12 by 12 bits and therefore exact in float32, with or without fused
     multiply-add. Whole units are added as integers, fractions in float32.
     """
     whole = jnp.zeros(inv_freq.shape, jnp.uint32)
@@ -70,14 +70,14 @@ def _fixed_point(
 
 @jax.custom_jvp
 def _angles(inv_freq: Array, remainder: Array, positions: Array) -> Array:
-    """Return positions × (inv_freq + remainder), reduced to [−π, π]; all three have one rank."""
+    """Return positions × (inv_freq + remainder), reduced to [−π, π]; all three have equal rank."""
     whole, fraction = _fixed_point(inv_freq, remainder)
-    # int32 first: a negative float does not convert to uint32, but two's complement wraps right
+    # int32 first: a negative float does not convert to uint32, but two's complement wraps correctly
     low = (positions.astype(jnp.float32) * fraction).astype(jnp.int32)
     as_bits = lambda x: jax.lax.bitcast_convert_type(x, jnp.uint32)  # noqa: E731
     units = as_bits(positions) * whole + as_bits(low)
     signed = jax.lax.bitcast_convert_type(units, jnp.int32).astype(jnp.float32)
-    # A frequency that is not finite has no fixed point, and would silently act as 0.
+    # A non-finite frequency has no fixed-point form and would silently act as 0.
     invalid = jnp.where(jnp.isfinite(inv_freq + remainder), np.float32(0), np.float32(np.nan))
     return signed * np.float32(2 * np.pi / 2**32) + invalid
 
@@ -86,12 +86,12 @@ def _angles(inv_freq: Array, remainder: Array, positions: Array) -> Array:
 def _angles_jvp(primals: tuple, tangents: tuple) -> tuple[Array, Array]:
     positions = primals[2]
     d_inv_freq, d_remainder, _ = tangents
-    # Integer arithmetic has no derivative; that of the angle is position · d frequency.
+    # Integer arithmetic has no derivative; the angle's is position · d frequency.
     return _angles(*primals), positions.astype(jnp.float32) * (d_inv_freq + d_remainder)
 
 
 def computed_once(x: Array) -> Array:
-    """Return x, and keep XLA from recomputing it inside every operation that reads it.
+    """Return x, but keep XLA from recomputing it inside every operation that reads it.
 
     XLA fuses cos and sin into the rotations (two per layer, forward and backward), which took 600
     of a training step's 830 ms on CPU. An optimization barrier prevents that, but the CPU compiler
@@ -105,9 +105,9 @@ def computed_once(x: Array) -> Array:
 
 
 def _as_int32(positions: Positions) -> Array:
-    """Return positions as int32; ValueError unless they are integers, and fit where known.
+    """Return positions as int32; ValueError unless they are integers and, on the host, in range.
 
-    Fractional positions would be cut off to whole ones: to divide positions, divide frequencies.
+    Fractional positions would be truncated: to divide positions, divide the frequencies.
     """
     if is_on_host(positions):
         return jnp.asarray(host_positions(positions), jnp.int32)
@@ -124,9 +124,9 @@ def cos_sin(
 ) -> tuple[Float32[Array, "*#batch T pairs"], Float32[Array, "*#batch T pairs"]]:
     """Return m·cos(p·θ_i) and m·sin(p·θ_i) for integer positions p.
 
-    frequencies: leaves [..., pairs] and [...], below π radians per token (above it one aliases
-    another). positions: integers [..., T], below 2^31 in absolute value. The leading axes of both
-    broadcast against each other, aligned on the right. m is `attention_factor`.
+    frequencies: leaves [..., pairs] and [...], below π radians per token (faster ones alias
+    slower ones). positions: integers [..., T], below 2^31 in absolute value. The leading axes of
+    the two broadcast against each other, aligned on the right. m is `attention_factor`.
 
     Worst error of cos or sin before m, against float64, with frequencies made on the host (d 64,
     base 10^4): 3.1e-7 up to position 10^7, 3.6e-6 up to 2^31. Differentiable in inv_freq and

@@ -1,6 +1,6 @@
 """How the score of equal queries and keys decays with their distance.
 
-In float64 on the host. Shapes: d rotary dimension, pairs d/2, distances N of them.
+In float64 on the host. Shapes: pairs d/2 of the rotary dimension d; N distances.
 """
 
 import math
@@ -12,7 +12,7 @@ from rope_jax.rope.geometry import RotaryGeometry
 
 Scores = Float64[np.ndarray, " distances"]
 
-_DISTANCES_AT_ONCE = 2**14  # keeps a block of angles within megabytes
+_DISTANCES_AT_ONCE = 2**14  # limits a block of angles to a few megabytes
 
 
 def decay_scores(
@@ -39,7 +39,7 @@ def logarithmic_decay(
 ) -> Scores:
     """Return √d·(1 − (ln Δ + C)/ln b), C = 0.577: the mean of `decay_scores` for 1 ≪ Δ ≪ b.
 
-    It holds for unscaled frequencies θ_i = b^(−2i/d), b > 1. With many pairs their sum is an
+    It holds for unscaled frequencies θ_i = b^(−2i/d), b > 1. With many pairs the sum approaches an
     integral, √d·(Ci(Δ) − Ci(Δ/b))/ln b, where Ci is the cosine integral: Ci(Δ) → 0, and
     Ci(x) → C + ln x for small x, C being Euler's constant. The score falls by √d·ln 2/ln b per
     octave: the larger the base, the weaker the decay.
@@ -76,7 +76,10 @@ def octave_means(
     scores: at distances 0 … N − 1. centres: Δ ≥ 1, with ⌊Δ·√2⌋ below N. Within an octave every
     pair that rotates several times averages out, whatever its phase.
     """
-    half = 2**0.5
+    half_octave = 2**0.5
     return np.array(
-        [scores[math.ceil(c / half) : math.floor(c * half) + 1].mean() for c in centres]
+        [
+            scores[math.ceil(c / half_octave) : math.floor(c * half_octave) + 1].mean()
+            for c in centres
+        ]
     )

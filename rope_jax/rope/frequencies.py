@@ -50,7 +50,7 @@ class Rotary(NamedTuple):
                  dimensions that are not rotated.
 
     An axis of size 1 broadcasts and is never dropped: [L, d/2] against batched positions would
-    broadcast wrongly, and without an error if L equals B.
+    broadcast wrongly, and silently so if L equals B.
     """
 
     frequencies: Frequencies
@@ -58,7 +58,7 @@ class Rotary(NamedTuple):
 
     @classmethod
     def unscaled_queries(cls, frequencies: Frequencies) -> "Rotary":
-        """Combine frequencies that have the axes [L, B] with a query scale of 1."""
+        """Combine frequencies with leading axes [L, B] with a query scale of 1."""
         return cls(frequencies, np.ones((1, 1, 1), np.float32))
 
     @classmethod

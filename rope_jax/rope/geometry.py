@@ -20,7 +20,7 @@ class RotaryGeometry:
                   Not the length that a checkpoint was last trained at, which is its *window*: the
                   two differ in an extended model.
 
-    ValueError: a field has another type or is out of range; the message begins with its name.
+    ValueError: a field has the wrong type or is out of range; the message begins with its name.
     """
 
     rotary_dim: int
@@ -43,7 +43,7 @@ class RotaryGeometry:
     def inv_freq(self, base: float | None = None) -> np.ndarray:
         """Return θ_i = b^(−2i/d) for i = 0 … d/2−1 in radians per token, float64 [d/2].
 
-        RoFormer, arXiv 2104.09864, eq. 15. base: replaces the geometry's own.
+        RoFormer, arXiv 2104.09864, eq. 15. base: used instead of the geometry's, if given.
         """
         exponent = np.arange(0, self.rotary_dim, 2, dtype=np.float64) / self.rotary_dim
         return float(self.base if base is None else base) ** -exponent

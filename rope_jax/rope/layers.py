@@ -17,7 +17,7 @@ from rope_jax.rope.strategies import Scaling
 
 @dataclass(frozen=True)
 class LayerOverride:
-    """Settings of one layer that differ from the other layers'; None: the same as theirs."""
+    """Settings in which one layer differs from the others; None: the same as theirs."""
 
     base: float | None = None
     scaling: Scaling | None = None
@@ -27,11 +27,11 @@ class LayerOverride:
 class RotaryLayers:
     """The rotary embedding of every layer: layer i uses pattern[i mod len(pattern)].
 
-    geometry: of the layers without an overriding base.
+    geometry: that of layers that do not override the base.
     count:    L, the number of layers.
-    pattern:  overrides, repeated. Every fourth layer without positions is
+    pattern:  overrides, repeated. For example, to leave every fourth layer without positions:
               (LayerOverride(),) * 3 + (LayerOverride(scaling=DRoPEScaling()),)
-    head_dim: the heads' width, if known, by which `check` recognizes partial rotary.
+    head_dim: the heads' width, if known; `check` needs it to recognize partial rotary.
     """
 
     geometry: RotaryGeometry
@@ -42,7 +42,7 @@ class RotaryLayers:
     def for_layer(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
         """Return one layer's geometry and scaling.
 
-        scaling: that of the layers without an override.
+        scaling: that of layers that do not override it.
         """
         own = self.pattern[layer % len(self.pattern)]
         geometry = self.geometry if own.base is None else replace(self.geometry, base=own.base)
@@ -65,7 +65,7 @@ class RotaryLayers:
         L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row.
         """
         made = [own.frequencies(geometry, seq_len) for geometry, own in self.per_layer(scaling)]
-        xp = _arrays_of([leaf for frequencies in made for leaf in frequencies])
+        xp = _array_module([leaf for frequencies in made for leaf in frequencies])
         rows = max(xp.size(frequencies.attention_factor) for frequencies in made)
         pairs = self.geometry.rotary_dim // 2
         return Frequencies(
@@ -86,7 +86,7 @@ class RotaryLayers:
         scales = [
             own.query_scale_at(geometry, positions) for geometry, own in self.per_layer(scaling)
         ]
-        return _arrays_of([positions, *scales]).stack(scales)
+        return _array_module([positions, *scales]).stack(scales)
 
     def rotary(self, scaling: Scaling, positions: Any, seq_len: Any = None) -> Rotary:
         """Return the model's argument, for positions [B, T], where B may be 1.
@@ -96,8 +96,8 @@ class RotaryLayers:
         return Rotary(self.frequencies(scaling, seq_len), self.query_scale(scaling, positions))
 
 
-def _arrays_of(leaves: Sequence[Any]) -> ModuleType:
-    """Return numpy if all leaves are on the host, so that nothing moves to the device too early."""
+def _array_module(leaves: Sequence[Any]) -> ModuleType:
+    """Return numpy if all leaves are on the host, to keep them there; otherwise jax.numpy."""
     if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
         return np
     import jax.numpy as jnp

@@ -18,11 +18,11 @@ from rope_jax.rope.strategies import Scaling
 
 
 class RotaryNumbers(nnx.Variable):
-    """Frequencies and m: not parameters, unless you differentiate with respect to them."""
+    """Frequencies and m, which are not trained unless you differentiate with respect to them."""
 
 
 class RotaryEmbedding(nnx.Module):
-    """Rotates queries and keys with a strategy's frequencies: q_t·R(p_t θ'), RoFormer eq. 34.
+    """Rotate queries and keys with a strategy's frequencies: q_t·R(p_t θ'), RoFormer eq. 34.
 
         rope = RotaryEmbedding(RotaryGeometry(64, 10000.0, 4096), YaRNScaling(factor=8.0))
         q, k = rope(q, k, positions)      # before attention, after QK-norm
@@ -67,7 +67,7 @@ class RotaryEmbedding(nnx.Module):
         returned in the dtypes of q and k. seq_len: the text's length, which a length-dependent
         strategy needs: an int, a traced scalar, or one per row [B].
 
-        ValueError: seq_len is needed and missing, or d is above H.
+        ValueError: seq_len is needed but missing, or d is above H.
         """
         cos, sin = cos_sin(self.frequencies(seq_len), positions)
         q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)

@@ -1,16 +1,16 @@
-"""Types of the numbers that settings hold, shared by the strategies and by every config."""
+"""Types of numeric settings, shared by the strategies and every config."""
 
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-# Settings are strict: `true` is not a number and "10" is not one either. But 1e3 and 3.0 count as
-# whole numbers, because YAML has no other short way to write a large one.
+# Settings are strict: neither `true` nor "10" is a number. But 1e3 and 3.0 count as whole
+# numbers, because YAML has no other short way to write large ones.
 Whole = BeforeValidator(
     lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
 )
 
-# Marks the field that a sweep's `factor: auto` sets, to length / window.
+# Marks the field that a sweep's `factor: auto` sets to length / window.
 EXTENSION = "extension factor"
 Factor = Annotated[
     float,

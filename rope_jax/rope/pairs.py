@@ -1,4 +1,4 @@
-"""A strategy pair by pair: wavelengths, turns, and the angles that training never showed.
+"""A strategy pair by pair: wavelengths, turns, and angles unseen in training.
 
 In float64 on the host, with frequencies exact to about 48 bits. Shapes: pairs d/2 of the rotary
 dimension d, ordered from fastest to slowest.
@@ -36,7 +36,7 @@ def wavelengths(inv_freq: Pairwise) -> Pairwise:
 
 
 def turns(inv_freq: Pairwise, length: int) -> Pairwise:
-    """Return n·θ'/(2π): how many turns each pair makes in n (`length`) tokens."""
+    """Return n·θ'/(2π): the number of turns each pair makes in n (`length`) tokens."""
     return length * inv_freq / (2 * np.pi)
 
 
@@ -44,14 +44,14 @@ def covered_share(inv_freq: Pairwise, length: int) -> Pairwise:
     """Return the share of the circle that relative rotations cover in a text of `length` tokens.
 
     Distances 0 … n − 1 rotate a pair by 0 … (n − 1)·θ' in one direction, because a query comes
-    after its keys: an arc from angle 0 of min(1, (n − 1)·θ'/(2π)) turns. The points between two
-    distances count as covered.
+    after its keys. They cover an arc of min(1, (n − 1)·θ'/(2π)) turns from angle 0; angles between
+    those of two successive distances count as covered.
     """
     return np.minimum(turns(inv_freq, length - 1), 1.0)
 
 
 def unseen_share(inv_freq: Pairwise, length: int, trained: Pairwise, window: int) -> Pairwise:
-    """Return the share of the circle that a text meets and training did not, in [0, 1].
+    """Return the share of the circle that a text covers but training did not, in [0, 1].
 
     The text has n (`length`) tokens and frequencies θ' (`inv_freq`); training had L (`window`)
     tokens and frequencies θ (`trained`). Both arcs start at angle 0, so the unseen part is
@@ -97,5 +97,5 @@ class Pairs:
 
     @property
     def unseen(self) -> Pairwise:
-        """Share of the circle that the text meets and training did not; see `unseen_share`."""
+        """Share of the circle that the text covers but training did not; see `unseen_share`."""
         return unseen_share(self.inv_freq, self.length, self.trained, self.window)

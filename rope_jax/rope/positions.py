@@ -1,6 +1,6 @@
-"""Checks of integer positions that are known on the host.
+"""Checks of integer positions whose values are on the host.
 
-Positions travel to the device as int32, so they lie between −2^31 and 2^31 − 1.
+Positions travel to the device as int32, so they must lie between −2^31 and 2^31 − 1.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ LIMIT = 2**31
 
 
 def is_on_host(positions: Any) -> bool:
-    """Return whether positions are numpy or Python numbers, whose values can be checked."""
+    """Return whether positions are numpy or Python numbers, so that their values can be checked."""
     return isinstance(positions, np.ndarray | np.generic | list | tuple | int | float)
 
 
 def host_positions(positions: Any) -> NDArray[np.int64]:
     """Return host positions [..., T] as int64.
 
-    ValueError: positions that are not integers, or do not fit in 32 bits.
+    ValueError: positions are not integers or do not fit in 32 bits.
     """
     array = np.asarray(positions)
     if array.dtype.kind in "fO" and _all_integers(positions):
-        array = np.asarray(positions, object)  # keep what numpy would turn into floats
+        array = np.asarray(positions, object)  # keep integers that numpy would turn into floats
     elif array.size and array.dtype.kind not in "iu":
         raise ValueError(
             f"positions: are {array.dtype}, not integers; to divide positions, divide inv_freq"

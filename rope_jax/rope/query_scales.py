@@ -16,7 +16,7 @@ from rope_jax.rope.positions import host_positions, is_on_host
 
 
 class QueryScale(BaseModel):
-    """Settings of one query scale. A subclass's docstring describes it in lists."""
+    """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -26,8 +26,8 @@ class QueryScale(BaseModel):
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
         """Return the factor on queries at integer positions [..., T]: float32, the same shape.
 
-        Host positions (numpy or Python numbers) are computed in float64 and rounded once, traced
-        ones in float32. A position below 0 counts as 0.
+        It is computed in float64 and rounded once for host positions (numpy or Python numbers), in
+        float32 for traced ones. A position below 0 counts as 0.
 
         ValueError: host positions that are not integers or reach 2^31, or a geometry for which the
         formula is undefined.
@@ -62,7 +62,7 @@ class Llama4Scale(QueryScale):
 
     source: ClassVar[str] = "Llama 4; Hugging Face `llama4`"
     type: Literal["llama4"] = "llama4"
-    attn_scale: float = Field(0.1, gt=0, lt=1e6, description="slope in the logarithm")
+    attn_scale: float = Field(0.1, gt=0, lt=1e6, description="coefficient of the logarithm")
     floor_scale: Annotated[int, Whole] = Field(
         8192, ge=1, lt=2**31, description="tokens per step of the staircase"
     )
@@ -79,7 +79,7 @@ class MinistralScale(QueryScale):
 
     source: ClassVar[str] = "Ministral 3; Hugging Face `llama_4_scaling_beta`"
     type: Literal["ministral"] = "ministral"
-    beta: float = Field(0.1, gt=0, lt=1e6, description="slope in the logarithm")
+    beta: float = Field(0.1, gt=0, lt=1e6, description="coefficient of the logarithm")
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
         steps = positions // geometry.train_length

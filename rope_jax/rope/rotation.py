@@ -21,8 +21,9 @@ def rotate(
         (x_a, x_b) -> (x_a cos − x_b sin, x_b cos + x_a sin)
 
     RoFormer, arXiv 2104.09864, eq. 34. Layout "half" pairs dimensions (i, i + d/2), as GPT-NeoX and
-    Hugging Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. They are the same
-    model up to a permutation of the projections' columns, so weights of one need that layout.
+    Hugging Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. They are
+    equivalent up to a permutation of the projections' columns, so trained weights need the layout
+    they were trained with.
 
     Computed in float32, returned in x's dtype. `cos` and `sin` already include m (see `cos_sin`).
 

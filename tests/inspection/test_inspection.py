@@ -128,7 +128,7 @@ def test_many_pairs_and_curves_fit_the_terminal(show):
     rows = table(out, "wavelength 2π/θ', tokens")
     assert [row[0] for row in rows] == [str(i) for i in range(64)]
     # pairs that read alike share a row
-    assert table(out, "scale against none, θ'/θ")[0][0].startswith("0–")
+    assert table(out, "scale relative to none, θ'/θ")[0][0].startswith("0–")
 
 
 def test_a_training_config_s_own_layers(show):
@@ -169,7 +169,7 @@ def test_decay_in_a_figure_a_csv_and_tables(show, folder):
     assert (columns[7] == 4).all()
     # a panel each, the score within it, and one for all
     panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
-    assert list(panels) == [*header[1:], "the means together"]
+    assert list(panels) == [*header[1:], "all octave means"]
     np.testing.assert_allclose(panels["yarn-4"].get_lines()[0].get_ydata(), expected[1:], atol=1e-6)
     rows = table(out, "mean score")
     assert [row[0] for row in rows][-2:] == ["128–255", "256–299"]
@@ -183,7 +183,7 @@ def test_decay_of_bases_and_of_a_training_config(show, folder):
     out, figure = show("plot_decay.py", "length=64")
     titles = [axis.get_title() for axis in figure.axes]
     bases = ["1", "10", "100", "500", "5,000", "10,000", "50,000"]
-    assert titles == [*(f"base {base}" for base in bases), "the means together"]
+    assert titles == [*(f"base {base}" for base in bases), "all octave means"]
     assert out.startswith("d 64, without scaling;")
     out, _ = show("plot_decay.py", "run.yaml", "scalings=[trained]", "length=20", "output=x.pdf")
     header = (folder / "x.csv").read_text().splitlines()[0]
@@ -249,7 +249,7 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
         ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 has a base twice"),
         (
             "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
-            "there are 13 curves, counting each kind of layer; a figure can tell 12 apart",
+            "there are 13 curves, counting each kind of layer; a figure shows at most 12",
         ),
         ("plot_decay.py length=1e7", "overrides: length: should be less than or equal to 1048576"),
         (

@@ -1,4 +1,4 @@
-"""Read every layer's rotary embedding from the Hugging Face config of a model."""
+"""Read every layer's rotary embedding from a model's Hugging Face config."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rope_jax.rope.hf.read import (
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
 
-# Model types whose code, not config, leaves layers without a sliding window unrotated.
+# Model types whose code leaves layers without a sliding window unrotated; their config omits it.
 _GLOBAL_LAYERS_WITHOUT_POSITIONS = {
     *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1"),
 }
@@ -27,15 +27,16 @@ _EVERY_FOURTH = {"llama4", "llama4_text", "smollm3"}
 def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     """Return the geometry and scaling of all `num_hidden_layers` layers of a model.
 
-    The scaling is that of the first layer that rotates; the pattern holds those that differ.
+    The scaling is that of the first layer that rotates; the pattern overrides it where layers
+    differ.
 
-    Layers differ by `layer_types` (also by Gemma 3's older `sliding_window_pattern` and
-    `rope_local_base_freq`), and by `no_rope_layers`, in which 0 is a layer without positions, as
-    in Llama 4, which scales the queries of such layers, and SmolLM3. If only a model's code leaves
-    layers unrotated, its config does not say so: this is known here for Cohere 2, EXAONE 4 and a
-    few more model types, and not for others.
+    Layers may differ by `layer_types` (in older Gemma 3 configs by `sliding_window_pattern` and
+    `rope_local_base_freq`), and by `no_rope_layers` (Llama 4, SmolLM3), where 0 marks a layer
+    without positions; Llama 4 scales the queries of such layers. Some models leave layers unrotated
+    in code, without a config key: Cohere 2, EXAONE 4 and a few more types are recognized here;
+    others are not.
 
-    ValueError: as for `from_hf`, or layers differ in rotary_dim or train_length.
+    ValueError: as for `from_hf`, or because layers differ in rotary_dim or train_length.
     """
     config = language_model(config)
     refuse_other_encodings(config)
@@ -64,8 +65,8 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
     nope = parse_scaling({"type": "drope"} | _nope_query_scale(config))
     pattern = []
-    for name, turns in zip(types, rotates, strict=True):
-        if not turns or name not in read:
+    for name, rotated in zip(types, rotates, strict=True):
+        if not rotated or name not in read:
             pattern.append(LayerOverride(scaling=nope))
             continue
         own_geometry, own = read[name]
@@ -75,7 +76,7 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
-    """Return for each layer whether it rotates."""
+    """Return, for each layer, whether it rotates."""
     if config.get("model_type") in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get(
         "sliding_window"
     ):
@@ -92,7 +93,7 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 
 
 def _nope_query_scale(config: Config) -> dict[str, Any]:
-    """Return the query scale of layers without positions as a setting, if the model has one."""
+    """Return the setting for the query scale of layers without positions; {} if there is none."""
     if config.get("model_type") not in ("llama4", "llama4_text"):
         return {}
     if not config.get("attn_temperature_tuning", True):

@@ -3,7 +3,7 @@
 Covers every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with
 `type` or `rope_type`), `rope_parameters` that include the base, and one such dictionary per layer
 type. A key that its type does not use is an error that names it: transformers only warns, and a
-scaling that is silently off is the commonest bug of this field.
+scaling that is silently off is a common bug.
 """
 
 import math
@@ -15,7 +15,7 @@ from rope_jax.rope.strategies import Scaling, parse_scaling
 
 Config = Mapping[str, Any]
 
-# Keys that each rope_type may have beside its name, base and partial_rotary_factor.
+# Keys that each rope_type may have besides its name, base and partial_rotary_factor.
 _LENGTH = "original_max_position_embeddings"
 _KEYS: dict[str, tuple[str, ...]] = {
     "default": (),
@@ -48,9 +48,9 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", _LENGTH, "low_freq_factor", "high_freq_factor"),
     "proportional": ("factor",),
 }
-_NAMES = {"type": "rope_type"}
+_KEY_ALIASES = {"type": "rope_type"}
 _EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-_OLD_NAMES = {"su": "longrope"}
+_OLD_TYPES = {"su": "longrope"}
 
 # Model types whose base is 10,000 unless their config says otherwise. For other types a missing
 # base is an error: falling back to 10,000 silently spoils a model.
@@ -58,10 +58,10 @@ _BASE_IS_10000 = {
     *("deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite", "llama", "mistral"),
     *("olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"),
 }
-# Of these, the types that without scaling rotate the whole head, whatever the config says.
-_WHOLE = _BASE_IS_10000 - {"phi3"}
+# Of these, the types that, when unscaled, rotate the whole head, whatever the config says.
+_WHOLE_HEAD = _BASE_IS_10000 - {"phi3"}
 # Model types that rotate part of the head even if their config does not say so.
-_PARTIAL = {
+_PART_OF_HEAD = {
     *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
     *(
         "persimmon",
@@ -81,18 +81,17 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     rotary_dim is int(head_dim · partial_rotary_factor), where head_dim is `head_dim`,
     `qk_rope_head_dim` or hidden_size / num_attention_heads; or the config's own `rotary_dim`; or
     the whole head for `proportional`. train_length is `original_max_position_embeddings` if
-    present, else `max_position_embeddings`. A missing factor of YaRN or LongRoPE is
-    max_position_embeddings / train_length.
+    present, else `max_position_embeddings`, which `dynamic` always uses. A missing factor of YaRN
+    or LongRoPE is max_position_embeddings / train_length.
 
-    layer_type: which of the config's layer types to read, if they differ; `layers_from_hf` reads
-    all of them.
+    layer_type: which layer type to read, if they differ; `layers_from_hf` reads all of them.
 
-    What only a model's code says is not read. For instance which dimensions form a pair: Llama 4,
-    GLM, Cohere and DeepSeek have layout "interleaved", most others "half". Or DeepSeek's scale on
-    its softmax, (0.1·mscale_all_dim·ln s + 1)².
+    Anything that only a model's code determines is not read, such as which dimensions form a pair
+    (layout "interleaved" in Llama 4, GLM, Cohere and DeepSeek, "half" in most others) or DeepSeek's
+    scale on its softmax, (0.1·mscale_all_dim·ln s + 1)².
 
-    ValueError: a key is missing, is not used by its type, or has different values in two places,
-    or the type is unknown; the message begins with the key.
+    ValueError: a key is missing, is not used by its type, or has different values in two places; or
+    the type is unknown. The message begins with the key.
     """
     config = language_model(config)
     refuse_other_encodings(config)
@@ -114,12 +113,12 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
 
 
 # Top-level keys that change the rotation and are not supported.
-_NOT_READ = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "global_rope_theta")
+_UNSUPPORTED = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "global_rope_theta")
 
 
 def refuse_other_encodings(config: Config) -> None:
     """Raise a ValueError if positions are not rotary, or unsupported keys change the rotation."""
-    for key in _NOT_READ:
+    for key in _UNSUPPORTED:
         if config.get(key) is not None:
             raise ValueError(
                 f"{key}: is not supported; transformers writes this in rope_parameters"
@@ -140,12 +139,12 @@ def language_model(config: Config) -> Config:
 
 
 def by_layer_type(config: Config) -> dict[str | None, Config | None]:
-    """Return rope parameters by layer type, or {None: …} if all share them; None: no rotation."""
+    """Return rope parameters by layer type ({None: …} if all share them); None: no rotation."""
     given = {key: config[key] for key in ("rope_scaling", "rope_parameters") if config.get(key)}
     for key, value in given.items():
         if not isinstance(value, Mapping):
             raise ValueError(f"{key}: should be a mapping, not {value!r}")
-    alike = [{_NAMES.get(k, k): v for k, v in value.items()} for value in given.values()]
+    alike = [{_KEY_ALIASES.get(k, k): v for k, v in value.items()} for value in given.values()]
     if any(other != alike[0] for other in alike):
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
     parameters: Config = next(iter(given.values()), {})
@@ -157,11 +156,11 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
             )
         return {name: own for name, own in parameters.items() if isinstance(name, str)}
     if config.get("rope_local_base_freq") is not None:
-        # Gemma 3 before 5.0: scaling and rope_theta are those of the global layers
+        # Gemma 3 before transformers 5.0: scaling and rope_theta are for the global layers
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
         return {"full_attention": parameters, "sliding_attention": local}
     if config.get("model_type") == "olmo3" and parameters:
-        # OLMo 3 before 5.0: only the global layers are scaled
+        # OLMo 3 before transformers 5.0: only the global layers are scaled
         local = {key: parameters[key] for key in ("rope_theta",) if key in parameters}
         return {"full_attention": parameters, "sliding_attention": local}
     return {None: parameters}
@@ -199,7 +198,7 @@ def read_part(
             f"{unknown[0]}: is not used in {where} of type {kind}; they may have {known}"
         )
     outside = config
-    if layer_type is not None:  # keys outside are for layer types that lack them
+    if layer_type is not None:  # top-level keys apply to layer types that lack them
         outside = {key: value for key, value in config.items() if key not in rope}
     base = _either(outside, rope, "rope_theta", "rotary_emb_base")
     if base is None:
@@ -207,7 +206,7 @@ def read_part(
             raise ValueError(f"rope_theta: is missing, both in the {where} and at the top level")
         base = 10000.0
     share = _either(outside, rope, "partial_rotary_factor", "rotary_pct")
-    if share is None and config.get("model_type") in _PARTIAL:
+    if share is None and config.get("model_type") in _PART_OF_HEAD:
         raise ValueError(
             f"partial_rotary_factor: is missing; {config['model_type']} rotates part of the head"
         )
@@ -215,10 +214,10 @@ def read_part(
     rotary_dim = width
     if kind != "proportional" and share is not None:
         rotary_dim = int(width * _number("partial_rotary_factor", share))
-        if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE:
+        if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE_HEAD:
             raise ValueError(
                 f"partial_rotary_factor: is ignored by transformers' {config['model_type']}, which "
-                "without scaling rotates the whole head; leave it out"
+                "rotates the whole head when unscaled; leave it out"
             )
     if config.get("rotary_dim") is not None:
         own = positive_int(config, "rotary_dim")
@@ -245,7 +244,7 @@ def read_part(
 
 
 def _type(config: Config, rope: Config, where: str) -> str:
-    kinds = {_OLD_NAMES.get(rope[key], rope[key]) for key in ("rope_type", "type") if key in rope}
+    kinds = {_OLD_TYPES.get(rope[key], rope[key]) for key in ("rope_type", "type") if key in rope}
     if len(kinds) > 1:
         raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, kinds)))}")
     kind = kinds.pop() if kinds else "default"
@@ -263,10 +262,10 @@ def _settings(
     if kind == "default":
         return {"type": "none"}
     own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != _LENGTH}
-    derived = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
-    if derived and "factor" not in own:
+    needs_factor = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
+    if needs_factor and "factor" not in own:
         longest = positive_int(config, "max_position_embeddings")
-        # below 1 if a config has the two lengths the wrong way round; the factor's check refuses it
+        # below 1 if a config has swapped the two lengths; the factor's own check rejects it
         own["factor"] = longest / geometry.train_length
     required = {"linear": ("factor",), "dynamic": ("factor",)} | {
         "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -287,15 +286,15 @@ def _settings(
             own["attention_factor"] = scales[0]
     if kind == "yarn":
         own.pop("finetuned", None)
-        own.pop("max_position_embeddings", None)  # Ministral 3 repeats that of the config
+        own.pop("max_position_embeddings", None)  # Ministral 3 repeats the top-level one
         beta = own.pop("llama_4_scaling_beta", None)
         if beta is not None:
             own["query_scale"] = {"type": "ministral", "beta": beta}
         for key in ("beta_fast", "beta_slow"):
             if not own.get(key, True):
-                del own[key]  # transformers replaces 0 by its default
+                del own[key]  # transformers replaces 0 with its default
         if "attention_factor" in own or not (own.get("mscale") and own.get("mscale_all_dim")):
-            # in transformers one of them alone, or beside attention_factor, has no effect
+            # transformers ignores one without the other, and both if attention_factor is given
             own.pop("mscale", None)
             own.pop("mscale_all_dim", None)
     names = {"linear": "pi", "dynamic": "dynamic_ntk"}
@@ -315,7 +314,7 @@ def _either(config: Config, rope: Config, key: str, other: str | None = None) ->
 
 
 def head_dim(config: Config, layer_type: str | None) -> int:
-    """Return the width of the rotated heads, in layers of one type."""
+    """Return the width of the rotated heads in layers of one type."""
     if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
         # Gemma 4's global layers have wider heads; the keys are layer indices as text
         widths = {int(index): layer.get("head_dim") for index, layer in own.items()}
@@ -326,7 +325,7 @@ def head_dim(config: Config, layer_type: str | None) -> int:
         if None not in found:
             return positive_int({"head_dim": found.pop()}, "head_dim")
     if layer_type == "full_attention" and config.get("global_head_dim"):
-        return positive_int(config, "global_head_dim")  # the older form of the same
+        return positive_int(config, "global_head_dim")  # Gemma 4's older form
     for key in ("head_dim", "qk_rope_head_dim"):
         if config.get(key) is not None:
             return positive_int(config, key)
@@ -334,7 +333,7 @@ def head_dim(config: Config, layer_type: str | None) -> int:
 
 
 def positive_int(config: Config, key: str) -> int:
-    """Return a required whole number of at least 1; ValueError unless it is one."""
+    """Return a required key's value; ValueError unless it is a whole number of at least 1."""
     value = config.get(key)
     if value is None:
         raise ValueError(f"{key}: is required but was not given")

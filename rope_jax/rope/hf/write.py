@@ -1,4 +1,4 @@
-"""Write a geometry and a strategy as the Hugging Face config keys that mean the same."""
+"""Write a geometry and a strategy as equivalent Hugging Face config keys."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ _OWN_FORMS: dict[str, str | None] = {
     "abf": "`default`, another `rope_theta`",
     "mixed_base": "`longrope`, by its numbers",
     "p_rope": "`proportional`",
-    # these always have pairs that do not rotate, which no form can say
+    # these always have pairs that do not rotate, which no form can express
     "cope": None,
     "drope": None,
 }
@@ -33,13 +33,13 @@ _OWN_FORMS: dict[str, str | None] = {
 def _form(name: str, strategy: type[Scaling]) -> str | None:
     if name in _OWN_FORMS:
         return _OWN_FORMS[name]
-    # any other fixed frequencies are LongRoPE's factors; those that follow the length are not
+    # other fixed frequencies can be written as LongRoPE factors; length-dependent ones cannot
     always_follows_length = strategy.follows_length == "yes"
     return None if always_follows_length else "`longrope`, by its numbers (no frequency 0)"
 
 
 HF_FORMS = {name: _form(name, strategy) for name, strategy in STRATEGIES.items()}
-"""What `to_hf` writes for each strategy; None: transformers has no form for it."""
+"""The form in which `to_hf` writes each strategy; None: transformers has no form for it."""
 
 
 def to_hf(
@@ -108,7 +108,7 @@ def to_hf(
 
 
 def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
-    """Return (rope_theta, rope_scaling); the latter is empty if a base says it all."""
+    """Return (rope_theta, rope_scaling); the latter is empty if the base says it all."""
     settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
     kind, length = scaling.type, {_LENGTH: geometry.train_length}
     if HF_FORMS.get(kind) is None:
@@ -132,7 +132,7 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
         return geometry.base, {"rope_type": "llama3", **settings, **length}
     if isinstance(scaling, LongRoPEScaling):
         lists = {name: list(settings.pop(name)) for name in ("short_factor", "long_factor")}
-        # m itself: 4.x and 5.x derive it differently from two lengths and a factor
+        # write m itself: 4.x and 5.x derive it differently from two lengths and a factor
         settings |= {"factor": scaling.factor or 1.0, "attention_factor": scaling.m(geometry)}
         return geometry.base, {"rope_type": "longrope", **settings, **lists, **length}
     if isinstance(scaling, ByParts) and settings.pop("ramp") == "index":

@@ -7,7 +7,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from rope_jax.rope.strategies.base import Scaling, first_error
 
-# Exports every class, so that a new one is named in the registry alone.
+# Export every class, so that a new one needs to be named only in the registry.
 from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling

@@ -1,6 +1,6 @@
 """The base class of every scaling strategy, and the formulas that several strategies share.
 
-Shapes: d rotary dimension, `*batch` one axis per axis of the text lengths (none for a single one).
+Shapes: d rotary dimension, `*batch` the axes of the text lengths (none for a single length).
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from rope_jax.rope.query_scales import AnyQueryScale
 
 
 class Scaling(BaseModel):
-    """Settings of one strategy. The first line of a subclass's docstring describes it in lists."""
+    """Settings of one strategy. The first line of a subclass's docstring is its README entry."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -46,13 +46,13 @@ class Scaling(BaseModel):
 
         seq_len: the text's length in tokens, needed by length-dependent strategies and ignored by
         the others. An int or an array of ints on the host gives exact frequencies; a traced scalar
-        or [batch] array gives float32 ones, within 1e-6 of exact, without recompilation for
-        another length.
+        or [batch] array gives float32 ones, within 3e-7 of exact (`resonance` may differ more),
+        and a new length needs no recompilation.
 
         Leaves: inv_freq [*batch, d/2] in radians per token, its remainder (0 where traced), and
         m [*batch].
 
-        ValueError: a setting does not fit the geometry, or a length is needed and missing.
+        ValueError: a setting does not fit the geometry, or a length is needed but missing.
         """
         if not self.length_dependent:
             return self._on_host(geometry, lambda: self.scaled(geometry))
@@ -89,8 +89,7 @@ class Scaling(BaseModel):
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         """Compute inv_freq [*batch, d/2] and m [*batch] at text lengths [*batch].
 
-        The same code serves the host and the device: xp is numpy (float64) or jax.numpy (float32,
-        traced).
+        The same code runs on host and device: xp is numpy (float64) or jax.numpy (float32, traced).
         """
         return self.scaled(geometry)
 
@@ -102,7 +101,7 @@ class Scaling(BaseModel):
         head_dim: the model's, if known; some strategies only hold where rotary_dim equals it.
 
         ValueError: the formula is undefined here, it needs the whole head, or a factor above 1
-        leaves frequencies and m unchanged (the commonest bug of this field, because it is silent).
+        leaves frequencies and m unchanged (a common bug, because it is silent).
         """
         if self.needs_whole_head and head_dim not in (None, geometry.rotary_dim):
             raise ValueError(
@@ -111,7 +110,9 @@ class Scaling(BaseModel):
             )
         scaled = self.frequencies(geometry, seq_len)
         factor = self.extension_factor or 1.0
-        if factor <= 1 or self.length_dependent:  # at short lengths the latter change nothing
+        if (
+            factor <= 1 or self.length_dependent
+        ):  # a length-dependent strategy changes nothing at short lengths
             return
         plain = Frequencies.from_float64(geometry.inv_freq())
         if all(np.array_equal(a, b) for a, b in zip(scaled, plain, strict=True)):
@@ -139,17 +140,17 @@ class Scaling(BaseModel):
         field = cls.model_fields.get("factor")
         if field is None:
             return False
-        # an optional factor (float | None) carries its mark one level further in
+        # an optional factor (float | None) carries its mark one level deeper
         members = [getattr(member, "__metadata__", ()) for member in get_args(field.annotation)]
         return any(EXTENSION in metadata for metadata in (field.metadata, *members))
 
     @property
     def extension_factor(self) -> float | None:
-        """The s of this strategy, how many times longer the context becomes; None without one."""
+        """This strategy's s, how many times longer the context becomes; None if it has none."""
         return getattr(self, "factor", None) if self.has_extension_factor() else None
 
     def with_factor(self, factor: float) -> "Scaling":
-        """Return a copy with another extension factor, validated like settings of a config.
+        """Return a copy with another extension factor, validated like the settings in a config.
 
         ValueError: the strategy has no extension factor, or the new one does not fit its other
         settings.
@@ -162,7 +163,7 @@ class Scaling(BaseModel):
             raise ValueError(first_error(error)) from None
 
     def for_layer(self, layer: int, layers: int) -> "Scaling":
-        """Return the strategy of layer number `layer` out of `layers`: itself, unless they differ.
+        """Return one layer's strategy, out of `layers`: itself, unless its settings are per layer.
 
         ValueError: the settings are for another number of layers.
         """
@@ -176,12 +177,12 @@ class WithFactor(Scaling):
 
 
 def first_error(error: ValidationError, *, skip: int = 0) -> str:
-    """Return the first complaint of a validation in one line that begins with the field's name.
+    """Return the first validation error as one line that begins with the field's name.
 
     skip: how many leading parts of the field's path to leave out.
     """
     first = error.errors()[0]
-    if first["type"] == "value_error":  # raised by a validator of ours, which names the fields
+    if first["type"] == "value_error":  # raised by our own validators, which name the fields
         return first["msg"].removeprefix("Value error, ")
     field = ".".join(str(part) for part in first["loc"][skip:])
     if first["type"] == "missing":
@@ -196,7 +197,7 @@ def _host_lengths(seq_len: Any) -> np.ndarray:
         raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
     if lengths.max(initial=1) >= 2**63:
         raise ValueError(f"seq_len: {seq_len!r} is not below 2^63")
-    return lengths.astype(np.int64)  # in unsigned numbers n − L would wrap below L
+    return lengths.astype(np.int64)  # unsigned, n − L would wrap around for n < L
 
 
 def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:
@@ -225,7 +226,7 @@ def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: 
 
 
 def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
-    """Give host numbers [d/2] the dtype of `lengths` [*batch] and one leading axis per axis there.
+    """Give host numbers [d/2] the dtype of `lengths` [*batch] and as many leading axes.
 
     The result broadcasts against lengths[..., None].
     """
@@ -235,8 +236,8 @@ def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
 def falling_power(x: Any, exponents: np.ndarray, xp: ModuleType) -> Any:
     """Return x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
 
-    Within 3e-7 (relative) in float32. Plain exp(−e·ln x) is off by 1e-6, because ln x of 7 or more
-    has no further digits: so the power of two in x is split off, and its product with e kept exact.
+    Within 3e-7 (relative) in float32. Plain exp(−e·ln x) is off by 1e-6, because float32 has too
+    few digits for ln x ≥ 7. So the power of two in x is split off, and its product with e is exact.
     """
     if xp is np:
         return x[..., None] ** -exponents

@@ -1,4 +1,4 @@
-"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: keep fast pairs, interpolate slow ones, by a ramp."""
+"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: keep fast pairs, interpolate slow ones, ramp between."""
 
 import math
 from types import ModuleType
@@ -23,20 +23,26 @@ class ByParts(Scaling):
         ramp_i = clip((i − low)/(high − low), 0, 1)
 
     high is clamped to d − 1, not to the last pair, d/2 − 1: with d 128, b 1e4 and L 65,536 it is
-    65, so that the last pair is not fully interpolated.
+    65, so the last pair is not fully interpolated.
 
     `ramp: rotations` is the paper's (eq. 18). With r_i = L·θ_i/(2π) turns in L,
 
         ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
 
-    Positions are not divided by s in addition.
+    Positions are not also divided by s.
     """
 
     beta_fast: float = Field(
-        32.0, gt=0, allow_inf_nan=False, description="turns in L from which on a pair keeps θ"
+        32.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a pair with at least this many turns in L keeps θ",
     )
     beta_slow: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="turns in L up to which a pair gets θ/s"
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a pair with at most this many turns in L gets θ/s",
     )
     truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
     ramp: Literal["index", "rotations"] = Field(

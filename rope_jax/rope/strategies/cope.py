@@ -13,8 +13,8 @@ from rope_jax.rope.strategies.base import Scaling
 class CoPEScaling(Scaling):
     """CoPE: the last c pairs × ½(1 + cos x), x from 0 to π, so that the slowest does not rotate.
 
-    The authors' code clips 20 of 64 pairs, and min(20, d/2) in other heads, which with d 32 is
-    every pair. Here the default is 20 in 64, in proportion.
+    The authors' code clips min(20, d/2) pairs: 20 of 64, but every pair at d 32. The default here
+    is the same proportion, 20 in 64, at every d.
     """
 
     source: ClassVar[str] = "Li et al., arXiv 2602.05258"
@@ -27,7 +27,7 @@ class CoPEScaling(Scaling):
         pairs = geometry.rotary_dim // 2
         if pairs < 2:
             raise ValueError(f"rotary_dim: cope needs at least 4, not {2 * pairs}")
-        # at least 2: one alone would be multiplied by ½(1 + cos 0) = 1
+        # at least 2: a single pair would be multiplied by ½(1 + cos 0) = 1
         c = self.c or max(2, round(20 / 64 * pairs))
         if c > pairs:
             raise ValueError(

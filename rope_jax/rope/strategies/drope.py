@@ -16,7 +16,7 @@ class DRoPEScaling(Scaling):
 
     A model trained with rotation needs a short recalibration at L without it. The factor on the
     logits is m² with m = √(1 + c·ln s); it acts on the whole head only where rotary_dim is
-    head_dim. The default factor of 1 makes a layer without positions.
+    head_dim. The default factor of 1 gives a layer without positions.
     """
 
     source: ClassVar[str] = "Gelberg et al., arXiv 2512.12167"

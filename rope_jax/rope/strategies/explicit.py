@@ -15,12 +15,12 @@ from rope_jax.rope.strategies.base import Scaling, per_pair
 Frequency = Annotated[float, Field(ge=0, le=np.pi)]
 PairFactor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-# Each setting below is either shared by all layers or given for each of them. Pydantic is told
-# which by the value's nesting, so that an error names one form and not both.
+# Each setting below is either shared by all layers or given per layer. The value's nesting decides
+# which form Pydantic checks, so that an error names one form rather than both.
 
 
 def _shared_or_per_layer(value: Any) -> str:
-    """Tell a list of numbers (shared) from a list of lists (one per layer)."""
+    """Distinguish a list of numbers (shared) from a list of lists (one per layer)."""
     nested = isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value)
     return "per layer" if nested else "shared"
 
@@ -58,9 +58,9 @@ class ExplicitScaling(Scaling):
     """Frequencies θ' as numbers, or factors λ_i that give θ_i / λ_i; and m. Shared or per layer.
 
     inv_freq and factors: a list with one number per pair, shared by all layers, or one such list
-    for every layer. attention_factor: one number, or one for every layer.
+    per layer. attention_factor: one number, or one per layer.
 
-    path: a JSON file that holds these keys. It is read when the settings are parsed, and its
+    path: a JSON file with these keys. It is read when the settings are parsed, and its
     numbers replace the path, so that a saved config does not depend on the file.
     """
 
@@ -98,7 +98,7 @@ class ExplicitScaling(Scaling):
     def for_layer(self, layer: int, layers: int) -> "ExplicitScaling":
         """Return the strategy with the numbers of one layer.
 
-        ValueError: a setting is per layer, but not for this number of layers.
+        ValueError: a per-layer setting has a different number of entries.
         """
         chosen = {}
         for field in _IN_FILES:
@@ -114,7 +114,7 @@ class ExplicitScaling(Scaling):
         for field in _IN_FILES:
             if _is_per_layer(field, getattr(self, field)):
                 raise ValueError(f"{field}: has one entry per layer; use for_layer(i, layers)")
-        # the checks above leave one number for m, and one number per pair
+        # after the checks above, m is one number and the others have one number per pair
         m: Any = self.attention_factor
         if self.inv_freq is not None:
             return per_pair(self.inv_freq, geometry, "inv_freq"), m  # type: ignore[arg-type]
@@ -134,7 +134,7 @@ def _is_per_layer(field: str, value: Any) -> bool:
 
 
 def _read_json(path: str) -> dict[str, Any]:
-    """Return the settings in a JSON file; ValueError, naming it, unless that is all it holds."""
+    """Return the settings in a JSON file; ValueError, naming the file, if it has anything else."""
     try:
         with Path(path).open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -147,7 +147,7 @@ def _read_json(path: str) -> dict[str, Any]:
         numbers = json.loads(content, object_pairs_hook=_without_duplicates)
     except KeyError:
         raise ValueError(f"path: {path} has a key twice") from None
-    except (ValueError, RecursionError):  # ValueError: also not UTF-8, or a number too long
+    except (ValueError, RecursionError):  # ValueError also covers bad UTF-8 and overlong numbers
         raise ValueError(f"path: {path} is not JSON") from None
     if not isinstance(numbers, dict) or not set(numbers) <= set(_IN_FILES):
         found = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
@@ -156,7 +156,7 @@ def _read_json(path: str) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a mapping; KeyError for a repeated key, of which readers would keep the last."""
+    """Make a mapping; KeyError for a repeated key, of which `json` would silently keep the last."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise KeyError

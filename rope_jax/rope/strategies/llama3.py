@@ -27,10 +27,16 @@ class Llama3Scaling(Scaling):
     type: Literal["llama3"] = "llama3"
     factor: Factor = 8.0
     low_freq_factor: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="turns in L up to which a pair gets θ/s"
+        1.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a pair with at most this many turns in L gets θ/s",
     )
     high_freq_factor: float = Field(
-        4.0, gt=0, allow_inf_nan=False, description="turns in L from which on a pair keeps θ"
+        4.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="a pair with at least this many turns in L keeps θ",
     )
 
     @model_validator(mode="after")

@@ -19,11 +19,11 @@ class MixedBaseScaling(WithFactor):
         0.75,
         gt=0,
         lt=1e3,
-        description="how late along the pairs the slowing sets in; 0.75 in the author's code",
+        description="exponent: larger ones spare more fast pairs; 0.75 in the author's code",
     )
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
         pairs = geometry.rotary_dim // 2
-        # (i + 1)^e / (d/2)^e as a single power: with a large e either would overflow
+        # (i + 1)^e / (d/2)^e as a single power: with a large e both would overflow
         share = (np.arange(1, pairs + 1) / pairs) ** self.e
         return geometry.inv_freq() * np.exp(-math.log(self.factor) * share), 1.0

@@ -27,7 +27,7 @@ def _check_dimension(geometry: RotaryGeometry, name: str) -> None:
 class NTKScaling(WithFactor):
     """NTK-aware: base b·s^(d/(d−2)), so that the fastest pair keeps θ and the slowest gets θ/s.
 
-    The exponent d/(d−2) makes the last of the d/2 pairs exactly θ/s; with a base b·s it is not.
+    The exponent d/(d−2) makes the last of the d/2 pairs exactly θ/s; a base of b·s would not.
     """
 
     source: ClassVar[str] = "bloc97, NTK-aware scaled RoPE, 2023; YaRN, arXiv 2309.00071, §3.1"
@@ -42,8 +42,8 @@ class NTKScaling(WithFactor):
 class DynamicNTKScaling(Scaling):
     """NTK-aware with s = max(1, a·n/L − (a − 1)), where n is the length of the whole text.
 
-    a is `factor`: 1 gives s = n/L; 4 gives s = 13 at n = 4L. It is not how many times longer the
-    context becomes. L is the length before any scaling (Hugging Face: the config's
+    a is `factor`: 1 gives s = n/L; 4 gives s = 13 at n = 4L. It does not say how many times longer
+    the context becomes. L is the length before any scaling (Hugging Face: the config's
     max_position_embeddings). No state is kept: a long text does not affect later short ones.
     """
 

@@ -1,4 +1,4 @@
-"""Every strategy except `resonance`, in the order of all lists. A new one is added here."""
+"""Every strategy except `resonance`, in the order of every list and table. Add new ones here."""
 
 from rope_jax.rope.strategies.abf import ABFScaling
 from rope_jax.rope.strategies.base import Scaling

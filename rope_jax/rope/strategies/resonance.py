@@ -20,10 +20,10 @@ else:
 class ResonanceScaling(Scaling):
     """Resonance RoPE: 2π / round(2π/θ'_i), θ' from an inner strategy: wavelengths in whole tokens.
 
-    m is the inner strategy's. A pair with frequency 0 keeps it. If θ' depends on a traced length it
-    is float32, and a wavelength near a half token may be rounded to the other neighbour: for texts
-    of up to 200,000 tokens at most 1 wavelength in 60, none of them below 119 tokens (d 64, base
-    1e4, L 2048).
+    m is the inner strategy's. A pair with frequency 0 keeps it. A θ' from a traced length is
+    float32, and a wavelength near a half-integer may round to the other neighbour: for texts of
+    up to 200,000 tokens at most 1 wavelength in 60 does, and none below 119 tokens (d 64, base 1e4,
+    L 2048).
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"
@@ -44,7 +44,7 @@ class ResonanceScaling(Scaling):
 
     @property
     def extension_factor(self) -> float | None:
-        """The inner strategy's."""
+        """The inner strategy's extension factor."""
         return self.inner.extension_factor
 
     def with_factor(self, factor: float) -> "ResonanceScaling":
