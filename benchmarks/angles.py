@@ -1,11 +1,11 @@
-"""Measure what exact angles cost a training step, compared with the usual float32 product.
+"""Time a training step with exact angles against one with the usual float32 product.
 
     python benchmarks/angles.py
 
-Runs two training steps alternately in one process (model, batch and optimizer as in
-train_step.py): one with `cos_sin`, one with cos and sin of float32 position × float32 frequency.
-Prints for each shape the median time of both, and the median and quartiles of the ratio
-exact / plain of neighbouring steps; then the same for the angles alone.
+Alternates two training steps in one process (model, batch and optimizer as in train_step.py): one
+with `cos_sin`, one with cos and sin of float32 position × float32 frequency. Prints for each shape
+the median time of both, and the median and quartiles of the ratio exact / plain over pairs of
+neighbouring steps; then the same for the angles alone.
 """
 
 import argparse
@@ -43,14 +43,14 @@ def with_plain_angles(shape: Shape) -> Callable[[], float]:
 
 
 def seconds(step: Callable[[], Any]) -> float:
-    """Return how long one call takes."""
+    """Return the wall-clock seconds of one call."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
 def report(name: str, exact: list[float], plain: list[float]) -> None:
-    """Print times and ratios of neighbouring steps, which other load slows alike."""
+    """Print times, and ratios of neighbouring steps, which are equally slowed by other load."""
     ratios = np.array(exact) / np.array(plain)
     low, middle, high = np.percentile(ratios, [25, 50, 75])
     times = f"{1e3 * np.median(exact):8.1f} {1e3 * np.median(plain):8.1f} ms"
@@ -59,7 +59,7 @@ def report(name: str, exact: list[float], plain: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60, help="steps of each, alternating")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each kind (default: 60)")
     steps = parser.parse_args().steps
     for shape in SHAPES:
         exact, plain = ours(shape), with_plain_angles(shape)

@@ -4,14 +4,14 @@
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/sweep.py runs/demo --torch-python TORCH/bin/python
 
-Five scalings at seven lengths over the same windows of the same documents, with the run's own
-weights on both sides. Our side is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, including
-compilation. The recipe builds the model of each scaling with Hugging Face's own implementation of
-that scaling and computes the loss of each window with all targets masked but the scored ones. The
-sides take turns, one whole sweep each, in a process of its own that has all cores. The largest
-difference of their NLLs is printed: both must have measured the same.
+Five scalings at seven lengths over the same windows of the same documents, with the run's weights
+on both sides. Our side is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, including
+compilation. The recipe builds one model per scaling, with Hugging Face's implementation of that
+scaling, and computes the loss of each window with all but the scored targets masked. The sides take
+turns, one complete sweep each, in separate processes that have all cores.
 
-Printed: the seconds by length, the ratio of the totals, and what per_position gains from reading
+Prints the largest difference between the two sides' NLLs, as a check that both measured the same,
+the seconds by length, the ratio of the totals, and the time that per_position saves by reading
 shorter windows as prefixes of the longest ones.
 """
 
@@ -37,7 +37,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
 
 
 def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, Any]:
-    """Run one sweep, and write the windows and weights for the other side to `folder`.
+    """Run one sweep with this code, and write windows and weights for the other side to `folder`.
 
     side: "same_tokens", "per_position", or "separate": per_position without the prefix shortcut.
     """
@@ -97,7 +97,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     if not (folder / "weights.npz").exists():
         _write_inputs(folder, config, texts, params, documents)
     by_length: dict[int, float] = {}
-    # measurements that share a reading have the same seconds: count each reading once
+    # measurements from one forward pass share its seconds: count each pass once
     for n, each in {(m.length, m.seconds) for m in result.measurements}:
         by_length[n] = by_length.get(n, 0.0) + each
     return {
@@ -109,7 +109,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
 
 
 def _write_inputs(folder: Path, config: Any, texts: list[Any], params: Any, documents: int) -> None:
-    """Write what the other side reads: windows, weights and configs."""
+    """Write the other side's inputs: windows, weights and configs."""
     import jax
     import numpy as np
 
@@ -154,7 +154,7 @@ def _write_inputs(folder: Path, config: Any, texts: list[Any], params: Any, docu
 
 
 def _hf_configs(config: Any, vocab_size: int) -> dict[str, Any]:
-    """Return Hugging Face's config of each scaling."""
+    """Return a Hugging Face config for each scaling."""
     from rope_jax.rope import parse_scaling
     from rope_jax.rope.hf import to_hf
 
@@ -224,22 +224,22 @@ def _state_dict(weights: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def turn(command: list[str]) -> dict[str, Any]:
-    """Run one side in a process and return its answer, the last line that it prints."""
+    """Run one side in a process and return its results, the last line that it prints."""
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         sys.exit(done.stderr)
-    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return answer
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("run", type=Path, help="a run directory: runs/demo")
+    parser.add_argument("run", type=Path, help="a run directory, such as runs/demo")
     parser.add_argument("--torch-python", help="an interpreter with torch and transformers")
     parser.add_argument(
-        "--rounds", type=int, default=2, help="sweeps of each side; 0: only per_position"
+        "--rounds", type=int, default=2, help="sweeps per side (default: 2); 0: only per_position"
     )
-    parser.add_argument("--documents", type=int, default=64, help="(default 64)")
+    parser.add_argument("--documents", type=int, default=64, help="documents (default: 64)")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -270,7 +270,7 @@ def main() -> None:
             them = turn([arguments.torch_python, *shared, "theirs"])
             rounds.append((us, them))
             worst = max(abs(us["nll"][key] - them["nll"][key]) for key in us["nll"])
-            print(f"largest difference of a mean NLL: {worst:.2g} nats", flush=True)
+            print(f"largest difference between mean NLLs: {worst:.2g} nats", flush=True)
             print("| length | " + " | ".join(map(str, LENGTHS)) + " | all |")
             print("|---" * (len(LENGTHS) + 2) + "|")
             for name, side in (("this", us), ("PyTorch", them)):
@@ -279,7 +279,7 @@ def main() -> None:
             print(f"ratio {them['seconds'] / us['seconds']:.2f}", flush=True)
         if rounds:
             total = [sum(side["seconds"] for side in sides) for sides in zip(*rounds, strict=True)]
-            print(f"**{total[1] / total[0]:.2f}** times as fast over {len(rounds)} rounds")
+            print(f"**{total[1] / total[0]:.2f}** times as fast as PyTorch, {len(rounds)} rounds")
         prefixes, separate = (
             turn([sys.executable, *shared, side]) for side in ("per_position", "separate")
         )

@@ -3,15 +3,14 @@
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/train_step.py --torch-python TORCH/bin/python
 
-Both run a whole training step: forward, backward, clipping by global norm and AdamW, all in
+Both run a complete training step: forward, backward, clipping by global norm and AdamW, all in
 float32, on the same model (Llama with tied embeddings, 4 layers, 4 heads and a byte vocabulary).
-Neither reads the disk. Ours is `make_train_step` as train.py calls it, which also masks document
-borders and sums the loss by position. The peer's windows are whole documents, so PyTorch's causal
-kernel needs no mask. Each runs in its own process with all cores. They take turns, a few steps at a
+Neither reads from disk. Ours is `make_train_step` as train.py calls it, which also masks document
+borders and sums the loss by position. PyTorch's windows are whole documents, so its causal kernel
+needs no mask. Each side runs in its own process with all cores. They take turns, a few steps at a
 time, so that other load on the machine affects both.
 
-Prints the median over the rounds of each side's tokens per second, and the median of the rounds'
-ratios with its quartiles.
+Prints each side's median tokens per second, and the median and quartiles of the rounds' ratios.
 """
 
 import argparse
@@ -35,7 +34,7 @@ class Shape(NamedTuple):
 
     @property
     def intermediate_size(self) -> int:
-        """As in Llama: about 8/3 of the width, rounded up to a multiple of 32."""
+        """About 8/3 of the width, as in Llama, rounded up to a multiple of 32."""
         return -(-8 * self.hidden_size // 3 // 32) * 32
 
 
@@ -43,7 +42,7 @@ LAYERS, HEADS, VOCABULARY, LEARNING_RATE = 4, 4, 257, 1e-3
 
 
 def ours(shape: Shape) -> Callable[[], float]:
-    """Return a function that runs one step of ours and returns the loss of the step before."""
+    """Return a function that runs one step of this code and returns the previous step's loss."""
     from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as train.py does
@@ -88,7 +87,7 @@ def ours(shape: Shape) -> Callable[[], float]:
     unread = None
 
     def step() -> float:
-        # As the training loop does: read the previous step's loss while this step runs.
+        # Like the training loop, read the previous step's loss while this step runs.
         nonlocal state, unread
         state, metrics = train_step(state, batch, rotary)
         read, unread = unread, metrics
@@ -144,9 +143,9 @@ def work(side: str, shape: Shape) -> None:
     """Serve as one side's process: read a number of steps from stdin, run them, print the seconds.
 
     Every printed line holds the seconds and the last loss. The first line, printed before anything
-    is read, is for the start and the first step.
+    is read, covers start-up and the first step.
     """
-    with contextlib.redirect_stdout(sys.stderr):  # stdout carries answers; libraries print too
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for results; libraries print too
         start = time.perf_counter()
         step = SIDES[side](shape)
         first = step()
@@ -167,7 +166,7 @@ class Worker:
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
-        self.start_seconds, self.loss = self._answer()
+        self.start_seconds, self.loss = self._read_result()
 
     def __enter__(self) -> "Worker":
         return self
@@ -178,12 +177,12 @@ class Worker:
         self._process.wait()
 
     def steps(self, count: int) -> float:
-        """Run steps and return the seconds that they took."""
+        """Run steps and return the seconds they took."""
         assert self._process.stdin
         print(count, file=self._process.stdin, flush=True)
-        return self._answer()[0]
+        return self._read_result()[0]
 
-    def _answer(self) -> tuple[float, float]:
+    def _read_result(self) -> tuple[float, float]:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
@@ -201,7 +200,7 @@ def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
         Worker(sys.executable, "ours", shape) as us,
         Worker(torch_python, "theirs", shape) as them,
     ):
-        # The two alternate in going first.
+        # The sides take turns at going first.
         pairs = []
         for index in range(rounds):
             if index % 2:

@@ -1,4 +1,4 @@
-"""The attention backends by name, and what each of them needs.
+"""The attention backends by name, and the requirements of each.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
@@ -33,7 +33,7 @@ def _splash(
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
 ) -> Float[Array, "B T N H"]:
-    from rope_jax.attention.splash import splash_attention  # slow to import, and only for TPUs
+    from rope_jax.attention.splash import splash_attention  # slow to import, TPU only
 
     return splash_attention(q, k, v, segment_ids, sliding_window)
 
@@ -47,7 +47,7 @@ BACKENDS: dict[AttentionName, Attention] = {
 
 
 def check_backend(model: ModelConfig) -> None:
-    """Raise UserError if the model's backend cannot run here. No other one is ever substituted."""
+    """Raise UserError if the model's backend cannot run here; another is never substituted."""
     reason = _obstacle(model, jax.default_backend())
     if reason:
         raise UserError(

@@ -1,4 +1,4 @@
-"""A window cut into blocks of queries and of keys, and the logits of one block of each.
+"""Windows cut into blocks of queries and keys, and the logits of a pair of blocks.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
 block: tokens per block; m blocks of queries, n blocks of keys.
@@ -32,14 +32,14 @@ def dot_product(
     query_index: Int[Array, " block"],
     key_index: Int[Array, " block"],
 ) -> Float[Array, "B K G block block"]:
-    """q·kᵀ in float32, the plain scores. They need neither arguments nor indices."""
+    """q·kᵀ in float32, the default scores, which ignore arguments and indices."""
     return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
 
 
 class Settings(NamedTuple):
-    """What is static, and so part of the compiled program; see `blockwise_attention`.
+    """Static settings, compiled into the program; see `blockwise_attention`.
 
-    block: tokens per block, exactly.
+    block: the exact number of tokens per block.
     """
 
     sliding_window: int | None
@@ -53,9 +53,9 @@ class Blocks:
     The queries are the last T of the S tokens. Both are padded at the front to whole blocks, so
     their ends stay aligned and query block i lies on the diagonal of key block `diagonal(i)`.
 
-    query_padding: how many tokens of padding stand before the queries.
-    key_padding:   the same for the keys.
-    blocks_before: how many key blocks stand before the diagonal of query block 0.
+    query_padding: tokens of padding before the queries.
+    key_padding:   tokens of padding before the keys.
+    blocks_before: key blocks before the diagonal of query block 0.
     segment_ids:   [n, B, block], or None.
     """
 
@@ -71,11 +71,11 @@ class Blocks:
             self.segment_ids = padded.reshape(padded.shape[0], -1, block).swapaxes(0, 1)
 
     def diagonal(self, i: Int[Array, ""]) -> Int[Array, ""]:
-        """Return the key block of query block i's own tokens, the last one that it sees."""
+        """Return the key block of query block i's own tokens, the last one it sees."""
         return i + self.blocks_before
 
     def first_seen(self, diagonal: Int[Array, ""]) -> Int[Array, ""]:
-        """Return the first key block that some query of the block `diagonal` sees."""
+        """Return the first key block that any query of the block on `diagonal` sees."""
         window = self.settings.sliding_window
         if window is None:
             return jnp.zeros_like(diagonal)
@@ -91,10 +91,10 @@ class Blocks:
         *,
         on_diagonal: bool = False,
     ) -> Float[Array, "B K G block block"]:
-        """Return the logits of query block i and key block j, −∞ where a key is not seen.
+        """Return the logits of query block i and key block j, −∞ where a key is masked.
 
-        on_diagonal: whether j is known to be `diagonal(i)`. The causal mask is then a constant:
-            computed from i in the loop, it would cost as much as all the rest.
+        on_diagonal: whether j is known to be `diagonal(i)`. The causal mask is then a constant; if
+            computed from i in the loop, it would take as long as everything else.
         """
         block, window = self.settings.block, self.settings.sliding_window
         query_index = self.diagonal(i) * block - self.key_padding + jnp.arange(block)
@@ -108,7 +108,7 @@ class Blocks:
             distance = (self.diagonal(i) - j) * block + within.astype(np.int32)
             logits = logits + _hiding(distance >= window)[None, None, None]
         if self.key_padding:
-            # Not −∞: a query that is padding sees nothing else, and its row_sum must not be 0.
+            # Not −∞: a query before the first key sees only padding; its row_sum must not be 0.
             padding = jnp.where(key_index < 0, np.float32(-1e30), np.float32(0))
             logits = logits + padding[None, None, None, None]
         if self.segment_ids is not None:
@@ -119,7 +119,7 @@ class Blocks:
     def of_queries(
         self, x: Float[Array, "B T N H"], kv_heads: int
     ) -> Float[Array, "m B K G block H"]:
-        """Cut queries, or what has their shape, into blocks."""
+        """Cut queries, or an array of their shape, into blocks."""
         x = jnp.pad(x, ((0, 0), (self.query_padding, 0), (0, 0), (0, 0)))
         batch, _, heads, width = x.shape
         x = x.reshape(batch, -1, self.settings.block, kv_heads, heads // kv_heads, width)
@@ -139,5 +139,5 @@ class Blocks:
 
 
 def _hiding(hidden: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """Return what to add to logits: −∞ where a key is hidden, else 0."""
+    """Return the additive mask: −∞ where a key is hidden, else 0."""
     return jnp.where(hidden, -jnp.inf, 0.0).astype(jnp.float32)

@@ -1,9 +1,9 @@
-"""Attention in blocks with an online softmax: memory grows with the length, not with its square.
+"""Attention in blocks with an online softmax: memory is linear in the length, not quadratic.
 
 After Rabe & Staats, arXiv 2112.05682, and FlashAttention-2, arXiv 2307.08691. There are two loops:
-over blocks of queries, and over the blocks of keys that they can see. The inner one's number of
-steps follows from the outer one's counter alone. So blocks above the diagonal, and those before a
-sliding window, are skipped under vmap too, and the program is as long for 64 tokens as for 65,536.
+over blocks of queries, and over the blocks of keys that they can see. The inner loop's bounds
+depend only on the outer loop's counter. So blocks above the diagonal or before a sliding window are
+skipped under vmap too, and the program is the same size at 64 tokens and at 65,536.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
 block: tokens per block; m: blocks of queries.
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention.blocks import Blocks, Scores, Settings, dot_product
 from rope_jax.attention.rows import product, stacked, unstacked
 
-# Longer blocks make larger products; shorter ones skip more of what lies above the diagonal.
+# Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
 BLOCK = 512
 
 
@@ -37,13 +37,13 @@ def blockwise_attention(
     """softmax(q·kᵀ/√H)·v as in `xla_attention`, in memory linear in S.
 
     scores: scores(arguments, q/√H, k, query_index, key_index) returns the logits of a block of
-        queries and a block of keys, in place of q·kᵀ/√H. The indices are places in the window. A
-        bias (slopes · distance) enters here, or a position map, which rotates queries and keys by
-        what the distance of the two blocks asks for. The masks are applied afterwards. Indices
+        queries and a block of keys, in place of q·kᵀ/√H. The indices are places in the window. Use
+        it for a bias (slopes · distance), or for a position map that rotates queries and keys
+        according to the distance between the two blocks. Masks are applied afterwards. Indices
         below 0 are padding, and are masked too.
-    arguments: a tree of arrays that `scores` needs; differentiable. Arrays that `scores` closes
-        over instead would get no gradient.
-    block: the most tokens per block. The window is cut into blocks of one size, as few as possible.
+    arguments: a tree of arrays that is passed to `scores`; differentiable. Arrays that `scores`
+        closes over would get no gradient.
+    block: the most tokens per block. The window is cut into as few equal blocks as possible.
 
     Softmax is float32. The backward pass keeps q, k, v, the output and one number per query and
     head (lse), and recomputes the probabilities.
@@ -53,12 +53,12 @@ def blockwise_attention(
 
 
 def _even(length: int, block: int) -> int:
-    """Return the smallest block size that needs no more blocks than `block` does."""
+    """Return the smallest block size that needs no more blocks than `block`."""
     return -(-length // -(-length // block))
 
 
 class _Saved(NamedTuple):
-    """What the forward pass keeps for the backward pass."""
+    """Arrays that the forward pass keeps for the backward pass."""
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
@@ -89,11 +89,11 @@ def _forward(
     segment_ids: Int[Array, "B S"] | None,
     arguments: Any,
 ) -> tuple[Float[Array, "B T N H"], _Saved]:
-    """Compute the output, and what the backward pass needs.
+    """Compute the output and the residuals of the backward pass.
 
-    While the key blocks go by, each query holds the maximum of its logits so far (row_max), the
-    sum of their exponentials relative to it (row_sum), and the values weighted by those (out). In
-    the end lse = ln Σ_s exp(logit_s) = row_max + ln row_sum.
+    The loop over key blocks carries, for each query, the maximum of its logits so far (row_max),
+    the sum of exp(logit − row_max) (row_sum), and the values weighted by those exponentials (out).
+    At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum.
     """
     blocks = Blocks(settings, q.shape[1], k.shape[1], segment_ids)
     queries = blocks.of_queries(_scaled(q), k.shape[2])
@@ -102,7 +102,7 @@ def _forward(
     def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
         diagonal = blocks.diagonal(i)
 
-        # The diagonal comes first: there every query sees itself, so no maximum is ever −∞.
+        # The diagonal first: every query sees itself there, so row_max is finite from the start.
         logits = blocks.logits(arguments, queries[i], keys[diagonal], i, diagonal, on_diagonal=True)
         row_max = logits.max(-1, keepdims=True)
         weights = jnp.exp(logits - row_max)
@@ -132,11 +132,11 @@ def _forward(
 def _backward(
     settings: Settings, saved: _Saved, dout: Float[Array, "B T N H"]
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"], None, Any]:
-    """Compute the gradients dq, dk and dv, and that of `arguments`.
+    """Compute dq, dk, dv and the gradient of `arguments`.
 
     For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
-    d(logits) = P ∘ (dP − delta), which the derivative of `scores` takes back to queries, keys and
-    arguments. delta_r = Σ_s P_rs dP_rs = dO_r · O_r is what normalisation takes from row r.
+    d(logits) = P ∘ (dP − delta), which the VJP of `scores` carries to queries, keys and arguments.
+    delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
     q, k, v, segment_ids, arguments, out, lse = saved
     blocks = Blocks(settings, q.shape[1], k.shape[1], segment_ids)

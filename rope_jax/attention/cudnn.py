@@ -17,8 +17,8 @@ def cudnn_attention(
 ) -> Float[Array, "B T N H"]:
     """softmax(q·kᵀ/√H)·v as in `xla_attention`, in bfloat16 or float16.
 
-    Memory is linear in S if each row is one document. Document borders need a mask, which cuDNN
-    takes as one array: B·S·S bytes.
+    Memory is linear in S if each row is one document. Document borders need a mask, which is one
+    array of B·S·S bytes.
     """
     before = k.shape[1] - q.shape[1]
     # cuDNN aligns the first query with the first key, so pad the queries to S.

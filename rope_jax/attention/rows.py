@@ -1,4 +1,4 @@
-"""Products that take all queries of one key-value head at once, as the rows of one matrix.
+"""Matrix products over all queries of a key-value head at once.
 
 Shapes: B batch, T queries, K key-value heads, G query heads per key-value head; rows: G·T.
 """
@@ -13,7 +13,7 @@ def product(a: Float[Array, "B K X Y"], b: Float[Array, "B K Y Z"]) -> Float[Arr
 
 
 def stacked(x: Float[Array, "B K G T X"]) -> Float[Array, "B K rows X"]:
-    """Make all queries of one key-value head the rows of one matrix."""
+    """Stack all queries of each key-value head as the rows of one matrix."""
     return x.reshape(*x.shape[:2], -1, x.shape[-1])
 
 

@@ -1,4 +1,4 @@
-"""Splash attention: JAX's Pallas kernel for TPUs, linear in memory, skipping what is masked.
+"""Splash attention: JAX's Pallas kernel for TPUs, which skips masked blocks. Memory is linear.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
@@ -30,13 +30,13 @@ def splash_attention(
 
     interpret: run without a TPU, slowly, for tests.
 
-    The window is padded at its end to whole blocks, where causality hides the padding.
+    The window is padded to whole blocks at its end, where causality hides the padding.
     """
     queries, keys = q.shape[1], k.shape[1]
     size = -(-keys // _LANES) * _LANES
     if size > _BLOCK:
         size = -(-keys // _BLOCK) * _BLOCK
-    # The kernel computes all S rows of queries and skips none; those before the last T are zeros.
+    # The kernel computes all S query rows; those before the last T are zeros.
     q = jnp.pad(q, ((0, 0), (keys - queries, size - keys), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, size - keys), (0, 0), (0, 0))) for x in (k, v))
     ids = None
@@ -65,7 +65,7 @@ def splash_attention(
         q_seq_shards=1,
         interpret=interpret,
     )
-    # The kernel takes heads first, one row at a time, and does not divide by √H.
+    # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
     q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
     q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
     if ids is None:

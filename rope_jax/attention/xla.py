@@ -1,4 +1,4 @@
-"""Attention as whole matrices, for XLA: the fastest at a few hundred tokens, and the reference.
+"""Attention with whole score matrices: the fastest at a few hundred tokens, and the reference.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
 C keys that a chunk of queries can see, chunk: queries per chunk; rows: G·chunk, the queries of one
@@ -15,9 +15,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from rope_jax.attention.rows import product, stacked, unstacked
 
-# The queries are cut into at most this many chunks. Each chunk sees only the keys up to its own
-# end, so nearly half of the work above the diagonal is never done. More chunks would compile more
-# slowly, and smaller ones would make products too small to be fast.
+# The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
+# end, which skips most of the work above the diagonal, nearly half of the total. More chunks would
+# compile more slowly, and smaller ones would make products too small to be fast.
 _MAX_CHUNKS = 8
 _MIN_CHUNK = 128
 
@@ -33,11 +33,11 @@ def xla_attention(
     """softmax(q·kᵀ/√H)·v over the keys at or before the query's index and in its segment.
 
     The queries are the last T of the S tokens. Query head n reads key-value head n // G.
-    sliding_window: only this many keys, the query's own included (Hugging Face's count).
-    The mask goes by index in the window, never by position id, since positions may jump. Softmax is
+    sliding_window: only this many keys, including the query's own (Hugging Face's count).
+    Masks use the index in the window, never the position id, since positions may jump. Softmax is
     float32. Memory: about B·N·T·S floats, of which more than half are kept for the backward pass.
 
-    Differentiable in reverse mode, by a derivative written by hand: automatic differentiation pads
+    Differentiable in reverse mode, with a hand-written derivative: automatic differentiation pads
     the gradient of every slice of k and v to full length, which took XLA longer on a CPU than the
     products.
     """
@@ -45,7 +45,7 @@ def xla_attention(
 
 
 class _Saved(NamedTuple):
-    """What the forward pass keeps for the backward pass."""
+    """Arrays that the forward pass keeps for the backward pass."""
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
@@ -69,8 +69,7 @@ def _forward(
         logits = product(stacked(queries[:, :, :, start:end]), keys[..., seen])
         visible = _visible(segment_ids, before + start, before + end, window)
         logits = logits + _mask(visible, groups)
-        # One chain of operations, which XLA fuses. A row always sees itself, so its maximum is
-        # finite.
+        # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         weights = jnp.exp(logits - logits.max(-1, keepdims=True))
         normalised = weights / weights.sum(-1, keepdims=True)
         probabilities.append(normalised.astype(v.dtype))
@@ -83,11 +82,11 @@ def _forward(
 def _backward(
     window: int | None, saved: _Saved, dout: Float[Array, "B T N H"]
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"], None]:
-    """Compute the gradients dq, dk and dv.
+    """Compute dq, dk and dv.
 
     For each chunk, with probabilities P: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
-    dQ = d(logits)·K/√H, dK = d(logits)ᵀ·Q/√H. delta_r = Σ_s P_rs dP_rs = dO_r · O_r is what
-    normalisation takes from row r.
+    dQ = d(logits)·K/√H, dK = d(logits)ᵀ·Q/√H. delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes
+    from the normalisation of row r.
     """
     q, k, v, out, probabilities = saved
     queries, keys, values = _queries(q, k), _width_first(k), _width_first(v)
@@ -95,7 +94,7 @@ def _backward(
     delta = (douts.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
     before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
     dqs, dks, dvs, spans = [], [], [], []
-    # The last chunk first: it sees every key, and the others add to a part of its gradients.
+    # Start with the last chunk, which reaches the last key; the others add to parts of its dk, dv.
     for (start, end), p in reversed(list(zip(_chunks(q.shape[1]), probabilities, strict=True))):
         rows, seen = slice(start, end), _seen(before + start, before + end, window)
         dout_rows = stacked(douts[:, :, :, rows])
@@ -123,14 +122,14 @@ def _chunks(length: int) -> Iterator[tuple[int, int]]:
 
 
 def _seen(start: int, end: int, window: int | None) -> slice:
-    """Return the span of keys that some token from start to end sees."""
+    """Return the span of keys seen by any query from start to end."""
     return slice(0 if window is None else max(0, start - window + 1), end)
 
 
 def _visible(
     segment_ids: Int[Array, "B S"] | None, start: int, end: int, window: int | None
 ) -> Bool[Array, "#B chunk C"]:
-    """Return which keys of that span each of those tokens sees."""
+    """Return which keys of the span `_seen` each of those queries sees."""
     seen = _seen(start, end, window)
     query, key = jnp.arange(start, end)[:, None], jnp.arange(seen.start, end)[None]
     visible = (query >= key)[None]
@@ -142,7 +141,7 @@ def _visible(
 
 
 def _mask(visible: Bool[Array, "B chunk C"], groups: int) -> Float[Array, "B 1 rows C"]:
-    """Return what to add to the logits: 0 where a key is seen, else −∞."""
+    """Return the additive mask: 0 where a key is visible, else −∞."""
     mask = jnp.where(visible, 0.0, -jnp.inf).astype(jnp.float32)
     return jnp.tile(mask, (1, groups, 1))[:, None]
 
@@ -150,7 +149,7 @@ def _mask(visible: Bool[Array, "B chunk C"], groups: int) -> Float[Array, "B 1 r
 def _sum_of_spans(
     parts: Sequence[Float[Array, "B K H _"]], spans: Sequence[slice]
 ) -> Float[Array, "B K H S"]:
-    """Add up gradients that each cover a span of the keys, of which the first ends at the last."""
+    """Add up gradients that each cover a span of the keys; the first reaches the last key."""
     total = jnp.pad(parts[0], ((0, 0), (0, 0), (0, 0), (spans[0].start, 0)))
     for part, span in zip(parts[1:], spans[1:], strict=True):
         total = total.at[..., span].add(part)
@@ -158,12 +157,12 @@ def _sum_of_spans(
 
 
 def _queries(q: Float[Array, "B T N H"], k: Float[Array, "B S K H"]) -> Float[Array, "B K G T H"]:
-    """q/√H, with the heads split as k's."""
+    """q/√H, with the heads grouped by key-value head."""
     return _split(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), k.shape[2])
 
 
 def _split(x: Float[Array, "B T N H"], kv_heads: int) -> Float[Array, "B K G T H"]:
-    """Heads before time: plain batched products, 3 times faster on CPU than time before heads."""
+    """Put heads before time: plain batched products, 3 times faster on CPU than the reverse."""
     batch, length, heads, width = x.shape
     return x.reshape(batch, length, kv_heads, heads // kv_heads, width).transpose(0, 2, 3, 1, 4)
 

@@ -1,1 +1,1 @@
-"""The mesh of devices, several processes as one run, and what the hardware can do."""
+"""The device mesh, runs of several processes, and the hardware's memory and speed."""

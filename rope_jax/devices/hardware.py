@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jax
 
-# A container's own limit, by version 2 and version 1 of Linux's control groups.
+# A container's memory limit under cgroup v2 and v1.
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -14,7 +14,7 @@ _CGROUP_LIMITS = (
 
 
 def device_bytes() -> float:
-    """Memory of one device in bytes; for a CPU that of the host, which its devices share."""
+    """Memory of one device in bytes; for a CPU, the host's, which all its devices share."""
     device = jax.local_devices()[0]
     if device.platform == "cpu":
         return float(_host_bytes())
@@ -22,13 +22,13 @@ def device_bytes() -> float:
 
 
 def device_line(dtype: str) -> str:
-    """Name the devices that compute, and the dtype they compute in."""
+    """Return one line that names the devices and the dtype they compute in."""
     devices = jax.devices()
     return f"{len(devices)} × {devices[0].device_kind} ({devices[0].platform}), {dtype}"
 
 
 def _host_bytes() -> int:
-    """Physical memory, or less where a container is given less."""
+    """Physical memory, or the container's limit if that is lower."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([physical, *(limit for path in _CGROUP_LIMITS if (limit := _limit(path)))])
 

@@ -1,4 +1,4 @@
-"""How the C library allocates memory for XLA on CPU."""
+"""Tuning the C library's malloc for XLA on CPU."""
 
 import ctypes
 import mmap
@@ -14,11 +14,11 @@ def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next step; call this before importing jax.
 
     XLA's CPU client allocates a step's temporary buffers (141 MB in the demo) and frees them
-    afterwards. By default glibc returns a block that large to the system, and the next step waits
+    afterwards. By default glibc returns blocks that large to the system, and the next step waits
     for every page to be mapped and zeroed again: 35,000 page faults, a sixth of the step's time.
-    There is one arena, because only the main one can grow without mapping. The heap's first 4 GiB
-    ask for huge pages, which the processor looks up faster: 2 to 7% of a step. No effect on other
-    systems.
+    All threads share the main arena, the only one that can grow without mmap. Huge pages, requested
+    for the heap's first 4 GiB, have faster address look-ups, which saves 2 to 7% of a step. Does
+    nothing on other systems.
     """
     if sys.platform != "linux":
         return
@@ -33,7 +33,7 @@ def keep_freed_memory() -> None:
     malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     free.argtypes = (ctypes.c_void_p,)
-    # Only addresses: none of it is touched, and once freed it stays in the heap.
+    # This only reserves addresses: no page is touched, and the freed block stays in the heap.
     if heap := malloc(_HEAP_BYTES):
         first = -(-heap // mmap.PAGESIZE) * mmap.PAGESIZE
         madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)

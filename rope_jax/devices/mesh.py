@@ -1,4 +1,4 @@
-"""Which device holds what: the only place that names mesh axes.
+"""Which device holds which array. Only this module names mesh axes.
 
 The batch is split over all devices. Parameters and optimizer state are split over "fsdp" only,
 with a full copy for each index along "data"; XLA gathers a layer's parameters where it needs them.
@@ -37,7 +37,7 @@ class Placement:
         self._rows = NamedSharding(self.mesh, PartitionSpec((_DATA, _FSDP)))
 
     def check_stages(self, stages: tuple[StageConfig, ...]) -> None:
-        """UserError if a stage's windows cannot be divided evenly among the devices."""
+        """UserError if a stage's windows cannot be split evenly over the devices."""
         for number, stage in enumerate(stages):
             windows = stage.batch_size // stage.grad_accumulation
             if windows % self.mesh.size:
@@ -58,7 +58,7 @@ class Placement:
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
         """Return a batch of `rows` rows, split over all devices.
 
-        Each process builds only its own rows, by `build(slice)`.
+        Each process builds only its own rows, with `build(slice)`.
         """
         each = rows // jax.process_count()
         first = each * jax.process_index()
@@ -71,9 +71,9 @@ class Placement:
         )
 
     def split_rows(self, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """Wrap function(state, rows [B, …], …) so that the devices divide the rows among them.
+        """Wrap function(state, rows [B, …], …) so that the rows are split over all devices.
 
-        The result is replicated on every device. B must be a multiple of their number.
+        The result is replicated on every device. B must be a multiple of the device count.
         """
 
         def split(state: Any, rows: jax.Array, *rest: Any) -> jax.Array:
@@ -84,7 +84,7 @@ class Placement:
         return split
 
     def _longest_axis(self, shape: tuple[int, ...]) -> PartitionSpec:
-        """Split an array's longest axis that "fsdp" divides; replicate it if there is none."""
+        """Split the longest axis that "fsdp" divides; if there is none, replicate the array."""
         divisible = [axis for axis, size in enumerate(shape) if size % self.fsdp == 0]
         if self.fsdp == 1 or not divisible:
             return PartitionSpec()

@@ -1,4 +1,4 @@
-"""The peak speed of the devices, to which training speed is compared."""
+"""Peak FLOP/s of the devices, the reference for MFU."""
 
 import time
 
@@ -20,10 +20,10 @@ _DATASHEET = {
 
 
 def peak_flops() -> tuple[float, str]:
-    """Return (FLOP/s of all devices, where the figure comes from).
+    """Return (FLOP/s of all devices together, source of the figure).
 
-    It comes from the data sheet of a known device. For any other it is measured, as the best of
-    several float32 matrix products, so that utilization means something on a CPU too.
+    The source is the data sheet of a known device. For any other, the speed is measured as the best
+    of several float32 matrix products, so that utilization means something on a CPU too.
     """
     devices = jax.devices()
     for name, flops in _DATASHEET.items():

@@ -1,4 +1,4 @@
-"""Several processes, on one host or many, as one run.
+"""One run in several processes, on one host or many.
 
 Every process runs the same program on the same config; only the first one writes and prints.
 """
@@ -23,7 +23,7 @@ _LONGEST_MESSAGE = 2000
 def joined(config: DistributedConfig | None) -> Iterator[None]:
     """Join the other processes of the run; call it before jax touches a device.
 
-    UserError if they do not all come. If one process fails by itself, all of them end.
+    UserError if some do not arrive. If one process fails alone, all of them exit.
     """
     if config is None:
         yield
@@ -43,7 +43,7 @@ def joined(config: DistributedConfig | None) -> Iterator[None]:
 
 
 def _initialize(config: DistributedConfig) -> None:
-    # It would handle SIGTERM itself, and only note it.
+    # That service would catch SIGTERM and only record it.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -52,7 +52,7 @@ def _initialize(config: DistributedConfig) -> None:
             process_id=config.process_id,
             initialization_timeout=config.timeout,
         )
-    except Exception as error:  # of many types: the network, the cluster's variables, a timeout
+    except Exception as error:  # of many types: network, cluster variables, timeout
         reason = " ".join(str(error).split())[:300] or type(error).__name__
         raise UserError(
             f"distributed: cannot join {config.num_processes or 'the'} processes at "
@@ -66,7 +66,7 @@ def is_first() -> bool:
 
 
 def on_first(action: Callable[[], object]) -> None:
-    """Call `action` on the first process only. If it fails there, all processes fail alike."""
+    """Call `action` on the first process only. If it fails, all processes raise its UserError."""
     message = ""
     if is_first():
         try:
@@ -86,7 +86,7 @@ def on_first(action: Callable[[], object]) -> None:
 
 
 def from_first(make: Callable[[], str]) -> str:
-    """Return, in every process, the text that `make` returns in the first one."""
+    """Call `make` on the first process only, and return its text in every process."""
     raw = make().encode() if is_first() else b""
     if jax.process_count() == 1:
         return raw.decode()
@@ -96,14 +96,14 @@ def from_first(make: Callable[[], str]) -> str:
 
 
 def any_of(flag: bool) -> bool:
-    """Whether `flag` is set in any process. All have to call this together."""
+    """Whether `flag` is set in any process. All processes must call this together."""
     if jax.process_count() == 1:
         return flag
     return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
 def check_same(what: str, text: str) -> None:
-    """UserError unless `text` is the same in every process. what: names it in the message."""
+    """UserError unless `text` is the same in every process. what: its name in the message."""
     if jax.process_count() == 1:
         return
     mine = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)

@@ -1,9 +1,9 @@
-"""How the processes of one run find each other, and how they learn that one of them is gone.
+"""How the processes of one run find each other, and how they notice that one of them is gone.
 
-JAX waits for processes that do not come and then aborts with a stack trace; and if one fails by
-itself, the others hang forever in a collective operation. So process 0 first listens at the
-coordinator's address, every other process reports its number there, and the connections stay open
-until the work ends: one that closes without a word means that its process is gone.
+JAX waits for processes that do not arrive and then aborts with a stack trace; and if one fails
+alone, the others hang forever in a collective operation. So process 0 first listens at the
+coordinator's address, and every other process reports its number there. The connections stay open
+until the work ends: if one closes without a message, its process is gone.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from rope_jax.errors import Stopped, UserError
 
 _HERE, _GO, _REFUSED = b"rope-jax process", b"go", b"refused"
 _BYE, _FAILED, _KILLED = b"bye", b"failed", b"killed"
-# Seconds that a process may take to exit by itself after one has failed, so that an error which all
-# of them meet is printed by all. If one was killed there is nothing to wait for. Process 0 exits
-# last, because JAX aborts those that lose it, with a stack trace.
+# Seconds that processes have to exit by themselves after one has failed, so that an error common to
+# all is printed by all. After a kill there is nothing to wait for. Process 0 exits last (after a
+# kill, by _HEAD_START), because JAX aborts processes that lose it, with a stack trace.
 GRACE, GRACE_OF_FIRST = 3.0, 5.0
 _HEAD_START = 1.0
 
 
 def exit_after(seconds: float, reason: Callable[[], str] = lambda: "", status: int = 2) -> None:
-    """Exit this process with a status, whatever it is waiting for by then, and print the reason."""
+    """After a delay, print the reason and exit, even if this process is blocked by then."""
 
     def exit_process() -> None:
         time.sleep(seconds)
@@ -41,15 +41,15 @@ def exit_after(seconds: float, reason: Callable[[], str] = lambda: "", status: i
 
 
 def is_orderly(error: BaseException | None) -> bool:
-    """Whether work that ends with `error` (None: without one) leaves no other process waiting."""
+    """Whether ending with `error` (None: success) leaves no other process waiting."""
     return error is None or (isinstance(error, Stopped) and error.together)
 
 
 class Peers:
-    """The other processes. While entered: if one goes without a word, this process exits too."""
+    """The other processes. While entered, this process exits too if one of them fails or dies."""
 
     def __init__(self, count: int, others: dict[int, socket.socket]) -> None:
-        """others: open connections by process number, to all from process 0, else to process 0."""
+        """others: connections by process number: all others in process 0, elsewhere only 0."""
         self._count, self._others = count, others
         self._lost: int | None = None
         self._was_killed = False
@@ -57,7 +57,7 @@ class Peers:
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for connection in others.values():
             connection.settimeout(None)
-            # A host that loses power closes no connection: probe it, and give up after 40 s.
+            # A host that loses power closes no connection: send probes, and give up after 40 s.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
                 if hasattr(socket, name):
@@ -72,7 +72,7 @@ class Peers:
     ) -> None:
         self._failed = not is_orderly(error)
         if self._failed:
-            # Perhaps a collective operation that failed because another process went.
+            # Perhaps a collective operation failed because another process is gone: wait for news.
             by_itself = isinstance(error, (UserError, Stopped, KeyboardInterrupt))
             self._watcher.join(0.1 if by_itself else 1)
             if self._was_killed or (self._lost is not None and not by_itself):
@@ -96,8 +96,8 @@ class Peers:
                         return
 
     def _handle_loss(self, number: int, message: bytes) -> None:
-        """Exit because of a message from process `number`, and pass it on."""
-        word, _, origin = message.partition(b" ")  # process 0 adds whose message it passes on
+        """Pass on a message from process `number` that a process is lost, and exit."""
+        word, _, origin = message.partition(b" ")  # process 0 appends the lost process's number
         self._lost, self._was_killed = int(origin or number), word == _KILLED
         self._send_all(b"%s %d" % (word, self._lost))
         first = 0 not in self._others
@@ -115,13 +115,13 @@ class Peers:
 
     def _send_all(self, word: bytes) -> None:
         for connection in self._others.values():
-            with contextlib.suppress(OSError):  # that one is gone
+            with contextlib.suppress(OSError):  # this one is gone too
                 connection.sendall(word + b"\n")
                 connection.shutdown(socket.SHUT_WR)
 
 
 def meet(config: DistributedConfig) -> Peers:
-    """Wait until all processes have come. UserError names those that have not."""
+    """Wait until all processes have arrived. UserError names those that have not."""
     assert config.coordinator is not None
     assert config.num_processes is not None
     host, _, port = config.coordinator.rpartition(":")
@@ -156,14 +156,14 @@ def _wait_for_others(
                 missing = ", ".join(str(i) for i in range(1, count) if i not in here)
                 raise UserError(
                     f"distributed: after {config.timeout} s process {missing} of {count} has not "
-                    f"come to {config.coordinator}; start every process_id, or set "
+                    f"reached {config.coordinator}; start every process_id, or set "
                     "distributed.timeout higher"
                 )
             number = _reported_number(connection)
-            if number is None:  # not a process of ours
+            if number is None:  # not one of our processes
                 connection.close()
                 continue
-            if number in arrived and _is_gone(arrived[number]):  # it was started again
+            if number in arrived and _is_gone(arrived[number]):  # it was restarted
                 arrived.pop(number).close()
             if number in arrived or not 0 < number < count:
                 for other in (connection, *arrived.values()):
@@ -184,7 +184,7 @@ def _server(port: int) -> socket.socket:
 
 
 def _reported_number(connection: socket.socket) -> int | None:
-    """Return the number that a process reports; None if the caller is not a process of ours."""
+    """Return the number that a process reports; None if the peer is not one of our processes."""
     connection.settimeout(1)
     try:
         message = connection.recv(64)
@@ -207,14 +207,14 @@ def _is_gone(connection: socket.socket) -> bool:
 def _refused(number: int, count: int) -> UserError:
     return UserError(
         f"distributed.process_id: {number} came twice, or is not below {count}; give each process "
-        "a number of its own"
+        "its own number"
     )
 
 
 def _report_to_first(
     config: DistributedConfig, host: str, port: int, deadline: float
 ) -> socket.socket:
-    """Report this process to process 0, and wait until all others have come."""
+    """Report to process 0, and wait until all others have arrived."""
     while True:
         left = max(0.01, deadline - time.monotonic())
         with contextlib.ExitStack() as stack:
@@ -236,14 +236,15 @@ def _report_to_first(
                 pass
         if time.monotonic() > deadline:
             raise UserError(
-                f"distributed: after {config.timeout} s no process 0 at {config.coordinator} has "
-                "gathered all; start every process_id, or correct distributed.coordinator"
+                f"distributed: after {config.timeout} s process 0 at {config.coordinator} has not "
+                "confirmed that all have come; start every process_id, or correct "
+                "distributed.coordinator"
             )
         time.sleep(0.1)
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """Return the next line without its end; nothing if the connection closes or breaks."""
+    """Return the next line without its newline; b"" if the connection closes or breaks."""
     line = b""
     while len(line) < 32:
         try:

@@ -1,4 +1,4 @@
-"""What a model costs, on paper: the FLOPs and the memory of a config, without tracing anything.
+"""FLOPs and memory of a model, estimated from its config without tracing anything.
 
 Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, L layers, T length.
 """
@@ -19,7 +19,8 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
 
     The matrices are the projections and the output head; the embedding look-up is free. The
     second term is causal attention, in which a query sees T/2 keys on average. Recomputation
-    (remat) does not count. After PaLM, arXiv 2204.02311, appendix B, except for the causal half.
+    (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B, except that a query there sees
+    T keys.
     """
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
@@ -29,7 +30,7 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
 
 
 def parameter_count(model: ModelConfig, vocab_size: int) -> int:
-    """Number of parameters: projections, norms, embedding, and the output head where untied."""
+    """Number of parameters: projections, norms, embedding, and the output head if untied."""
     width, head = model.hidden_size, model.heads_width
     projections = width * head * (2 * model.num_attention_heads + 2 * model.kv_heads)
     norms = 2 * width + (2 * head if model.qk_norm else 0)
@@ -39,11 +40,12 @@ def parameter_count(model: ModelConfig, vocab_size: int) -> int:
 
 
 def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
-    """Bytes live at once while one window of `length` tokens is read and `scored` are scored.
+    """Peak bytes of a forward pass over one window of `length` tokens, `scored` of them scored.
 
     An estimate good enough to choose a batch size before compiling. Per token: the residual
-    stream, twice, and what the wider of attention and feed-forward holds; added to it the larger
-    of the attention scores and one chunk of logits. Parameters are not counted.
+    stream, twice, and the activations of attention or of the feed-forward, whichever are more.
+    Added to that: attention scores or one chunk of logits, whichever is larger. Parameters are
+    not counted.
     """
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
@@ -59,28 +61,28 @@ def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int)
 
 @dataclass(frozen=True)
 class TrainingBytes:
-    """The least memory that a training step needs, in bytes, by what holds it."""
+    """Lower estimate of the memory of a training step, in bytes, by kind of array."""
 
     state: int
     """Parameters and AdamW's two moments."""
     gradients: int
-    """One gradient per parameter: clipping needs the norm of all of them before any is used."""
+    """One per parameter, all at once: clipping needs the global norm before any is used."""
     batch: int
     """The token arrays of the whole batch."""
     activations: int
-    """What the backward pass of one micro-batch keeps of the forward pass."""
+    """Results of one micro-batch's forward pass that are kept for its backward pass."""
     accumulates: bool
-    """Whether a sum of gradients is held while activations are."""
+    """Whether a sum of gradients exists alongside the activations."""
 
     def per_device(self, devices: int, fsdp: int) -> int:
-        """Bytes on each device: the batch split over all of them, the parameters over `fsdp`."""
+        """Bytes on each device, with the batch split over all and the parameters over `fsdp`."""
         peak = max(self.gradients // fsdp, self.activations // devices)
         if self.accumulates:
             peak += self.gradients // fsdp
         return self.state // fsdp + self.batch // devices + peak
 
     def parameters_per_device(self, fsdp: int) -> int:
-        """Bytes on each device whatever the batch is: parameters, moments, gradients."""
+        """Bytes on each device that do not depend on the batch: parameters, moments, gradients."""
         return (self.state + self.gradients) // fsdp
 
 
@@ -92,14 +94,14 @@ def training_bytes(
     grad_accumulation: int = 1,
     sliding_windows: Sequence[int | None] = (None,),
 ) -> TrainingBytes:
-    """Return a lower estimate of the memory of a training step: what no compiler can do without.
+    """Return a lower estimate of a training step's memory, which no compiler can undercut.
 
     It counts the inputs of matrix products that the backward pass reads again, but neither
     elementwise results, which XLA may recompute, nor temporary buffers. Measured, XLA allocates
-    1.5 to 3 times as much on CPU; 6 times with remat of unrolled layers, most of which it undoes.
-    In Python integers, so that no size overflows.
+    1.5 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
+    the remat. Python integers, so that no size overflows.
 
-    sliding_windows: as in `LanguageModel`: layer i has element i modulo their number.
+    sliding_windows: as in `LanguageModel`: layer i has element i mod their number.
     """
     tokens = batch_size // grad_accumulation * seq_len
     layers = _kept_by_layers(model, seq_len, batch_size // grad_accumulation, sliding_windows)
@@ -117,7 +119,7 @@ def training_bytes(
 def _kept_by_layers(
     model: ModelConfig, seq_len: int, windows: int, sliding_windows: Sequence[int | None]
 ) -> int:
-    """Bytes that the layers keep of their forward pass over `windows` rows of the batch."""
+    """Bytes that the layers keep for the backward pass over `windows` rows of the batch."""
     number = _FLOAT if model.dtype == "float32" else 2
     # Two inputs of the residual stream; rotated q and k, v, attention's output; gate and up.
     attention = 2 * model.heads_width * (model.num_attention_heads + model.kv_heads)
@@ -127,7 +129,7 @@ def _kept_by_layers(
         for sliding_window in sliding_windows
     ]
     count = model.num_hidden_layers
-    if model.remat:  # each layer's input, and everything of the layer being recomputed
+    if model.remat:  # each layer's input, and all of the layer being recomputed
         inputs = count * windows * seq_len * model.hidden_size
         return number * (inputs + layer + max(scores))
     repeats, rest = divmod(count, len(scores))
@@ -135,8 +137,8 @@ def _kept_by_layers(
 
 
 def _kept_scores(model: ModelConfig, seq_len: int, sliding_window: int | None) -> int:
-    """Attention weights per head and row of the batch that the backward pass reads again."""
+    """Number of attention weights, per head and row, that the backward pass reads again."""
     if model.attention != "xla":
-        return 0  # computed anew, block by block
-    seen = min(seq_len, sliding_window or seq_len)  # keys that a query sees, once there are enough
+        return 0  # recomputed block by block
+    seen = min(seq_len, sliding_window or seq_len)  # keys per query, past the first ones
     return seen * (seen + 1) // 2 + (seq_len - seen) * seen

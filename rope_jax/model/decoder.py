@@ -1,12 +1,12 @@
 """A Llama-style decoder: Flax NNX modules, used functionally.
 
-Parameters are a pure dict with the names of Hugging Face's Llama, those of the layers stacked on a
+Parameters are a pure dict with the names of Hugging Face's Llama; the layers' are stacked on a
 leading axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is
 the transpose of model.layers.i.self_attn.q_proj.weight. There are no biases.
 
-Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T windows
-laid end to end; scored: how many tokens at the end of each window are computed, T unless `last` is
-given; computed: B·scored. An axis marked # may have size 1.
+Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
+windows laid end to end; scored: how many tokens at the end of each window are computed, T unless
+`last` is given; computed: B·scored. An axis marked # may have size 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,8 +51,8 @@ class EmbeddingAndHead(nnx.Module):
 class LanguageModel:
     """The decoder as pure functions of its parameters.
 
-    sliding_windows: how many keys the queries of a layer see, or None for all before them. The
-    sequence repeats: layer i has element i mod its length. Unlike rotary frequencies, it is static.
+    sliding_windows: how many keys each query of a layer sees; None: all up to its own. The sequence
+    repeats: layer i has element i mod its length. It is static, unlike rotary frequencies.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LanguageModel:
             self._layer = jax.checkpoint(self._apply_layer, static_argnums=(3,))
 
     def init(self, seed: int) -> Params:
-        """Draw fresh float32 parameters: normal matrices, and norms of 1."""
+        """Draw fresh float32 parameters: matrices from a normal distribution, norm scales of 1."""
 
         @jax.jit
         def draw(key: Key[Array, ""]) -> Params:
@@ -93,10 +93,10 @@ class LanguageModel:
         rotary: Rotary,
         last: int | None = None,
     ) -> Float[Array, "computed D"]:
-        """Return the last layer's output, normed.
+        """Return the last layer's output after the final norm.
 
         segment_ids: which document each token belongs to; None: each row is one document.
-        last: only for this many tokens at the end of each window; the last layer computes no more.
+        last: only for this many tokens at the end of each window; the last layer skips the others.
         """
         outer = self._outer(params)
         x = outer.embed_tokens(tokens.reshape(-1))
@@ -115,7 +115,7 @@ class LanguageModel:
         rotary: Rotary,
         last: int | None = None,
     ) -> Float[Array, "B scored"]:
-        """Return −ln p(target | the tokens up to its place), in nats, float32.
+        """Return −ln p(target | the tokens before it), in nats, float32.
 
         last: only for this many targets at the end of each row, which is less work.
         """
@@ -141,13 +141,13 @@ class LanguageModel:
                     f"rotary: a leaf has shape {leaf.shape}; its first axis must be 1 or the "
                     f"{layers} layers"
                 )
-        # Before any layer, in float32: as a bfloat16, position 257 is already wrong.
+        # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         cos, sin = cos_sin(rotary.frequencies, positions)
         shared_ids = None if segment_ids is None else segment_ids[None]
         return LayerInputs(cos, sin, jnp.asarray(rotary.query_scale), shared_ids)
 
     def _kinds(self, last: int | None) -> tuple[LayerKind, ...]:
-        """The kind of each of the L layers: the pattern, repeated; the last one may do less."""
+        """The kind of each layer: the pattern, repeated; the last layer may compute less."""
         period = len(self._pattern)
         kinds = [self._pattern[i % period] for i in range(self.config.num_hidden_layers)]
         return (*kinds[:-1], replace(kinds[-1], last=last))
@@ -160,9 +160,9 @@ class LanguageModel:
         kinds: Sequence[LayerKind],
         first: int | Int[Array, ""] = 0,
     ) -> Float[Array, "computed D"]:
-        """Apply consecutive layers, one per kind, of which the first is layer `first`.
+        """Apply consecutive layers, one per kind, beginning with layer `first`.
 
-        params: of these layers alone, stacked.
+        params: stacked parameters of only these layers.
         """
         # split, not indexing: its gradient is one concatenation instead of L padded sums
         slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * len(kinds)), params)
@@ -178,10 +178,10 @@ class LanguageModel:
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
     ) -> Float[Array, "computed D"]:
-        """Apply all layers: scan over repeats of the pattern, and unroll the layers within one.
+        """Apply all layers: scan over repeats of the pattern, and unroll the layers within each.
 
-        Layers after the last whole repeat are unrolled too, as is a last layer that does less than
-        its kind in the pattern.
+        Layers after the last complete repeat are unrolled too, as is a last layer that computes
+        fewer tokens than the pattern's.
         """
         period, count = len(self._pattern), len(kinds)
         repeats = (count if kinds[-1].last is None else count - 1) // period
@@ -209,7 +209,7 @@ class LanguageModel:
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
-    """Return a module's structure, without drawing its parameters."""
+    """Return a module's structure without drawing parameters."""
     return nnx.graphdef(nnx.eval_shape(lambda: new(nnx.Rngs(0))))
 
 

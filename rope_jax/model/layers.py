@@ -1,8 +1,8 @@
-"""The modules of a decoder layer, in Flax NNX, and what a layer reads beside the residual stream.
+"""The Flax NNX modules of a decoder layer, and its inputs besides the residual stream.
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
-H head dim, L layers; pairs: d/2, where d of a head's dimensions are rotated; tokens: B·S windows
-laid end to end; computed: B·T, the last T tokens of every window.
+H head dim, L layers; pairs: d/2, where d of a head's dimensions are rotated; tokens: B·S, the
+windows laid end to end; computed: B·T, the last T tokens of every window.
 """
 
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from rope_jax.rope.geometry import Layout
 
 
 class LayerInputs(NamedTuple):
-    """The arrays that layers read beside the residual stream.
+    """The inputs of the layers besides the residual stream.
 
-    Every leaf has a leading axis of size L, or of size 1 where all layers share it. `at` takes
-    that axis off, and what is left has the shapes below; axes marked # may have size 1.
+    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
+    axis, which leaves the shapes below; axes marked # may have size 1.
 
     cos, sin:    rotate queries and keys; float32.
     query_scale: multiplies the whole query, rotated or not; float32.
@@ -42,9 +42,9 @@ class LayerInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class LayerKind:
-    """What is static about a layer, and so is part of the compiled program.
+    """The static properties of a layer, which are compiled into the program.
 
-    sliding_window: how many keys a query sees, its own among them; None: all up to its own.
+    sliding_window: how many keys a query sees, including its own; None: all up to its own.
     last:           compute only this many tokens at the end of each window; None: all.
     """
 
@@ -53,7 +53,7 @@ class LayerKind:
 
 
 def linear(config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """Return a linear map without a bias, drawn as the config says."""
+    """Return a linear map without bias, initialized as the config says."""
     init = nnx.initializers.normal(config.initializer_range)
     return nnx.Linear(
         inputs, outputs, use_bias=False, dtype=config.dtype, kernel_init=init, rngs=rngs
@@ -109,14 +109,14 @@ class SelfAttention(nnx.Module):
 def _scaled(
     q: Float[Array, "B T N H"], query_scale: Float[Array, "#B #T"]
 ) -> Float[Array, "B T N H"]:
-    """Multiply queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
+    """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
     return (q.astype(jnp.float32) * query_scale[:, :, None, None]).astype(q.dtype)
 
 
 def last_of_window(
     x: Float[Array, "tokens D"], length: int, last: int | None
 ) -> Float[Array, "computed D"]:
-    """Return the last tokens of every window of S = `length`; all of them if `last` is None."""
+    """Return the last `last` tokens of every window of S = `length`; None: all tokens."""
     if last is None:
         return x
     return x.reshape(-1, length, x.shape[1])[:, -last:].reshape(-1, x.shape[1])
@@ -126,7 +126,7 @@ class MLP(nnx.Module):
     """SwiGLU: down(silu(gate(x)) · up(x))."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        # Gate and up are separate: fused into one matrix product they are slower on a CPU.
+        # Gate and up stay separate: one fused matrix product is slower on a CPU.
         self.gate_proj = linear(config, config.hidden_size, config.intermediate_size, rngs)
         self.up_proj = linear(config, config.hidden_size, config.intermediate_size, rngs)
         self.down_proj = linear(config, config.intermediate_size, config.hidden_size, rngs)

@@ -1,4 +1,4 @@
-"""Negative log-likelihood of tokens, without ever holding the logits of all of them.
+"""Negative log-likelihood of tokens, with a bound on the logits held at once.
 
 Shapes: D model, V vocabulary.
 """
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-# Logits held at once: 256 MiB. With fewer rows, the kernel's D·V numbers would be read too often.
+# 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26
 
 
@@ -19,8 +19,8 @@ def token_nll(
 ) -> Float[Array, " tokens"]:
     """ln Σ_v exp(h_t·K_v) − h_t·K_target, in nats, float32.
 
-    At most `most_logits` logits, or those of one token, exist at a time. If all of them fit, they
-    are kept for the backward pass; if not, it recomputes them chunk by chunk.
+    At most `most_logits` logits (or one token's, if those are more) exist at a time. If all of them
+    fit, they are kept for the backward pass; if not, it recomputes them chunk by chunk.
     """
     tokens, vocabulary = hidden.shape[0], kernel.shape[1]
     if tokens * vocabulary <= most_logits:

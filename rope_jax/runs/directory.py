@@ -1,4 +1,4 @@
-"""A run's folder: the paths in it, and whether it may be used."""
+"""A run's folder: the paths in it, its lock, and whether a run may use it."""
 
 import importlib.metadata
 import json
@@ -16,9 +16,9 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.files import write_text
 
-# Keys that say where things are kept or computed, not what a run computes.
+# Keys that say where a run is stored or computed, not what it computes.
 _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
-# Left by a process that was killed before it had written the config (the last one by old versions).
+# Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
 
@@ -72,7 +72,7 @@ class RunDirectory:
             raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     def lock_sweep(self, name: str) -> AbstractContextManager[object]:
-        """Return a lock that one process at a time can hold; UserError in any other."""
+        """Lock a sweep until the returned context exits. UserError if another process holds it."""
         lock = FileLock(self.evals / f".{name}.lock", blocking=False)
         try:
             self.evals.mkdir(exist_ok=True)
@@ -86,22 +86,22 @@ class RunDirectory:
             raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
 
     def sweep_journal(self, name: str, step: int) -> Path:
-        """Return where an unfinished sweep of this name keeps what it measured of a checkpoint."""
+        """Path where an unfinished sweep keeps its measurements of one checkpoint."""
         return self.evals / f".{name}.{step}.journal"
 
     def remove_sweep_journals(self, name: str) -> None:
-        """Delete the journals of every checkpoint, once the sweep has finished."""
+        """Delete every checkpoint's journal once the sweep has finished."""
         prefix = f".{name}."
         for path in self.evals.glob(".*.journal"):
             if path.name.removeprefix(prefix).removesuffix(".journal").isdigit():
                 path.unlink(missing_ok=True)
 
     def release(self) -> None:
-        """Unlock the folder. The end of the process does so too."""
+        """Unlock the folder. Exiting the process does so too."""
         self._lock.release()
 
     def load_config(self) -> Config:
-        """Return the config that the run was made with. UserError if this is no run directory."""
+        """Return the run's config. UserError if this is not a run directory."""
         try:
             exists = self.config_file.is_file()
         except OSError as error:  # such as a name that is too long
@@ -113,7 +113,7 @@ class RunDirectory:
     def check_corpus(self, corpus: Corpus) -> None:
         """UserError if the corpus is not the one that the run began with.
 
-        Only the test split of that corpus is known to hold nothing the model was trained on.
+        Only that corpus's test split is known to contain no training text.
         """
         try:
             content = json.loads(self.environment_file.read_text(encoding="utf-8"))
@@ -145,7 +145,7 @@ class RunDirectory:
 
 
 def _differences(new: Config, old: Config) -> list[str]:
-    """Return the dotted keys of everything computed differently."""
+    """Return the dotted keys whose values differ, except those of _PLACES."""
     flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
     keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
     return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]

@@ -1,4 +1,4 @@
-"""Files and folders that appear complete or not at all."""
+"""Writing files and folders so that they appear complete or not at all."""
 
 import contextlib
 import shutil
@@ -10,7 +10,7 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it takes the place of `path` once the block succeeds.
 
-    The temporary name keeps the suffix, by which libraries choose a format, and begins with a dot.
+    The temporary name begins with a dot and keeps the suffix, by which libraries choose a format.
     If the block raises, the temporary file is deleted and `path` stays as it was.
     """
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
@@ -32,7 +32,7 @@ def write_text(path: Path, text: str) -> None:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new empty folder; it takes the place of `folder` once the block succeeds.
 
-    The folder that was there is removed only after the new one has taken its place.
+    The old folder is deleted only after the new one has taken its place.
     """
     new, old = (folder.with_name(f".{folder.name}.{word}") for word in ("new", "old"))
     shutil.rmtree(new, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Where metrics are written: JSON lines and TensorBoard, behind one small protocol."""
+"""Writers of metrics: JSON lines and TensorBoard, behind one small protocol."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ class Writer(Protocol):
         """Record values at a step."""
 
     def flush(self) -> None:
-        """Hand everything so far to the operating system, so that it survives a kill."""
+        """Hand all records to the operating system, so that they survive a kill."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -38,7 +38,7 @@ class JsonLinesWriter:
     """One JSON object per line; a line is complete or absent."""
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
-        """Continue after `resume_step`: drop later lines, and anything that is not such a line."""
+        """Continue after `resume_step`: drop later lines, and malformed or incomplete ones."""
         kept = [line for line in _complete_lines(path) if _step(line) <= resume_step]
         write_text(path, "".join(kept))
         self._file = path.open("a", buffering=1)
@@ -61,17 +61,17 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """An event file in the directory of one TensorBoard run.
 
-    Events are written at once, by the calling thread. tensorboardX's SummaryWriter hands them to
-    another thread: those still queued when the process is killed are lost, and a full disk ends
-    that thread while the process waits for it forever.
+    Events are written at once, in the calling thread. tensorboardX's SummaryWriter hands them to
+    another thread: events still queued when the process is killed are lost, and if the disk is
+    full, that thread dies and the process waits for it forever.
     """
 
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
         """Open a new file. resume_step: hide what earlier attempts logged after this step."""
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a run's files in the order of their names. By default these hold second
-        # and host: two files made in one second would overwrite each other, and one from a machine
-        # whose clock is behind would sort before the file it continues.
+        # TensorBoard reads a run's files in the order of their names. The default names hold the
+        # second and the host: two files made in one second would overwrite each other, and one from
+        # a machine whose clock is behind would sort before the file it continues.
         earlier = len(list(directory.glob("events.*.tfevents.*")))
         prefix = str(directory / f"events.start{earlier:06d}")
         self._file = EventsWriter(prefix, f".{os.getpid()}.{next(_writers)}")
@@ -91,7 +91,7 @@ class TensorBoardWriter:
         self._write(0, summary=summary.image(name, pixels, dataformats="HWC"))
 
     def layout(self, charts: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
-        """Set the charts under TensorBoard's "custom scalars": {category: {chart: tags}}."""
+        """Define the charts of TensorBoard's "custom scalars": {category: {chart: tags}}."""
         lines = {
             category: {title: ["Multiline", list(tags)] for title, tags in by_title.items()}
             for category, by_title in charts.items()
@@ -121,9 +121,9 @@ class Log(NamedTuple):
     """The writers of a run."""
 
     exact: list[Writer]
-    """For what a resumed run repeats to the last bit."""
+    """For values that a resumed run reproduces bit for bit."""
     timed: list[Writer]
-    """For what depends on the clock."""
+    """For values that depend on the clock."""
 
     def extend(self, other: "Log") -> None:
         """Add the other log's writers."""
@@ -131,7 +131,7 @@ class Log(NamedTuple):
         self.timed.extend(other.timed)
 
     def write_exact(self, step: int, values: Scalars) -> None:
-        """Record values that a resumed run repeats."""
+        """Record values that a resumed run reproduces."""
         for writer in self.exact:
             writer.scalars(step, values)
 
@@ -141,7 +141,7 @@ class Log(NamedTuple):
             writer.scalars(step, values)
 
     def flush(self) -> None:
-        """Hand everything so far to the operating system."""
+        """Flush all writers."""
         for writer in self.exact + self.timed:
             writer.flush()
 
@@ -160,7 +160,7 @@ def _complete_lines(path: Path) -> list[str]:
 
 
 def _step(line: str) -> float | int:
-    """Return the step of a line; infinity if it holds none."""
+    """Return the step of a line; infinity if it has none."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):

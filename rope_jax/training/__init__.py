@@ -1,1 +1,1 @@
-"""Training a run: its stages, the loop and step, the optimizer, checkpoints."""
+"""Training a run: the loop over its stages, the step, the optimizer, checkpoints."""

@@ -1,4 +1,4 @@
-"""What goes wrong when Orbax reads or writes a checkpoint: what it means, and what it prints."""
+"""Classifying, shortening and silencing the errors of Orbax and TensorStore."""
 
 import functools
 import inspect
@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Status codes that begin TensorStore's messages where the files' content is at fault.
+# TensorStore's messages begin with one of these status codes if the files' content is at fault.
 _DAMAGE_CODES = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"}
 _DAMAGE_CODES |= {"OUT_OF_RANGE"}
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
-# What decoding raises: JSON and UTF-8 errors are ValueErrors, as TensorStore's own errors are.
+# Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
 _UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError)
 
 
 def shows_damage(error: Exception) -> bool:
-    """Whether an error of reading is evidence that the files themselves are damaged.
+    """Whether an error raised while reading is evidence that the files are damaged.
 
-    It is where a file is absent, does not decode, or is not what was saved. It is not where the
-    system failed to read it: too many open files, an I/O error, no memory, or an unknown error.
+    True if a file is absent, does not decode, or is not what was saved. False if the system could
+    not read it (too many open files, an I/O error, out of memory), or if the error is unknown.
     """
     for cause in _chain(error):
         if isinstance(cause, MemoryError):
@@ -35,9 +35,9 @@ def shows_damage(error: Exception) -> bool:
 
 
 def brief_reason(error: Exception) -> str:
-    """Shorten an error to the end of its message, which names the cause.
+    """Shorten an error's message to its beginning and its end, which names the cause.
 
-    TensorStore's messages begin with long paths.
+    TensorStore puts long paths in between, and appends a specification, which is dropped.
     """
     message = error.args[0] if isinstance(error, KeyError) and error.args else error
     text = " ".join(str(message).split("[tensorstore_spec")[0].split()) or type(error).__name__
@@ -46,12 +46,12 @@ def brief_reason(error: Exception) -> str:
 
 @functools.cache
 def drop_leftovers(package: Path) -> None:
-    """Keep quiet about the reads and writes that Orbax abandons when one of them fails.
+    """Silence the reads and writes that Orbax abandons when one of them fails.
 
     Orbax raises the failure itself, which is reported in one line. Each abandoned coroutine would
-    print a traceback of its own, seconds later, from whatever thread or garbage collection ends
-    it. Only records and exceptions that come from `package` (Orbax's folder) or from TensorStore,
-    which it reads with, are dropped; those of everything else are shown as before.
+    print another traceback seconds later, from whichever thread or garbage collection ends it.
+    Only log records and exceptions from `package` (Orbax's folder) and from TensorStore, which
+    Orbax reads and writes with, are dropped.
     """
     origin = str(package)
     for name in ("absl", "asyncio"):
@@ -66,15 +66,16 @@ def drop_leftovers(package: Path) -> None:
 
 
 def _is_logged_by(record: logging.LogRecord, origin: str) -> bool:
-    """Whether code below `origin` logged a record, or asyncio did about an operation of its own."""
+    """Whether a record was logged by code below `origin`, or by asyncio about its operations."""
     if record.pathname.startswith(origin):
         return True
-    # a task names the file of its coroutine; TensorStore's futures name their specification
+    # a task's message names its coroutine's file; a TensorStore future's, its specification
     marks = f"defined at {origin}", "[tensorstore_spec="
     return record.name == "asyncio" and any(mark in record.getMessage() for mark in marks)
 
 
 def _is_abandoned(unraisable: Any, origin: str) -> bool:
+    """Whether an unraisable exception comes from an operation that Orbax abandoned."""
     if inspect.iscoroutine(unraisable.object):
         return unraisable.object.cr_code.co_filename.startswith(origin)
     # TensorStore's threads, which run no Python code, report to Orbax's event loop, now closed.
@@ -87,7 +88,7 @@ def _is_abandoned(unraisable: Any, origin: str) -> bool:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from."""
+    """Yield an error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

@@ -1,4 +1,4 @@
-"""Saving and restoring a run's state: the only module that imports Orbax.
+"""Saving and restoring a run's state. Only this module imports Orbax.
 
 Orbax writes a checkpoint to a temporary folder and renames it once it is complete. Damage done
 later is detected by a fingerprint: a sum over the bits of every array, stored with the arrays.
@@ -32,13 +32,13 @@ class DamagedCheckpoint(UserError):
 
 @dataclass(frozen=True)
 class _Damage:
-    """A damaged checkpoint that was passed over."""
+    """A damaged checkpoint that was skipped."""
 
     step: int
     reason: str
 
     def warning(self, directory: Path, used: int) -> str:
-        """Say that the checkpoint of step `used` takes its place."""
+        """Return a warning that the checkpoint of step `used` replaces it."""
         return (
             f"{directory}: the checkpoint of step {self.step} is damaged ({self.reason}); "
             f"using step {used}"
@@ -46,12 +46,12 @@ class _Damage:
 
 
 class Checkpoints:
-    """The checkpoints/ folder of a run: saves are asynchronous, and the newest `keep` are kept."""
+    """The checkpoints/ folder of a run. Saves are asynchronous; only the newest `keep` remain."""
 
     def __init__(self, directory: Path, keep: int | None = None) -> None:
-        """Open the folder. keep None: read only; nothing is ever deleted.
+        """Open the folder. keep None: only for reading; nothing is ever deleted.
 
-        UserError if the system does not let it be opened.
+        UserError if it cannot be opened.
         """
         writes = keep is not None
         options = ocp.CheckpointManagerOptions(
@@ -81,7 +81,7 @@ class Checkpoints:
     def save(self, step: int, state: TrainState) -> None:
         """Start saving; return once the arrays are copied off the device.
 
-        UserError if this save cannot start, or the one before it could not be finished.
+        UserError if this save cannot start or the previous one failed.
         """
         if step in self._manager.all_steps():
             return
@@ -95,7 +95,7 @@ class Checkpoints:
         self._write(lambda: self._manager.save(step, args=args))
 
     def wait(self) -> None:
-        """Wait for saves in progress. UserError if one could not be finished."""
+        """Wait for saves in progress. UserError if one failed."""
         self._write(self._manager.wait_until_finished)
 
     def restore_newest(
@@ -105,7 +105,7 @@ class Checkpoints:
 
         `abstract` gives shapes, dtypes and shardings. A damaged checkpoint is reported to `warn`
         and moved to damaged/ beside the folder, so that its step can be saved again. UserError,
-        with nothing moved, if a checkpoint could not be read or all are damaged.
+        with nothing moved, if a checkpoint could not be read or if all are damaged.
         """
         step, state, damaged = self._restore_newest(("params", "opt_state"), abstract)
         for damage in damaged:
@@ -118,7 +118,7 @@ class Checkpoints:
     ) -> tuple[int, Params | None]:
         """Return (step, parameters) of the newest undamaged checkpoint, as `restore_newest` does.
 
-        Damaged ones are reported to `warn` and stay where they are.
+        Damaged ones are reported to `warn`, but not moved.
         """
         step, state, damaged = self._restore_newest(("params",), TrainState(abstract, None))
         for damage in damaged:
@@ -126,24 +126,24 @@ class Checkpoints:
         return step, state and state.params
 
     def restore_params(self, step: int, abstract: Params) -> Params:
-        """Return one checkpoint's parameters. DamagedCheckpoint, or UserError if unreadable."""
+        """Return one checkpoint's parameters. DamagedCheckpoint; UserError if unreadable."""
         return self._restore(step, ("params",), TrainState(abstract, None)).params
 
     def close(self) -> None:
-        """Release Orbax's threads. Whether saves succeeded is for `wait` to report."""
+        """Release Orbax's threads. Failed saves are not reported here: call `wait` first."""
         with self._cleanup, contextlib.suppress(Exception):
             self._manager.close()
 
     def _restore_newest(
         self, parts: tuple[str, ...], abstract: TrainState
     ) -> tuple[int, TrainState | None, list[_Damage]]:
-        """Return the newest undamaged checkpoint, and the damaged ones that are newer."""
+        """Return the newest undamaged checkpoint, and any newer ones, which are damaged."""
         damaged: list[_Damage] = []
         for step in self.steps():
             try:
                 return step, self._restore(step, parts, abstract), damaged
             except DamagedCheckpoint as error:
-                if (self.directory / str(step)).exists():  # else training has just deleted it
+                if (self.directory / str(step)).exists():  # if not, training has just deleted it
                     damaged.append(_Damage(step, str(error)))
         if damaged:
             raise DamagedCheckpoint(
@@ -156,8 +156,8 @@ class Checkpoints:
     def _restore(self, step: int, parts: tuple[str, ...], abstract: TrainState) -> TrainState:
         """Restore the named parts of a state and compare their fingerprints.
 
-        DamagedCheckpoint, with the reason alone, on evidence of damage; UserError if the files
-        could not be read.
+        DamagedCheckpoint, with only the reason, if the files are damaged; UserError if they could
+        not be read.
         """
         wanted = {name: _with_shardings(getattr(abstract, name)) for name in parts}
         args = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
@@ -168,7 +168,7 @@ class Checkpoints:
             for name in parts:
                 if restored["fingerprint"][name] != self._bits(restored[name]):
                     raise ValueError(f"the {name} are not those that were saved")
-        except Exception as error:  # of many types: by which file is at fault, and how
+        except Exception as error:  # the type depends on which file is at fault, and how
             if shows_damage(error):
                 raise DamagedCheckpoint(brief_reason(error)) from error
             raise UserError(
@@ -184,7 +184,7 @@ class Checkpoints:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
         number = len(list(damaged.iterdir()))
-        with contextlib.suppress(FileNotFoundError):  # another process of this run was faster
+        with contextlib.suppress(FileNotFoundError):  # another process of this run moved it first
             (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
 
@@ -240,10 +240,10 @@ def saved_steps(directory: Path) -> list[int]:
 
 @contextlib.contextmanager
 def _path_for_orbax(directory: Path) -> Iterator[Path]:
-    """Yield an absolute path of a folder that means the same as a glob pattern.
+    """Yield an absolute path of a folder, without characters that are special in glob patterns.
 
-    Orbax looks for the files that it has just written by such patterns. In a folder called [a] it
-    would find none, and leave a checkpoint that cannot be restored.
+    Orbax globs for the files that it has just written. In a folder called [a] it would find none,
+    and leave a checkpoint that cannot be restored.
     """
     path = directory.absolute()
     if glob.escape(str(path)) == str(path) and "\\" not in str(path):
@@ -260,14 +260,13 @@ def _steps_in(directory: Path) -> list[int]:
 
 
 def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
-    """Return Σ hash(bits, place) modulo 2³² of each array, the hash an invertible one of 32 bits.
+    """Return Σ hash(bits, place) mod 2³² of each array, with an invertible 32-bit hash.
 
-    Computed in integers, so that the order of the sum does not matter: the result is the same on
-    any number of devices. A change of one number always changes it; changes of several go
-    unnoticed once in 2³².
+    Integer sums do not depend on their order, so the result is the same on any number of devices.
+    A change of one number always changes it; a change of several goes unnoticed once in 2³².
     """
 
-    def mix(x: Array) -> Array:  # MurmurHash3's finalizer: every bit changes every other
+    def mix(x: Array) -> Array:  # MurmurHash3's finalizer: each bit affects all others
         x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
         x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
         return x ^ (x >> 16)

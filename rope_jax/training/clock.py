@@ -1,4 +1,4 @@
-"""Measuring the speed of training, without what is not training."""
+"""Measuring training speed, excluding validation and saving."""
 
 import contextlib
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 class Clock:
-    """Tokens per second between two readings, excluding the time during which it was stopped."""
+    """Tokens per second between two readings, excluding the time the clock was stopped."""
 
     def __init__(self, tokens_per_step: int) -> None:
         self._tokens_per_step = tokens_per_step
@@ -14,14 +14,14 @@ class Clock:
         self._since: float | None = None
 
     def tick(self) -> None:
-        """Count a step that has ended. The first only starts the clock: it includes compiling."""
+        """Count a finished step. The first one, which includes compiling, only starts the clock."""
         if self._since is None:
             self._since = time.perf_counter()
         else:
             self._steps += 1
 
     def tokens_per_second(self) -> float | None:
-        """Return the speed since the last call; None before two steps have ended."""
+        """Return the speed since the last call; None if no step has been counted since."""
         if self._since is None or self._steps == 0:
             return None
         now = time.perf_counter()

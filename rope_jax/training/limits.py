@@ -1,4 +1,4 @@
-"""Refusing what is too large to train here, before any work is done for it."""
+"""Rejecting a run that is too large for this machine, before any work starts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ from rope_jax.errors import UserError
 from rope_jax.model.cost import TrainingBytes, training_bytes
 
 # Compiling takes a quarter of a second per unrolled layer on a CPU core, and grows faster than
-# their number: beyond this, more than half an hour.
+# linearly: with more layers than this, it takes over half an hour.
 _MOST_UNROLLED_LAYERS = 5000
 
 
 def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
-    """UserError, naming the key that would help, if a run needs too much memory or compiling.
+    """UserError, naming the key to change, if a run needs too much memory or compile time.
 
-    Memory is estimated low (`training_bytes`): what passes may still turn out too large.
+    `training_bytes` is a lower estimate: a run that passes may still run out of memory.
     """
     available = device_bytes()
     if jax.local_devices()[0].platform == "cpu":  # its devices share one memory
@@ -61,7 +61,7 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
 
 @dataclass(frozen=True)
 class _Need:
-    """The memory that one stage needs."""
+    """The settings of one stage that determine how much memory it needs."""
 
     model: ModelConfig
     vocab_size: int
@@ -82,11 +82,11 @@ class _Need:
         )
 
     def bytes(self) -> int:
-        """Bytes on each device."""
+        """Bytes needed on each device."""
         return self.by_part().per_device(self.placement.mesh.size, self.placement.fsdp)
 
     def advice(self, stage: int, available: float) -> str:
-        """Name the first change that is enough by itself."""
+        """Return the first change of settings that suffices by itself."""
         for advice, changed in self._changes(stage):
             if changed.bytes() <= available:
                 return advice

@@ -26,7 +26,7 @@ from rope_jax.training.terminal import TrainingProgress
 
 
 class Span(NamedTuple):
-    """A stage and its global steps: begin < step ≤ end."""
+    """A stage, and the global steps it covers: begin < step ≤ end."""
 
     number: int
     stage: StageConfig
@@ -40,7 +40,7 @@ class Span(NamedTuple):
 
 
 def stage_spans(config: Config) -> list[Span]:
-    """Return the stages, each beginning where the one before it ends."""
+    """Return the spans of all stages; each begins where the previous one ends."""
     ends = np.cumsum([stage.steps for stage in config.stages]).tolist()
     return [
         Span(index, stage, end - stage.steps, end)
@@ -60,10 +60,10 @@ class Trainer:
         progress: TrainingProgress,
         peak_flops: float,
     ) -> None:
-        """peak_flops: FLOP/s of all devices, to which the speed is compared."""
+        """peak_flops: FLOP/s of all devices together, the reference for MFU."""
         self.config, self.placement = program.config, program.placement
         self.validation_loss: float | None = None
-        """Nats per token, of the last validation."""
+        """Nats per token at the last validation."""
         self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
         self._learning_rate = learning_rate(self.config)
@@ -74,8 +74,8 @@ class Trainer:
     def run(self, done: int, state: TrainState) -> TrainState:
         """Train from the state after step `done` to the end of the last stage.
 
-        UserError if the loss is not finite or a checkpoint cannot be written; Stopped if a signal
-        asked for it.
+        UserError if the loss is not finite or a checkpoint cannot be written; Stopped after a
+        signal.
         """
         with self._interruption, self._progress:
             for span in self._spans:
@@ -89,7 +89,7 @@ class Trainer:
         unread: tuple[int, StepMetrics] | None = None
         for step in range(done + 1, span.end + 1):
             state, metrics = program.train_step(state, self._training_batch(span, step))
-            # Read the step before, now that this one has been dispatched: the device never waits.
+            # Read the previous metrics only after dispatching this step: the device never waits.
             if unread is not None:
                 self._finish_step(span, *unread, clock)
             unread = (step, metrics)
@@ -97,8 +97,8 @@ class Trainer:
             validates = self._is_due(span, step, self.config.validation.every_steps)
             saves = self._is_due(span, step, self.config.checkpoint.every_steps)
             if validates or saves or stop_signal:
-                # What a checkpoint covers must be logged before it, because resuming starts after
-                # it. And the clock must not be stopped while this step is waited for.
+                # Log this step before saving it, because resuming starts after it. And wait for it
+                # before stopping the clock, so that its time counts.
                 self._finish_step(span, *unread, clock)
                 unread = None
                 with clock.stopped():
@@ -116,7 +116,7 @@ class Trainer:
     def _stop_signal(self, step: int) -> int:
         """Return the signal that asked to stop, or 0.
 
-        Several processes have to agree; asking costs time, so they do it at logged steps only.
+        Several processes have to agree. That takes time, so they do it only at logged steps.
         """
         asked = self._interruption.signal or 0
         if jax.process_count() == 1:
@@ -126,7 +126,7 @@ class Trainer:
         return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
 
     def _finish_step(self, span: Span, step: int, metrics: StepMetrics, clock: Clock) -> None:
-        """Wait for a step to end, check that it is finite, and log it if it is due."""
+        """Wait for a step, check that its loss is finite, and log it if it is due."""
         metrics = jax.device_get(metrics)
         clock.tick()
         self._check_finite(span, step, metrics)
@@ -153,12 +153,12 @@ class Trainer:
             f"{float(metrics.grad_norm):g}; training stops, and {kept}. The batch: stage "
             f"{span.number}, step {index} of it, windows of {seq_len} tokens from train token "
             f"{', '.join(map(str, windows[:4]))}{'…' if len(windows) > 4 else ''}. Lower "
-            "optim.learning_rate, lengthen optim.warmup_steps or fix those texts, under another "
-            "name"
+            "optim.learning_rate, lengthen optim.warmup_steps or fix those texts, and train "
+            "under another name"
         )
 
     def _log_step(self, span: Span, step: int, metrics: StepMetrics, speed: float | None) -> None:
-        """Log and show a step. speed: tokens per second, where it is known."""
+        """Log and show a step. speed: tokens per second, if known."""
         earlier = sum(s.stage.steps * s.tokens_per_step for s in self._spans[: span.number])
         scalars = training_scalars(
             metrics,
@@ -181,7 +181,7 @@ class Trainer:
     def _validate(
         self, stage: StageConfig, step: int, program: StageProgram, params: Params
     ) -> None:
-        """Measure, log and show the validation loss, if there is text to measure it on."""
+        """Measure, log and show the validation loss, if the validation split has any text."""
         if not len(self._corpus.validation):
             return
         batches = validation_batches(

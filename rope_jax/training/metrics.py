@@ -1,4 +1,4 @@
-"""The numbers that are logged of a training step and of a validation, by their tags.
+"""Scalars logged at a training step or a validation, by tag.
 
 Shapes: P position buckets.
 """
@@ -15,7 +15,7 @@ from rope_jax.training.step import LossSums, StepMetrics, bucket_edges
 def training_scalars(
     metrics: StepMetrics, learning_rate: float, tokens: int, seq_len: int
 ) -> Scalars:
-    """Return what is logged of a step. tokens: read by training until the step's end."""
+    """Return the scalars of a training step. tokens: how many the run has trained on so far."""
     sums = metrics.sums
     return {
         "train/loss": float(sums.mean()),
@@ -28,7 +28,7 @@ def training_scalars(
 
 
 def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:
-    """Return what is logged of a validation."""
+    """Return the scalars of a validation."""
     by_position = sums.nll / np.maximum(sums.tokens, 1)
     return {
         "validation/loss": float(sums.mean()),

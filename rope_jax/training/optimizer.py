@@ -1,4 +1,4 @@
-"""The optimizer: AdamW with clipping, weight decay on matrices only, one schedule over stages."""
+"""The optimizer: AdamW with clipping, weight decay on matrices only, and its schedule."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from rope_jax.config.training import Config, OptimConfig
 def learning_rate(config: Config) -> optax.Schedule:
     """Return the learning rate as a function of the global step, over all stages.
 
-    A schedule begins at the first stage and at every stage with its own learning_rate, and runs
+    A schedule starts at the first stage and at every stage with its own learning_rate, and lasts
     until the next such stage: linear warm-up from 0 to the peak, then decay.
     """
     spans = config.schedule_spans()
@@ -42,9 +42,9 @@ def optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def decayed(params: optax.Params) -> optax.Params:
-    """Mark the parameters with weight decay: the projections' matrices; not embeddings or norms.
+    """Mark the parameters with weight decay: all kernels, but not embeddings or norms.
 
-    By name: with stacked layers a norm's scale is two-dimensional, so its rank says nothing.
+    Go by name, not by rank: with stacked layers even a norm's scale is two-dimensional.
     """
 
     def is_matrix(path: tuple, _: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A run as jitted programs: its initial state, and the functions of each stage."""
+"""The jitted functions of a run: one for its initial state, and those of each stage."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from rope_jax.training.step import (
 
 @dataclass(frozen=True)
 class StageProgram:
-    """The jitted functions of one stage, with its rotary frequencies."""
+    """The jitted functions of one stage, with its rotary frequencies bound."""
 
     train_step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
     """Donates the state."""
@@ -32,7 +32,7 @@ class StageProgram:
 
 
 class Program:
-    """The model and the optimizer of a config, on a mesh."""
+    """The model and optimizer of a config, placed on a mesh."""
 
     def __init__(self, config: Config, vocab_size: int, placement: Placement) -> None:
         self.config, self.vocab_size, self.placement = config, vocab_size, placement
@@ -45,7 +45,7 @@ class Program:
         return self.placement.shard_state(jax.eval_shape(self._fresh_state))
 
     def fresh_state(self) -> TrainState:
-        """Return the state that training begins with, sharded."""
+        """Return the initial training state, sharded."""
         return jax.jit(self._fresh_state, out_shardings=self._state_shardings())()
 
     def stage(self, number: int) -> StageProgram:
@@ -53,7 +53,7 @@ class Program:
         stage, layers = self.config.stages[number], self.config.rotary_layers
         scaling = self.config.stage_scaling(number)
         rotary = Rotary.unscaled_queries(layers.frequencies(scaling, seq_len=stage.seq_len))
-        # A document's positions begin at 0 wherever it stands in a window: known with the batch.
+        # Query scales depend on positions, which restart with each document: only a batch has them.
         query_scales = None
         if layers.has_query_scale(scaling):
             query_scales = functools.partial(layers.query_scale, scaling)

@@ -1,4 +1,4 @@
-"""Training a run: from a config to a run directory with checkpoints and metrics."""
+"""Training a run, from its config to a run directory with checkpoints and metrics."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ def train(config: Config, console: Console) -> RunDirectory:
     """Train a run, or continue it from its newest undamaged checkpoint; return its directory.
 
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
-    a signal ended it. The same call continues from what was saved.
+    a signal ended it. Calling it again continues from the newest checkpoint.
     """
     with processes.joined(config.distributed):
         return _train(config, console if processes.is_first() else plain_console(quiet=True))
@@ -67,7 +67,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
 
 
 def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Console) -> None:
-    """Train in a run directory that is prepared, from wherever it is."""
+    """Train in a prepared run directory, starting from its newest checkpoint."""
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
@@ -100,12 +100,12 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
 
 
 def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:
-    """Check that a run can continue after step `done`; at its beginning, record its environment."""
+    """Check that a run can continue after step `done`; if it is new, record its environment."""
     if done:
         run.check_corpus(corpus)
         return
     logged = last_step(run.metrics_file)
-    # A second save waits for the first: a run killed during its first cannot be past that.
+    # Each save waits for the one before it, so a run without any checkpoint cannot be past this.
     if logged > 2 * config.checkpoint.every_steps:
         raise UserError(
             f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
@@ -116,7 +116,7 @@ def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: 
 
 @contextlib.contextmanager
 def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
-    """Open the run directory's writers to continue after step `done`."""
+    """Open the run's log files so that they continue after step `done`."""
     with contextlib.ExitStack() as stack:
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
         stack.callback(metrics.close)
@@ -129,7 +129,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
 
 
 def _check_texts(config: Config, corpus: Corpus) -> None:
-    """Fail before the first step, not at the stage whose windows are too long."""
+    """UserError now, not when training reaches it, if a stage's windows exceed the text."""
     for index, stage in enumerate(config.stages):
         training_batch(
             corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1

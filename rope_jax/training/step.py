@@ -1,4 +1,4 @@
-"""What a training step changes, and the step itself: one jitted pure function.
+"""The training state, and the training step as one jitted pure function.
 
 Shapes: B batch, T length, L layers, P position buckets.
 """
@@ -20,7 +20,7 @@ FIRST_BUCKET = 16
 
 
 class TrainState(NamedTuple):
-    """Parameters and optimizer state; the step is the optimizer's own count."""
+    """Parameters and optimizer state, which contains the step count."""
 
     params: Params
     opt_state: optax.OptState
@@ -29,7 +29,7 @@ class TrainState(NamedTuple):
 def fresh_state(
     model: LanguageModel, optimizer: optax.GradientTransformation, seed: int
 ) -> TrainState:
-    """Return the state that training begins with, the same on any number of devices."""
+    """Return the initial training state, the same on any number of devices."""
     params = model.init(seed)
     return TrainState(params, optimizer.init(params))
 
@@ -37,7 +37,7 @@ def fresh_state(
 class LossSums(NamedTuple):
     """Sums over scored tokens by position bucket: negative log-likelihood in nats, and tokens.
 
-    Arrays of jax inside a step, of numpy once they have been read.
+    jax arrays inside a step, numpy arrays once read.
     """
 
     nll: Float[Array | np.ndarray, " P"]
@@ -49,7 +49,7 @@ class LossSums(NamedTuple):
 
 
 class StepMetrics(NamedTuple):
-    """What a training step measures on the way."""
+    """Measurements made by a training step."""
 
     sums: LossSums
     grad_norm: Float[Array | np.ndarray, ""]
@@ -74,7 +74,7 @@ def loss_sums(
     rotary: Rotary,
     query_scales: QueryScales | None = None,
 ) -> LossSums:
-    """Weighted negative log-likelihood of a batch, by bucket of position within the document.
+    """Weighted sums of a batch's negative log-likelihood, by position within the document.
 
     query_scales: maps the batch's positions to query scales; None: use those in `rotary`.
     """
@@ -97,24 +97,24 @@ def make_train_step(
     out_shardings: Any = None,
     query_scales: QueryScales | None = None,
 ) -> TrainStep:
-    """Return the jitted step. It donates the state: do not use the one passed in again.
+    """Return the jitted step. It donates the state passed in, which must not be used again.
 
     The batch [B, T] is split into `grad_accumulation` micro-batches. Each one's loss is divided by
-    the tokens of the whole batch and the gradients are summed, so the step does not depend on the
-    split.
+    the number of tokens in the whole batch and the gradients are summed, so the step does not
+    depend on the split.
 
-    out_shardings: of (state, metrics); None: wherever XLA puts them.
+    out_shardings: shardings of (state, metrics); None: XLA chooses.
     query_scales: as in `loss_sums`.
     """
 
-    def share(
+    def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], LossSums]:
         sums = loss_sums(model, params, batch, rotary, query_scales)
-        # Dividing the loss, not the gradient: one number instead of all parameters.
+        # Divide the loss, not the gradient: one number instead of one per parameter.
         return sums.nll.sum() / tokens, sums
 
-    gradient = jax.grad(share, has_aux=True)
+    gradient = jax.grad(loss_share, has_aux=True)
 
     def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, StepMetrics]:
         tokens = batch.weights.sum()

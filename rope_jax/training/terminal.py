@@ -1,4 +1,4 @@
-"""A training run in the terminal: what it is going to do, and how far it has come."""
+"""Terminal output of a training run: an overview, the progress, the outcome."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def announce(
     corpus: Sequence[str],
     done: int,
 ) -> None:
-    """Show what a run will do, or that it is finished. done: its last trained step."""
+    """Print an overview of a run, or that it is finished. done: its last trained step."""
     model, geometry, stages = config.model, config.geometry, config.stages
     tokens = sum(stage.steps * stage.batch_size * stage.seq_len for stage in stages)
     rows: dict[str, str | list[str]] = {
@@ -49,7 +49,7 @@ def announce(
 
 
 class TrainingProgress:
-    """The progress of training while entered: a bar in a terminal, else lines."""
+    """Shows progress while entered: a bar in a terminal, lines elsewhere."""
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self._console, self._total = console, total
@@ -67,7 +67,7 @@ class TrainingProgress:
         self._bar.stop()
 
     def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
-        """Show the loss of a step; tokens_per_second: None where it is not known yet."""
+        """Show the loss of a step. tokens_per_second: None if not known yet."""
         self._training = f"loss {loss:.3f}"
         if tokens_per_second is not None:
             self._training += f", {tokens_per_second / 1e3:.1f}k tokens/s"
@@ -81,12 +81,12 @@ class TrainingProgress:
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))
         self._bar.update(self._task, completed=step, now=now)
-        if not self._console.is_terminal:  # a bar could not be redrawn: print what is new
+        if not self._console.is_terminal:  # a bar cannot be redrawn there: print lines
             self._console.print(f"step {step}/{self._total}  {news}")
 
 
 def conclude(console: Console, step: int, minutes: float, validation_loss: float | None) -> None:
-    """Show where training ended. validation_loss: the last one, nats per token."""
+    """Print the outcome of training. validation_loss: the last one, nats per token."""
     console.print(f"trained to step {step} in {minutes:.1f} minutes")
     if validation_loss is not None:
         console.print(

@@ -37,7 +37,10 @@ def test_a_process_that_waits_in_vain_reports_who_is_missing(process_id: int) ->
     config = DistributedConfig(
         coordinator=f"localhost:{port}", num_processes=3, process_id=process_id, timeout=1
     )
-    missing = {0: r"process 1, 2 of 3 has not come", 1: r"no process 0 at localhost"}[process_id]
+    missing = {
+        0: r"process 1, 2 of 3 has not reached",
+        1: r"process 0 at localhost:\d+ has not confirmed that all have come",
+    }[process_id]
     with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
         rendezvous.meet(config)
 
