@@ -1,4 +1,4 @@
-"""What figures share: panels of perplexity over context length, line styles, colours, saving.
+"""Building blocks of figures: panels of perplexity over context length, styles, saving.
 
 Figures are made without pyplot, so neither importing this module nor drawing with it changes the
 caller's matplotlib settings.
@@ -41,7 +41,7 @@ class PlottedPoint(Protocol):
 
 @dataclass(frozen=True)
 class LineStyle:
-    """How a curve is drawn, in matplotlib's terms."""
+    """A curve's style, as matplotlib's keyword arguments."""
 
     color: Any
     marker: str
@@ -50,7 +50,7 @@ class LineStyle:
 
 
 # Okabe and Ito's colours, then Tol's: colour-blind readers can tell them apart. One per scaling
-# type; a dynamic type has the colour of its family and another marker.
+# type; a dynamic type has its family's colour and another marker.
 _COLOURS = {
     "trained": "#000000",
     "none": "#999999",
@@ -89,8 +89,8 @@ _PROTOCOL_TITLES = {
 def literal_text() -> AbstractContextManager[None]:
     """Return a context in which matplotlib draws text as it is.
 
-    A name with two dollar signs is not a formula. Enter it to draw and to save: matplotlib makes
-    tick labels only when it saves.
+    A name with two dollar signs is not a formula. Use it for both drawing and saving:
+    matplotlib makes tick labels only when it saves.
     """
     return matplotlib.rc_context({"text.parse_math": False})
 
@@ -164,7 +164,7 @@ def draw_line(
 def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of curve: a scaling's type, or "trained".
 
-    A kind in the table of colours has the same one in every figure.
+    A kind listed in `_COLOURS` has the same colour in every figure.
     """
     unknown = [kind for kind in dict.fromkeys(kinds) if kind not in _COLOURS]
     more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unknown)}
@@ -172,7 +172,7 @@ def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: its kind's colour, and a marker of its own in that colour.
+    """Return a style for each curve: its kind's colour, with a different marker for each curve.
 
     kinds: the kind of each curve, by the curve's name.
     """
@@ -187,7 +187,7 @@ def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
 
 
 def x_label(protocol: str) -> str:
-    """Return what the horizontal axis of a protocol's panel counts."""
+    """Return the label of a protocol's horizontal axis."""
     return "position" if protocol == "per_position" else "context length (tokens)"
 
 
@@ -202,9 +202,9 @@ def shared_limits(
 ) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
-    They hold every finite point and truncation line. Bands may widen them on either side by half
-    the points' range, or by a factor of 1.5 where that is more: an interval over a few documents
-    can be orders of magnitude wider than the curve itself.
+    They include every finite point and truncation line. Bands may widen them on either side by
+    half the points' logarithmic range, or by a factor of 1.5 if that is more: an interval over a
+    few documents can be orders of magnitude wider than the curve itself.
     """
     middle, low_ends, high_ends = _perplexities(points)
     values = _finite(np.append(middle, np.exp(truncation)))
@@ -237,7 +237,7 @@ def set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) 
 
 
 def _perplexity_ticks(low: float, high: float) -> NDArray[np.float64]:
-    """Return one tick per decade where there are several, else enough ticks to read a value off."""
+    """Return one tick per decade if there are several, else enough ticks to read off values."""
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     if decades.size < 4:
         ticks = np.multiply.outer(decades, [1, 1.5, 2, 3, 4, 5, 7]).ravel()
@@ -249,11 +249,11 @@ def _perplexity_ticks(low: float, high: float) -> NDArray[np.float64]:
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
-    """Add a right-hand axis in bits per byte, where the points know them."""
+    """Add a right-hand axis in bits per byte, if the points have them."""
     ratios = [point.nll / point.bpb for point in points if point.bpb and math.isfinite(point.bpb)]
     if not ratios:
         return
-    nats_per_bpb = ratios[0]  # nats per token of one bit per byte
+    nats_per_bpb = ratios[0]  # nats per token that equal one bit per byte
 
     def to_bits(perplexity: Any) -> Any:
         return np.log(np.maximum(perplexity, 1e-9)) / nats_per_bpb

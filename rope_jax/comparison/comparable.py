@@ -1,4 +1,4 @@
-"""Which sweeps may be compared: same corpus, split, bos and targets, one meaning for each name."""
+"""Check that sweeps can be compared: same corpus, split, bos, targets and meaning of each name."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ _REMEDIES = {
 
 
 class Condition(NamedTuple):
-    """Something in which sweeps must agree if both have it."""
+    """Something that must be the same in all sweeps that have it."""
 
     field: str
     part: str
-    """The part of the sweep it is about, for the reader; "" where it is the whole sweep."""
+    """The part of the sweep that it concerns, shown in messages; "" for the whole sweep."""
 
 
 class Mismatch(NamedTuple):
@@ -33,7 +33,7 @@ class Mismatch(NamedTuple):
 
 
 def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
-    """Return what keeps each sweep from being compared with those before it; [] if nothing does."""
+    """Return one mismatch per sweep and field that differs from the sweeps before it."""
     known: dict[Condition, tuple[str, Sweep]] = {}
     mismatches = []
     for sweep in sweeps:

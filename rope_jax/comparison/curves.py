@@ -1,4 +1,4 @@
-"""Curves over seeds: each group's figures pooled, and paired with those they are compared with."""
+"""Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -43,11 +43,11 @@ class Point:
     difference: Estimate | None
     """From the trained scaling of the same runs, at the same length."""
     gain: Estimate | None
-    """Over truncation: `trained` at the window minus this point; same_tokens from the window on."""
+    """Over truncation: `trained` at the window minus this point; same_tokens only, n ≥ window."""
     from_first: Estimate | None
     """The difference from the first group's curve of the same name, paired by document."""
     bits_per_nat: float | None
-    """Bits per byte of one nat per token; None where it is unknown."""
+    """Bits per byte that equal one nat per token; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Comparison:
     groups: list[Group]
     curves: list[Curve]
     tolerance: float
-    """What usable lengths tolerate, in nats per token."""
+    """How much a usable length may lose, in nats per token."""
     notes: list[str]
     """Warnings for the reader, those about marked groups first."""
 
@@ -110,7 +110,7 @@ def compare(
 
 
 class _Pooling:
-    """The checkpoint of one step of a group, its figures pooled over the group's seeds."""
+    """Pools the results of a group at one training step over the group's seeds."""
 
     def __init__(self, group: Group, step: int, first: Group, config: CompareConfig) -> None:
         self._group, self._step, self._first = group, step, first
@@ -174,7 +174,7 @@ class _Pooling:
         return self._paired(sums, baselines)
 
     def _gain(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the gain over truncation, which is known by same_tokens from the window on."""
+        """Return the gain over truncation; None below the window and for other protocols."""
         if key.protocol != "same_tokens" or key.length < self._window:
             return None
         at_window = PointKey("trained", "same_tokens", self._window, self._step)
@@ -182,7 +182,7 @@ class _Pooling:
         return None if loss is None else Estimate(-loss.value, -loss.high, -loss.low)
 
     def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
-        """Pool each seed's sums minus those of another of its points; None where one is missing."""
+        """Pool over seeds the difference from another point of each; None if one is missing."""
         differences = []
         for own, other, sweep in zip(sums, others, self._sweeps, strict=True):
             if other is None or other not in sweep.sums:
@@ -191,7 +191,7 @@ class _Pooling:
         return pooled_mean(differences, **self._bootstrap)
 
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Compare the newest checkpoints; None where the first group has not the same tokens."""
+        """Compare the newest checkpoints; None if the first group lacks this point."""
         group, first = self._group, self._first
         if group is first or group.marked or self._step != group.newest:
             return None

@@ -23,13 +23,14 @@ from rope_jax.plots import (
     literal_text,
 )
 
-# With more curves than these, their bands become fainter, or would hide everything else.
+# With more curves than this, bands become fainter.
 _MOST_FULL_BANDS = 4
+# With more curves than this, bands would hide everything else.
 _MOST_BANDS = 12
 
 
 class Dash(NamedTuple):
-    """One dash pattern, as matplotlib and as plotly name it."""
+    """One dash pattern, in the notations of matplotlib and plotly."""
 
     matplotlib: Any
     plotly: str
@@ -77,7 +78,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
 
 
 def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
-    """Return a style for each scaling, by its name; dashes are the groups' and not in it."""
+    """Return a style for each scaling by name, without dashes, which distinguish groups."""
     kinds: dict[str, str] = {}
     for curve in curves:
         kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.scaling)
@@ -90,7 +91,7 @@ def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
 
 
 def truncation_levels(curves: Sequence[Curve]) -> list[float]:
-    """Return the NLL of `trained` at the window for each group that measured it."""
+    """Return the distinct NLLs of `trained` at the window in the groups that measured it."""
     levels = {
         curve.group.label: point.nll + point.gain.value
         for curve in curves
@@ -139,5 +140,5 @@ def _legend(
 def _title(comparison: Comparison) -> str:
     title = textwrap.fill(describe_groups(comparison), 100)
     if any(group.marked for group in comparison.groups):
-        title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; the tables' notes say why"
+        title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title

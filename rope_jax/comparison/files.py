@@ -18,7 +18,7 @@ FILES = ("comparison.png", "comparison.html", "comparison.md", "comparison.csv")
 
 
 def check_output(folder: Path) -> None:
-    """Raise a UserError where `folder` is a file or an impossible path."""
+    """Raise a UserError if `folder` is a file or an impossible path."""
     try:
         folder.stat()
     except FileNotFoundError:
@@ -32,7 +32,7 @@ def check_output(folder: Path) -> None:
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:
-    """Write the four files of `FILES`: all of them, or none where one cannot be written."""
+    """Write all of `FILES`, or none if one cannot be written."""
     texts = {
         "comparison.csv": format_csv(comparison),
         "comparison.md": format_markdown(comparison),

@@ -1,4 +1,4 @@
-"""Which sweeps the paths of a command line stand for."""
+"""Find the sweeps that command-line paths stand for."""
 
 import os
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ _FILES = ("results.csv", "sweep.yaml", "summary.json")
 def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
     """Return the sweep folders that the paths stand for, each once.
 
-    A path is a run or the folder of one of its sweeps. A run stands for its sweep called `name`;
-    where name is None, for the sweep that all runs have in common if there is exactly one such
-    sweep, else for all of its sweeps. Raises UserError where a path has no such sweep.
+    A path is a run or the folder of one of its sweeps. A run stands for its sweep called `name`.
+    If name is None, it stands for the sweep that all runs have in common if there is exactly one,
+    else for all of its sweeps. Raises UserError if a path has no such sweep.
     """
     by_path = {path: _sweeps_of(path, name) for path in paths}
     runs = {path: found for path, found in by_path.items() if found != [path]}
@@ -39,7 +39,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
         evals = path / "evals"
         if not os.path.isdir(evals):
             raise UserError(f"{shown}: is neither a run that was swept nor the folder of a sweep")
-        # A name that begins with a dot is a folder being written, or what a killed process left.
+        # A leading dot marks a folder being written or left by a killed process.
         there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{shown}: no such folder") from None
@@ -58,5 +58,5 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Whether a folder holds any file of a sweep; the others may be missing."""
+    """Whether a folder holds any of a sweep's files, even if others are missing."""
     return any(os.path.exists(folder / name) for name in _FILES)

@@ -1,4 +1,4 @@
-"""Groups of runs that differ in nothing but their seed, and what they are called."""
+"""Groups of runs that differ only in their seed, and their labels."""
 
 import re
 from collections import defaultdict
@@ -10,18 +10,18 @@ from rope_jax.errors import UserError
 
 MARK = "†"
 _SEED_SUFFIX = re.compile(r"[-_.=](s|seed)?[-_.=]?\d+$")
-# A group of more runs is called by its first and last run.
+# A larger group is named after its first and last run.
 _MOST_NAMES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Sweeps of runs that differ in their seed alone, or a single sweep."""
+    """Sweeps of runs that differ only in their seed, or a single sweep."""
 
     label: str
     sweeps: tuple[Sweep, ...]
     marked: bool
-    """Whether it cannot be compared with the others and is shown anyway."""
+    """Whether it is shown although it cannot be compared with the others."""
 
     def sweeps_at(self, step: int) -> list[Sweep]:
         """Return the sweeps that measured the checkpoint of this step."""
@@ -39,10 +39,10 @@ class Group:
 
 
 def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group]:
-    """Put the seeds of each experiment into one group; a marked sweep is a group of its own.
+    """Put the seeds of each experiment into one group; a marked sweep stays alone.
 
-    Where a run has several sweeps, each of them forms its own groups. Raises UserError where two
-    sweeps of a group are of the same seed.
+    If any run has several sweeps, only sweeps of the same name share a group. Raises UserError if
+    two sweeps of a group have the same seed.
     """
     by_run: dict[str, int] = defaultdict(int)
     for sweep in sweeps:
@@ -78,7 +78,7 @@ def _check_seeds(group: Sequence[Sweep]) -> None:
 
 
 def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool) -> list[str]:
-    """Label the groups in the shortest way that tells them apart."""
+    """Return the shortest labels that tell the groups apart."""
     labels: list[str] = []
     for name in (_stem, _runs, _folders):
         labels = [name(group) + f" {group[0].name}" * with_sweep_name for group in groups]
@@ -88,7 +88,7 @@ def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool
 
 
 def _stem(group: Sequence[Sweep]) -> str:
-    """Return the name that the runs share but for a seed's suffix, such as -s1, _seed2 or -3."""
+    """Return the runs' shared name without a seed suffix such as -s1, _seed2 or -3."""
     if len(group) == 1:
         return group[0].run
     shared = set.intersection(*({s.run, _SEED_SUFFIX.sub("", s.run)} for s in group))

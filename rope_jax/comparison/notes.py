@@ -1,4 +1,4 @@
-"""What a reader of a comparison must be warned about."""
+"""Warnings for the reader of a comparison."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,7 +14,7 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
         for mismatch in mismatches
     ]
     for group in groups:
-        notes += _of_group(group)
+        notes += _group_notes(group)
     fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)
     if fewest < RELIABLE_DOCUMENTS:
         notes.append(
@@ -23,12 +23,12 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
     return notes
 
 
-def _of_group(group: Group) -> Iterator[str]:
+def _group_notes(group: Group) -> Iterator[str]:
     without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
     if without:
         yield (
-            f"{group.label}: {', '.join(without)} was not measured at step {group.newest} and is "
-            "left out there"
+            f"{group.label}: step {group.newest} is shown without {', '.join(without)} "
+            "(not measured there)"
         )
     for step in group.steps:
         yield from _missing_points(group, step)
@@ -47,7 +47,7 @@ def _of_group(group: Group) -> Iterator[str]:
 
 
 def _missing_points(group: Group, step: int) -> Iterator[str]:
-    """Name the points that some seeds lack: a mean over the other seeds would be another curve."""
+    """Name the points that some seeds lack; the other seeds' mean would be a different curve."""
     by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
     missing = {key for keys in by_seed for key in keys if any(key not in k for k in by_seed)}
     for name, protocol in dict.fromkeys((key.name, key.protocol) for key in sorted(missing)):

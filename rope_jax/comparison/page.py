@@ -1,4 +1,4 @@
-"""The interactive page of a comparison: one HTML file with its data and scripts."""
+"""The interactive page of a comparison: one HTML file that includes its data and scripts."""
 
 import html
 import json
@@ -27,7 +27,7 @@ _SYMBOLS = {
 
 
 def format_page(comparison: Comparison) -> str:
-    """Return HTML that needs nothing else: plotly.js and the data are in it."""
+    """Return a self-contained HTML page, which includes plotly.js and the data."""
     template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
     data = json.dumps(_page_data(comparison), allow_nan=False).replace("<", "\\u003c")
     title = html.escape(describe_groups(comparison))
@@ -90,7 +90,7 @@ def _estimate(estimate: Estimate | None) -> list[Any] | None:
 
 
 def _number(value: float) -> Any:
-    """Return a number for JSON, which has no infinities and no nan; the page turns them back."""
+    """Return a number for JSON: nan as None, infinities as objects that the page converts back."""
     if math.isnan(value):
         return None
     return value if math.isfinite(value) else {"∞": math.copysign(1, value)}

@@ -1,4 +1,4 @@
-"""Reading a sweep's folder: complete and consistent, or refused with a UserError."""
+"""Read a sweep's folder; UserError if it is incomplete or inconsistent."""
 
 import csv
 import io
@@ -21,7 +21,8 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Sums
 
-# Keys of a run's config that don't change what is trained: where, how, and what is kept.
+# Keys of a run's config that may differ within an experiment: its seed, and what does not change
+# the trained model.
 _NOT_THE_MODEL = {
     *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
     "log_every_steps",
@@ -42,18 +43,18 @@ class CheckpointSummary:
     step: int
     window: int
     nll_at_window: float
-    """Of `trained`; nan where it was not measured."""
+    """That of `trained`; nan if it was not measured."""
 
 
 def read_sweep(folder: Path) -> Sweep:
     """Read one sweep.
 
-    Raises UserError where a file is missing or damaged, or where the files are not of one sweep.
+    Raises UserError if a file is missing or damaged, or if the files belong to different sweeps.
     """
     rows = _read_rows(folder / "results.csv")
     sums = _read_sums(folder / "documents.csv")
     entries = _read_entries(folder / "sweep.yaml")
-    _check_figures(folder, rows, sums, {entry.label for entry in entries})
+    _check_rows(folder, rows, sums, {entry.label for entry in entries})
     summaries = _read_summaries(folder / "summary.json")
     windows = {summary.step: summary.window for summary in summaries}
     _check_summaries(folder, rows, sums, summaries)
@@ -149,7 +150,7 @@ def _read_entries(path: Path) -> Sequence[SweepEntry]:
 
 
 def _read_summaries(path: Path) -> list[CheckpointSummary]:
-    """Read what a sweep says about its checkpoints, the newest first."""
+    """Read the summaries of a sweep's checkpoints, the newest first."""
     try:
         newest = json.loads(path.read_text(encoding="utf-8"))
         return [
@@ -165,10 +166,10 @@ def _read_summaries(path: Path) -> list[CheckpointSummary]:
         raise UserError(f"{path}: missing or damaged; sweep again") from None
 
 
-def _check_figures(
+def _check_rows(
     folder: Path, rows: Sequence[Row], sums: Mapping[PointKey, Sums], names: set[str]
 ) -> None:
-    """Refuse rows and documents that disagree: a file was cut short or is another sweep's."""
+    """Refuse rows and documents that disagree: one is cut short or from another sweep."""
     keys = {PointKey.of(row) for row in rows}
     # `trained` at the window is in documents.csv even where it is not a curve of the sweep.
     baseline = {
@@ -198,7 +199,7 @@ def _check_summaries(
     sums: Mapping[PointKey, Sums],
     summaries: Sequence[CheckpointSummary],
 ) -> None:
-    """Refuse results of several runs, and a summary of other results."""
+    """Refuse results of several runs, and a summary of different results."""
     agree = {(s.run, s.step) for s in summaries} == {(row.run, row.step) for row in rows}
     agree &= len({(row.run, row.seed) for row in rows}) == 1
     for summary in summaries:
@@ -221,15 +222,15 @@ def _find_baselines(
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step.
 
-    That is `trained` where the sweep has it; else a curve whose scaling is at every length the one
-    that the run's config trained with, such as `none` for a model trained without scaling.
+    This is `trained` if the sweep has it, else the curve whose scaling equals the trained one at
+    every length, such as `none` for a model trained without scaling.
     """
     if any(entry.label == "trained" for entry in entries):
         return dict.fromkeys(windows, "trained")
     try:
         training = load(Config, config)
         scalings = {step: training.stage_scaling(training.stage_at(step)) for step in windows}
-    except (UserError, ValueError):  # no config, or not this run's: then it is unknown
+    except (UserError, ValueError):  # no config, or another run's: the scaling is unknown
         return {}
     return {
         step: entry.label
@@ -240,7 +241,7 @@ def _find_baselines(
 
 
 def _experiment(config: Path) -> str | None:
-    """Return a run's config without its seed and without what doesn't change the model."""
+    """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read."""
     try:
         raw = yaml.safe_load(config.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):

@@ -9,25 +9,25 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate, perplexity
 from rope_jax.sweeps.terminal import perplexity_text, usable_text
 
-# What Markdown would not show as it is; an underscore only where it could begin emphasis.
+# Characters special to Markdown; an underscore only where it could begin or end emphasis.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|~$&#]|(?<!\w)_|_(?!\w)")
 _INTERVALS = (
-    "Each cell is the perplexity ± half of its 95% interval over documents and seeds, or with the "
-    "whole interval where that is wider than the perplexity. The interval of a group with one seed "
-    "says nothing about other seeds."
+    "Each cell is the perplexity ± half the width of its 95% interval over documents and seeds, or "
+    "with the interval itself where half its width exceeds the perplexity. The interval of a group "
+    "with one seed says nothing about other seeds."
 )
 
 
 @dataclass(frozen=True)
 class PlottedCurve:
-    """A curve's points by one protocol, by their length."""
+    """A curve's points from one protocol, keyed by length."""
 
     curve: Curve
     points: Mapping[int, Point]
 
 
 def format_markdown(comparison: Comparison) -> str:
-    """Return the notes, what was compared, and tables by protocol of each newest checkpoint."""
+    """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
     parts = [f"# {_escape(describe_groups(comparison))}\n"]
     parts += [f"> {_escape(note)}\n" for note in comparison.notes]
@@ -37,14 +37,14 @@ def format_markdown(comparison: Comparison) -> str:
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_format_protocol(protocol, curves))
     parts.append(
-        "Usable is the longest length up to which the same tokens stay within "
+        "Usable is the longest length up to which the loss on the same tokens stays within "
         f"{comparison.tolerance:g} nats per token of `trained` at the window.\n"
     )
     return "\n".join(parts)
 
 
 def describe_groups(comparison: Comparison) -> str:
-    """Return the labels of the groups, or how many groups there are if they are more than four."""
+    """Return the groups' labels, or only their number if there are more than four."""
     groups = comparison.groups
     if len(groups) > 4:
         return f"{len(groups)} groups of runs"
@@ -52,7 +52,7 @@ def describe_groups(comparison: Comparison) -> str:
 
 
 def describe_sources(comparison: Comparison) -> list[list[str]]:
-    """Return a heading, and one row per group that says what was compared."""
+    """Return a heading, and one row per group with its runs, steps, windows and corpora."""
     lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
     for group in comparison.groups:
         windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
@@ -68,7 +68,7 @@ def describe_sources(comparison: Comparison) -> list[list[str]]:
 
 
 def points_of(protocol: str, curves: Sequence[Curve]) -> list[PlottedCurve]:
-    """Return the curves that have points by a protocol, with these points."""
+    """Return the curves that have points from a protocol, with those points."""
     plotted = [
         PlottedCurve(curve, {p.length: p for p in curve.points if p.protocol == protocol})
         for curve in curves
@@ -77,7 +77,7 @@ def points_of(protocol: str, curves: Sequence[Curve]) -> list[PlottedCurve]:
 
 
 def format_usable(curve: Curve) -> str:
-    """Return the usable length for the reader; "" where it was not measured."""
+    """Return the usable length as text; "" if it was not measured."""
     usable = curve.usable
     if usable is None:
         return ""
@@ -85,9 +85,9 @@ def format_usable(curve: Curve) -> str:
 
 
 def format_interval(point: Point) -> str:
-    """Return ± half of a perplexity's interval, or the interval where half of it is wider.
+    """Return "±" and half the width of a perplexity's interval; "" if there is no interval.
 
-    "" where there is no interval.
+    If half the width exceeds the perplexity itself, return the interval.
     """
     if not (math.isfinite(point.ci_low) and math.isfinite(point.ci_high)):
         return ""
@@ -98,7 +98,7 @@ def format_interval(point: Point) -> str:
 
 
 def _format_protocol(protocol: str, curves: Sequence[Curve]) -> str:
-    """Return a heading and tables: perplexity, then whichever differences there are."""
+    """Return a heading and tables: perplexity, then the differences that are known."""
     plotted = points_of(protocol, curves)
     counts = [p.documents for one in plotted for p in one.points.values()]
     documents = "–".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
@@ -139,7 +139,7 @@ def _format_grid(
 
 
 def _format_table(heading: Sequence[str], *rows: Sequence[str], alignment: str) -> str:
-    """Return a Markdown table; alignment: of the columns after the first two."""
+    """Return a Markdown table; alignment: for the columns after the first two."""
     rule = f"|---|---{f'|{alignment}' * (len(heading) - 2)}|\n"
     lines = [f"| {' | '.join(cells)} |\n" for cells in (heading, *rows)]
     return lines[0] + rule + "".join(lines[1:])

@@ -10,7 +10,7 @@ from rope_jax.evaluation.statistics import Sums
 
 
 class PointKey(NamedTuple):
-    """What identifies a measured point within a sweep."""
+    """Identifies a measured point within a sweep."""
 
     name: str
     protocol: str
@@ -32,15 +32,15 @@ class Sweep:
     seed: int
     rows: Sequence[Row]
     sums: Mapping[PointKey, Sums]
-    """Sums by document of every row, and of `trained` at the window by same_tokens."""
+    """Sums by document of every row, and of `trained` at the window with same_tokens."""
     windows: Mapping[int, int]
     """The length that each checkpoint was last trained at, by step."""
     settings: Mapping[str, str]
     """The settings of each scaling as JSON, by the scaling's name."""
     baselines: Mapping[int, str]
-    """The name of the curve with each checkpoint's own scaling, by step, where there is one."""
+    """By step, the name of the curve with the checkpoint's own scaling, if there is one."""
     experiment: str | None
-    """Equal for runs that differ in nothing but their seed; None where that is unknown."""
+    """Equal for runs that differ only in their seed; None if unknown."""
 
     @property
     def name(self) -> str:

@@ -30,7 +30,8 @@ from rope_jax.rope import Rotary, RotaryLayers, Scaling
 def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
     """Return the lengths to sweep, adding the window if it lies between the shortest and longest.
 
-    Without lengths in the config: the window times 1/2, 1, 2, 4, 8 and 16.
+    Without lengths in the config: the window times 1/2, 1, 2, 4, 8 and 16, or only the window if it
+    is below 4.
     """
     if config.lengths is None:
         return [window // 2, *(window * 2**k for k in range(5))] if window > 3 else [window]
@@ -42,10 +43,10 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement to make: some targets of the windows of a reading.
+    """One measurement to make: the NLL of some targets in a reading's windows.
 
-    The reading's windows may be longer than `length` (the prefix shortcut of per_position): then
-    only their first `length` targets concern this job.
+    The reading's windows may be longer than `length` (the prefix shortcut of per_position): this
+    job then concerns only their first `length` targets.
     """
 
     entry: str
@@ -68,9 +69,9 @@ class Job:
     def nats(
         self, nll: Float32[np.ndarray, "W last_or_more"], documents: int
     ) -> Float64[np.ndarray, " D"]:
-        """Sum by document the NLL of the scored targets, given that of each window's last targets.
+        """Sum the NLL of the scored targets by document; yarn_compat: sum the windows' means.
 
-        yarn_compat: the sum of the windows' means.
+        nll: that of each window's last targets.
         """
         positions = np.arange(self.reading.length - nll.shape[1], self.reading.length) + 1
         is_scored = (positions >= self.windows.first[:, None]) & (positions <= self.length)
@@ -78,7 +79,7 @@ class Job:
         return np.bincount(self.windows.document, by_window / self._divisor(), documents)
 
     def weights(self, documents: int) -> Float64[np.ndarray, " D"]:
-        """Return what to divide the documents' nats by: scored targets; yarn_compat: windows."""
+        """Return how many targets are scored in each document; yarn_compat: how many windows."""
         by_window = self._scored() / self._divisor()
         return np.bincount(self.windows.document, by_window, documents)
 
@@ -91,7 +92,7 @@ class Job:
 
 
 class Plan:
-    """The jobs of a sweep, and the tokens that they read."""
+    """The jobs of a sweep and the tokens they read."""
 
     def __init__(
         self,
@@ -132,9 +133,9 @@ class Plan:
         ]
 
     def baseline_job(self) -> Job | None:
-        """Return the job that all curves are compared with: `trained` at the window, same_tokens.
+        """Return the job that all curves are compared with: same_tokens, `trained` at the window.
 
-        None where the window is not among the lengths or same_tokens not among the protocols.
+        None unless the window is among the lengths and same_tokens among the protocols.
         """
         if self.window in self.lengths and "same_tokens" in self.config.protocols:
             return self._job(TrainedEntry(), "same_tokens", self.window)
@@ -158,16 +159,16 @@ class Plan:
         return protocols.fingerprint(self.streams, windows, length, self.config.bos)
 
     def key(self, job: Job) -> str:
-        """Return a key that is equal for jobs that give the same figures with the same model."""
+        """Return a key shared by all jobs that give the same results with the same model."""
         scored = self.fingerprint(job.protocol, job.length)
         return f"{job.protocol} {job.length} {self.config.bos} {scored} {job.reading.key}"
 
     def reads_prefixes(self, entry: SweepEntry, length: int) -> bool:
-        """Whether the longest windows give what windows of `length` with the same start would.
+        """Whether a pass over the longest windows also gives the NLLs of those of `length`.
 
-        The model is causal: its first n outputs are those for a window of n tokens, provided that
-        the rotary numbers are the same for both. An `auto` factor differs at every length and never
-        qualifies, not even below the window, where it stays at 1.
+        The model is causal: its first n outputs for a longer window equal those for a window of n
+        tokens if the frequencies and query scales are the same for both. An `auto` factor depends
+        on the length and never qualifies, not even up to the window, where it is always 1.
         """
         if entry.is_auto:
             return False
@@ -219,7 +220,7 @@ class Plan:
         )
 
     def _rotary(self, scaling: Scaling, length: int) -> Rotary:
-        """Return rotary numbers whose layer axis is the same for all entries and lengths."""
+        """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
         positions = np.arange(length, dtype=np.int32)[None]
         rotary = self.layers.rotary(scaling, positions, length)
         axis = self._layer_axis
@@ -235,7 +236,7 @@ class Plan:
         )
 
     def _check_settings(self) -> None:
-        """Check what depends on the lengths or on the caller's documents."""
+        """Check the settings that depend on the lengths or on the caller's bos_id."""
         try:
             check_targets(self.targets, tuple(self.lengths))
             if set(protocols.SLIDING) & set(self.config.protocols):
@@ -246,7 +247,7 @@ class Plan:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
 
     def _check_scalings(self) -> None:
-        """Check that each entry has an effect, and a formula for every layer at all lengths."""
+        """Check that each entry has an effect and works in every layer at the longest length."""
         fixed = all(layer.scaling is not None for layer in self.layers.pattern)
         for entry in (TrainedEntry(), *self.config.scalings):
             if fixed and entry.type != "trained":

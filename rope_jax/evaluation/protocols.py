@@ -1,6 +1,6 @@
-"""Which windows a protocol reads and which of their tokens it scores; numpy only, no model.
+"""Choose the windows a protocol reads and the tokens it scores; numpy only, no model.
 
-A *stream* is one document's tokens, preceded by the document-start token where `bos` asks for it.
+A *stream* is one document's tokens, preceded by the document-start token unless `bos` is "none".
 A window of length n is n + 1 consecutive tokens of a stream: n inputs and their n targets. The
 *position* of a target is the number of tokens of context before it: positions run from 1 to n.
 
@@ -42,7 +42,7 @@ def make_streams(
     bos_id: int | None,
     seed: int,
 ) -> tuple[list[int], list[NDArray[np.int32]]]:
-    """Choose documents that are long enough for the longest window: (their indices, their streams).
+    """Choose documents long enough for the longest window; return (their indices, their streams).
 
     The choice is the same for every length and scaling. UserError: no document is long enough.
     """
@@ -77,13 +77,14 @@ def plan(
     end at the same places for every length. The ends are drawn from [longest + 1, end of document]
     such that no token is scored twice.
 
-    All others cover the first `blocks` × longest targets of a document, or the largest multiple of
-    longest that it has.
-    whole_window: adjacent windows, as many whole ones as fit; every target is scored.
-    per_position: the first `length` targets of windows of the longest length; those past the
-    previous length are scored.
-    sliding, yarn_compat: windows that advance by `stride`. The first is scored whole, the others
-    where the one before did not reach. The last one ends where the covered text ends.
+    All others cover the first `blocks` × longest targets of a document or, if it is shorter, the
+    largest multiple of longest that fits.
+    whole_window: adjacent windows, as many as fit; every target is scored.
+    per_position: windows that start every `longest` targets; the targets past the previous length
+    are scored.
+    sliding, yarn_compat: windows that advance by `stride`. All targets of the first are scored; in
+    the others, those past the end of the window before. The last one ends where the covered text
+    ends.
     """
     longest = lengths[-1]
     document, start, first = [], [], []
@@ -123,7 +124,7 @@ def cut(
     bos: Bos,
     bos_id: int | None,
 ) -> Int32[np.ndarray, "W n_plus_1"]:
-    """Return the tokens of windows of `length` that start at these places of these documents."""
+    """Return the tokens of the windows of `length` that begin at `starts` in `documents`."""
     tokens = np.stack(
         [
             streams[document][start : start + length + 1]

@@ -1,7 +1,7 @@
 """Run windows through the model in batches that fit a memory budget, one program per length.
 
-The rotary numbers are an argument of the compiled function, so a length compiles once whatever the
-number of scalings.
+The rotary frequencies are an argument of the compiled function, so each length compiles once,
+however many scalings there are.
 
 Shapes: B batch, n context length, W windows, L layers; n_plus_1 = n + 1 tokens, inputs and targets.
 """
@@ -28,7 +28,7 @@ LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[A
 
 @dataclass(frozen=True)
 class Reading:
-    """One pass of the model: windows of one length, read with one scaling's rotary numbers.
+    """One pass of the model: windows of one length, read with one scaling's frequencies.
 
     Measurements that need the same pass share it.
     """
@@ -37,7 +37,7 @@ class Reading:
     document: Int64[np.ndarray, " W"]
     start: Int64[np.ndarray, " W"]
     rotary: Rotary
-    """Leaves [L|1, 1, …], of the same shape for all readings of a length."""
+    """Leaves [L|1, 1, …], with the same shapes for all readings of a length."""
 
     @functools.cached_property
     def key(self) -> str:
@@ -49,10 +49,10 @@ class Reading:
 
 
 class WindowNLL(NamedTuple):
-    """What a reading gave."""
+    """The result of a reading."""
 
     nll: Float32[np.ndarray, "W last"]
-    """Of the last targets of each window, in nats."""
+    """In nats, for the last targets of each window."""
     seconds: float
     """The reading's share of the time of its batches."""
 
@@ -73,7 +73,7 @@ class Reader:
     ) -> None:
         """Prepare to run readings; nothing is compiled yet.
 
-        rows_at(n): the most windows of length n in one batch.
+        rows_at(n): the largest number of windows of length n in one batch.
         row_multiple: batch sizes are rounded up to a multiple of this.
         tokens_of(reading): the tokens of its windows, [W, n + 1].
         programs: programs already compiled for the same functions and shapes of params; new ones
@@ -95,13 +95,13 @@ class Reader:
     ) -> Iterator[WindowNLL]:
         """Yield the NLL of at least the last `last` targets for each reading, all of one length.
 
-        Where a batch holds more windows than a reading has, it takes windows from several readings,
-        each row with its own rotary numbers, so that batches are full.
+        If a batch can hold more windows than a reading has, it combines several readings, each row
+        with its own frequencies.
 
         windows: the number of windows in every reading of this length, including readings that need
-            not be run again. The batch size follows from them, so that a resumed sweep computes
+            not be run again. The batch size follows from these numbers, so a resumed sweep computes
             exactly what an uninterrupted one would have.
-        tick(windows): called after every batch with the number of windows that were read.
+        tick(windows): called after every batch with the number of windows in it.
         """
         most = self.rows_at(readings[0].length)
         mixed = max(windows) < most

@@ -1,4 +1,4 @@
-"""The tables of a sweep's results: one tidy row per measurement, and its share by document."""
+"""The tables of a sweep's results: one tidy row per measurement, and one per document."""
 
 import math
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from rope_jax.evaluation.sweep import Measurement, SweepResult
 class Row(NamedTuple):
     """One measurement. nll and its 95% interval [ci_low, ci_high] are in nats per token.
 
-    The scored targets are at first_position to last_position of each window; for sliding and
-    yarn_compat that holds for a document's first window, which is scored whole.
+    Each window's scored targets run from first_position to last_position. With sliding and
+    yarn_compat this holds only for a document's first window, in which every target is scored.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 class DocumentRow(NamedTuple):
-    """One document's share in a row: nll nats over `weight` tokens (yarn_compat: windows)."""
+    """One document's share of a row: nll nats over `weight` tokens (yarn_compat: windows)."""
 
     name: str
     protocol: str
@@ -55,7 +55,7 @@ class DocumentRow(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The checkpoint and the texts of a sweep; corpus: a fingerprint of the texts of all splits."""
+    """The checkpoint and corpus of a sweep; corpus: a fingerprint of the texts of all splits."""
 
     run: str
     step: int
@@ -70,10 +70,10 @@ def rows(result: SweepResult, origin: Origin) -> list[Row]:
 
 
 def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
-    """Return what the intervals are computed from, so that several runs can be paired and pooled.
+    """Return the sums by document behind the intervals; they let runs be paired and pooled.
 
     Documents are numbered within the sweep; sweeps whose `targets` are equal number them alike. The
-    baseline is included even if it is on no curve of the sweep.
+    baseline is included even if no curve of the sweep contains it.
     """
     made: dict[tuple[str, str, int], Measurement] = {}
     for m in (*result.measurements, *([result.baseline] if result.baseline else [])):
@@ -94,7 +94,7 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
 
 
 def bits_per_byte(nll: float, origin: Origin) -> float | None:
-    """Return `nll`, in nats per token, in bits per byte; None if a token's bytes are unknown."""
+    """Convert nats per token to bits per byte; None if the bytes per token are unknown."""
     return nll / math.log(2) / origin.bytes_per_token if origin.bytes_per_token else None
 
 
@@ -132,7 +132,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
 
 
 def _stride(result: SweepResult, m: Measurement) -> int | None:
-    """Return how far apart a document's windows start; None where their places are drawn."""
+    """Return how far apart a document's windows start; None where the places are random."""
     if m.protocol in SLIDING:
         return result.stride
     return {"whole_window": m.length, "per_position": result.longest}.get(m.protocol)

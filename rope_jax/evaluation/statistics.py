@@ -1,14 +1,14 @@
 """Means over documents and their 95% intervals.
 
-Tokens of one document are not independent, so documents are what is resampled. Where several seeds
-were trained, the spread between seeds is part of the interval as well.
+Tokens of one document are not independent, so whole documents are resampled. Where several seeds
+were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
 the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of
 20 and of 64 documents of equal weight they cover 95% where the rates are normal or lognormal(0.45),
 and 93% where a few documents dominate, lognormal(0.9). Where the sizes of the documents differ
-greatly as well, lognormal(0.8), they cover 92 to 94% and 89 to 92%. A percentile bootstrap covers
-92% and 86% in the first two cases over 20 documents; BCa covers about as much.
+greatly as well, lognormal(0.8), they cover 92 to 94% and 89 to 92% respectively. A percentile
+bootstrap covers 92% and 86% in the first two cases over 20 documents; BCa covers about as much.
 
 Shapes: D documents.
 """
@@ -29,7 +29,7 @@ class Sums(NamedTuple):
     """Sums by document for one (scaling, protocol, length)."""
 
     nll: NDArray[Any]
-    """float64 [D], nats over the scored tokens; yarn_compat: the sum of the windows' means"""
+    """float64 [D], summed nats of the scored tokens; yarn_compat: the sum of the windows' means"""
     weight: NDArray[Any]
     """[D], how many tokens were scored; yarn_compat: how many windows"""
 
@@ -42,11 +42,11 @@ class UsableLength(NamedTuple):
     """How long a context a scaling can use."""
 
     length: int | None
-    """The longest tested length that passes with all before it; None if the window fails."""
+    """The longest tested length that passes, as all shorter ones do; None if the window fails."""
     is_last: bool
-    """Whether it is the last tested length: read it as "at least"."""
+    """Whether it is the longest tested length: read it as "at least"."""
     is_known: bool
-    """False where the next length has no interval, so that whether it passes is unknown."""
+    """False where the next length has no interval, so whether it passes is unknown."""
 
 
 class Estimate(NamedTuple):
@@ -88,8 +88,8 @@ def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> E
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:
     """Return the mean over the documents of several seeds (runs that differ in nothing else).
 
-    The interval combines two, like that of a sum of independent parts (MOVER: Zou & Donner,
-    Statistics in Medicine 2008): the interval over documents of the seeds' average, and Student's t
+    The interval combines two as for a sum of independent terms (MOVER: Zou & Donner, Statistics
+    in Medicine 2008): the interval over documents of the seeds' average, and Student's t
     over the seeds' means, which is wide for few seeds (12.7 standard errors for two). For one seed
     this is `mean_nll`, which says nothing about other seeds.
     """
@@ -115,7 +115,7 @@ def difference(one: Sums, other: Sums) -> Sums:
     """Return one − other by document, over the same scored tokens."""
     if not np.array_equal(one.weight, other.weight):
         raise ValueError("weight: a paired difference needs the same scored tokens on both sides")
-    with np.errstate(invalid="ignore"):  # inf − inf is nan: unknown, and shown as such
+    with np.errstate(invalid="ignore"):  # inf − inf is nan, which means unknown
         return Sums(one.nll - other.nll, one.weight)
 
 
@@ -135,7 +135,7 @@ def _spread(seeds: Sequence[Sums]) -> tuple[float, int]:
 
 
 def _half_width(spreads: Sequence[tuple[float, int]]) -> float:
-    """Half-width by Student's t for a sum of independent means; 0 where one spread is unknown."""
+    """Return Student's t half-width for a sum of independent means; 0 if a spread is unknown."""
     variance = sum(v for v, _ in spreads)
     if not all(freedom for _, freedom in spreads) or variance == 0:
         return 0.0
@@ -177,8 +177,9 @@ def _ratio(
     """Return θ = Σ n / Σ d with a bootstrap-t interval over documents.
 
     The interval is [θ − q₀.₉₇₅ s, θ − q₀.₀₂₅ s] with s = √(D/(D−1) Σ(n − θd)²) / Σ d, the standard
-    error of a ratio, and q the quantiles of (θ* − θ)/s* over resamples. Its ends are nan where
-    there are too few documents: of three, one resample in nine repeats one document, whose s* is 0.
+    error of a ratio, and q the quantiles of (θ* − θ)/s* over resamples. Its ends are nan if
+    there are too few documents: with three, one resample in nine repeats a single document, and
+    its s* is 0.
     """
     value = float(numerator.sum() / denominator.sum())
     unknown = Estimate(value=value, low=math.nan, high=math.nan)

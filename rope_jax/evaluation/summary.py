@@ -1,7 +1,7 @@
-"""What each curve of a sweep amounts to: usable length, blow-up, gain over truncation.
+"""Summarize each curve of a sweep: usable length, blow-up, gain over truncation.
 
 Everything is measured on the same scored tokens (same_tokens) against the baseline, `trained` at
-the window. That is also what a reader gets who drops all but the last window of the text.
+the window. Dropping all but the last window of a longer text gives the baseline too.
 """
 
 from collections.abc import Mapping
@@ -21,23 +21,23 @@ from rope_jax.evaluation.sweep import Measurement, SweepResult
 
 @dataclass(frozen=True)
 class CurveSummary:
-    """One scaling against the baseline; mappings are by context length."""
+    """One scaling compared with the baseline; mappings are keyed by context length."""
 
     usable: UsableLength
-    """The length that is certain: by the upper bounds of the differences from the baseline."""
+    """The length that the data establish, from the upper bounds of NLL(n) − NLL(window)."""
     usable_at_most: UsableLength
-    """The length that is not refuted: by the lower bounds."""
+    """The length that the data do not refute, from the lower bounds."""
     blow_up: Mapping[int, Estimate]
     """exp(NLL(n) − NLL(window))."""
     gain_over_truncation: Mapping[int, Estimate]
     """NLL(window) − NLL(n), in nats."""
     difference_from_trained: Mapping[int, Estimate]
-    """From `trained` at the same length, in nats; empty where that was not measured."""
+    """NLL(n) − NLL of `trained` at n, in nats; empty if that was not measured."""
 
 
 @dataclass(frozen=True)
 class CheckpointSummary:
-    """A sweep of one checkpoint. The figures at the window are None without a baseline."""
+    """A sweep of one checkpoint. Values at the window are None without a baseline."""
 
     run: str
     step: int
@@ -46,15 +46,15 @@ class CheckpointSummary:
     perplexity_at_window: float | None
     bpb_at_window: float | None
     tolerance: float
-    """In nats, of the usable lengths."""
+    """How much more than the baseline a usable length may lose, in nats."""
     documents: int
     compilations: int
     curves: Mapping[str, CurveSummary]
-    """By the entry's name; empty without a baseline."""
+    """Keyed by the entry's name; empty without a baseline."""
 
     @property
     def has_baseline(self) -> bool:
-        """Whether `trained` was measured at the window by same_tokens."""
+        """Whether `trained` was measured at the window with same_tokens."""
         return self.nll_at_window is not None
 
     @property
@@ -65,7 +65,7 @@ class CheckpointSummary:
 
 @dataclass(frozen=True)
 class SweepSummary:
-    """A sweep of one run: its newest checkpoint, and the earlier ones by ascending step."""
+    """A sweep of one run: its newest checkpoint, and earlier ones in ascending order of step."""
 
     newest: CheckpointSummary
     earlier: tuple[CheckpointSummary, ...] = ()
@@ -100,10 +100,10 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
 
 
 def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
-    """Return the name of the entry that is the checkpoint's own scaling, under whatever type.
+    """Return the name of the entry that equals the checkpoint's own scaling, whatever its type.
 
-    None where the sweep has none. An `auto` factor that happens to equal the trained one at some
-    lengths does not count.
+    None if the sweep has no such entry. An `auto` factor that happens to equal the
+    trained one at some lengths does not count.
     """
     trained, window = baseline.scaling, result.window
     same = [
@@ -118,7 +118,7 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
 def _curve(
     result: SweepResult, name: str, baseline: Measurement, reference: str | None
 ) -> CurveSummary:
-    """Summarize one entry; reference: the entry that differences at equal lengths are from."""
+    """Summarize one entry; reference: the entry to subtract at equal lengths."""
     own = _same_tokens(result, name)
     trained = {} if reference is None else _same_tokens(result, reference)
     losses = {n: _difference(result, m, baseline) for n, m in own.items()}
@@ -135,7 +135,7 @@ def _curve(
 
 
 def _same_tokens(result: SweepResult, name: str) -> dict[int, Measurement]:
-    """Return an entry's measurements by same_tokens, by length."""
+    """Return an entry's same_tokens measurements, keyed by length."""
     return {
         m.length: m for m in result.measurements if m.entry == name and m.protocol == "same_tokens"
     }

@@ -1,6 +1,6 @@
 """Sweep a model: (scaling, protocol, length) → negative log-likelihood by document.
 
-A plan lists the measurements to make. Those that take the same windows with the same rotary numbers
+A plan lists the measurements to make. Those that need the same windows with the same frequencies
 share a reading, and each reading is run once.
 
 Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; D documents.
@@ -22,22 +22,22 @@ from rope_jax.evaluation.statistics import Sums
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 
-# Bytes per token of a model of about 100 dimensions, unless the caller says otherwise.
+# Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
-# A CPU is fastest while a batch fits its caches; an accelerator, while its memory is well filled.
+# A CPU is fastest when a batch fits its caches; an accelerator, when its memory is well filled.
 _CPU_GIB = 1 / 32
 _SHARE_OF_ACCELERATOR = 0.5
 
 
 class JournalEntry(NamedTuple):
-    """What a journal holds of one measurement."""
+    """One measurement in a journal."""
 
     nats: list[float]
-    """Of each document."""
+    """One sum per document."""
     seconds: float
 
 
-# By the plan's key of a job.
+# Keyed by `Plan.key`.
 Journal = MutableMapping[str, JournalEntry]
 # Called with (what is being read, tokens read so far, tokens in all).
 Progress = Callable[[str, int, int], None]
@@ -53,7 +53,7 @@ class Measurement:
     scaling: Scaling
     protocol: Protocol
     length: int
-    """Context length. per_position may have read it as the beginning of longer windows."""
+    """Context length. With per_position it may have been read as a prefix of longer windows."""
     first_position: int
     """The lowest position of a scored target; the highest is `length`."""
     sums: Sums
@@ -77,8 +77,8 @@ class SweepResult:
     documents: int
     measurements: list[Measurement]
     baseline: Measurement | None
-    """`trained` at the window by same_tokens, whether or not it is among the measurements; None
-    where the window is not among the lengths or same_tokens not among the protocols."""
+    """`trained` at the window with same_tokens, whether or not it is among the measurements; None
+    unless the window is among the lengths and same_tokens among the protocols."""
     compilations: int
 
 
@@ -110,9 +110,9 @@ def sweep(
         leaves have leading axes [L|1, B|1] (see `rope_jax.rope.Rotary`), and multiply its queries
         by `rotary.query_scale` where an entry has a query scale.
     nll_of_last(params, tokens, rotary, last) -> float32 [B, last]: the same for the last targets
-        only, where that is cheaper; `last` is static. Used where no other targets are scored.
+        only, if that is cheaper; `last` is static. Used where no other targets are scored.
     params: passed on to both (values they close over would be compiled in as constants).
-    geometry: the model's rotary geometry, or its layers' where they differ.
+    geometry: the model's rotary geometry, or its layers' geometries where they differ.
     trained: the scaling the model was trained with (default: none). An entry replaces it in the
         layers without a scaling of their own.
     window: the length the model was last trained at (default: the geometry's train_length).
@@ -120,14 +120,14 @@ def sweep(
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
     lengths: context lengths in tokens, ascending; None: the window times 1/2, 1, 2, 4, 8 and 16.
-        The window is added if it lies between them, for everything else is compared with it.
+        The window is added if it lies between them: everything else is compared with it.
     documents: token arrays without document-start tokens; bos_id is added where `bos` asks for it.
         Every length reads the same documents.
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
-    row_bytes(n) -> bytes that a window of n tokens takes in memory. With the budget `memory_gib` it
-        sets the batch size at each length.
+    row_bytes(n) -> bytes that a window of n tokens takes in memory. Together with the budget
+        `memory_gib` it sets the batch size at each length.
     row_multiple: batch sizes are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made
         again; new ones are added as soon as they are made.
@@ -135,8 +135,8 @@ def sweep(
         several checkpoints), so that each shape is compiled once.
     progress(what, done, total): called before each length and after each batch with what is being
         read, the tokens read so far and the tokens in all; at the end with "done".
-    resuming(reused, total): called once before the work if the journal holds any measurement of
-        this sweep, with how many it holds.
+    resuming(reused, total): called once before the work if the journal holds any measurements of
+        this sweep; reused: how many.
 
     Raises UserError for bad input.
     """
@@ -190,7 +190,7 @@ def memory_budget(config: SweepConfig) -> float:
 
 @dataclass(frozen=True)
 class _SharedReading:
-    """A reading, and the jobs by key that it is still to be run for."""
+    """A reading, and the jobs that still need it, by key."""
 
     reading: Reading
     missing: dict[str, Job]
@@ -203,7 +203,7 @@ class _SharedReading:
 def _measure(
     jobs: Sequence[Job], reader: Reader, journal: Journal, plan: Plan, progress: Progress
 ) -> None:
-    """Run the readings of all jobs that the journal does not hold, and add the jobs to it."""
+    """Run the readings of all jobs missing from the journal, and add their results to it."""
     readings: dict[str, _SharedReading] = {}
     for job in jobs:
         shared = readings.setdefault(job.reading.key, _SharedReading(job.reading, {}))
@@ -211,8 +211,8 @@ def _measure(
             shared.missing[key] = job
     to_run = [shared for shared in readings.values() if shared.missing]
     done, total = 0, sum(shared.tokens for shared in to_run)
-    # The longest come first: if they do not fit in memory, that shows at once, and the estimate of
-    # the time left starts with the slowest.
+    # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
+    # left starts with the slowest.
     for length in sorted({shared.reading.length for shared in to_run}, reverse=True):
         label = f"length {length:,}"
         at_length = [shared for shared in to_run if shared.reading.length == length]
@@ -225,7 +225,7 @@ def _measure(
 
         found = reader.read(
             [shared.reading for shared in at_length],
-            # of all jobs and readings, run or not: a resumed sweep then has the same batches
+            # over all jobs and readings, run or not: a resumed sweep then has the same batches
             last=max(job.last for job in jobs if job.reading.length == length),
             windows=[
                 len(shared.reading.start)

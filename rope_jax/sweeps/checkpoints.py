@@ -29,7 +29,7 @@ def chosen_checkpoints(
 
     like: the structure, shapes and shardings of the parameters.
     UserError: a step of `config.steps` was not saved. The iterator raises UserError for a damaged
-    checkpoint; with `steps: all` it skips those with a warning, unless none is left.
+    checkpoint; with `steps: all` it skips those with a warning, unless all are damaged.
     """
     warn = functools.partial(console.print, style="yellow", highlight=False)
     if config.steps is None:
@@ -51,7 +51,7 @@ def chosen_checkpoints(
 def _undamaged(
     directory: Path, saved: list[int], like: Any, warn: Callable[[str], None]
 ) -> Iterator[Checkpoint]:
-    """Read all checkpoints but damaged ones; a run in progress may delete some meanwhile."""
+    """Read all undamaged checkpoints; a run in progress may delete some meanwhile."""
     found = 0
     for step in saved:
         try:

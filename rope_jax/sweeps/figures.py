@@ -1,4 +1,4 @@
-"""The figures of one sweep: curves of perplexity by scaling, and how they form in training."""
+"""The figures of one sweep: perplexity curves by scaling, and how they evolve in training."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -35,7 +35,7 @@ def draw_curves(
     """Draw perplexity over context length, log-log: one panel per protocol, one line per scaling.
 
     rows: of one checkpoint. window: the training window, marked in every panel. truncation: the NLL
-    at the window, which dropping all earlier text gives at any length; None where it is unknown.
+    at the window, which is what dropping all earlier text gives at any length; None if unknown.
     """
     names = list(dict.fromkeys(row.name for row in rows))
     styles = _row_styles(rows)
@@ -59,9 +59,9 @@ def draw_curves(
 
 
 def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: str) -> Figure:
-    """Draw how curves form in training: one line per checkpoint, dark to light.
+    """Draw how curves evolve in training: one line per checkpoint, dark to light.
 
-    Each scaling has a panel for each protocol; a protocol starts a new row of panels.
+    Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     rows: of several checkpoints. windows: their training windows, marked in every panel.
     """
     names = list(dict.fromkeys(row.name for row in rows))
@@ -101,7 +101,7 @@ def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: st
 
 
 def _row_styles(rows: Sequence[Row]) -> dict[str, LineStyle]:
-    """Return the style of each curve, by name; one with a fixed factor above 1 is dashed."""
+    """Return each curve's style by name; curves with a fixed factor above 1 are dashed."""
     last = {row.name: row for row in rows}
     kinds = {name: name if name == "trained" else row.scaling for name, row in last.items()}
     styles = assign_styles(kinds)
@@ -119,7 +119,7 @@ def _draw_steps(axis: Axes, rows: Sequence[Row], styles: Mapping[int, LineStyle]
 
 
 def _add_step_legend(figure: Figure, axis: Axes) -> None:
-    """Add the legend of the lines of `axis`, or of evenly spaced ones where they are many."""
+    """Add a legend of the lines of `axis`, or of evenly spaced ones if there are many."""
     handles, labels = axis.get_legend_handles_labels()
     count = min(len(labels), _MOST_STEPS_IN_LEGEND)
     chosen = np.linspace(0, len(labels) - 1, count).round().astype(int)

@@ -104,7 +104,7 @@ def _interval_content(estimate: Estimate) -> dict[str, float]:
 def _draw_figures(
     folder: Path, config: SweepConfig, table: Sequence[Row], summary: SweepSummary
 ) -> list[Path]:
-    """Draw curve.png of the newest checkpoint and, of several, steps.png; return their paths."""
+    """Draw curve.png (newest checkpoint) and steps.png (if several); return their paths."""
     newest = summary.newest
     documents = f"{newest.documents} documents"
     trained_at = f"trained at {newest.window} tokens"
@@ -136,7 +136,7 @@ def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with infinities and nan as null, as JSON has neither."""
+    """Return `value` with infinities and nan replaced by None, as JSON has neither."""
     if isinstance(value, dict):
         return {str(k): _finite(v) for k, v in value.items()}
     if isinstance(value, list):

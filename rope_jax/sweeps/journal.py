@@ -9,17 +9,17 @@ from rope_jax.runs.files import write_text
 
 
 class FileJournal(MutableMapping[str, JournalEntry]):
-    """A sweep's journal in a file of JSON lines; what was set survives the end of the process.
+    """A sweep's journal in a file of JSON lines, whose entries survive a killed process.
 
-    The first line says what was measured: the checkpoint, the corpus, the device. An incomplete
-    line is ignored, with all after it.
+    The first line identifies what was measured: the checkpoint, the corpus, the device. An
+    incomplete line and everything after it are ignored.
     """
 
     def __init__(self, path: Path | None, identity: str, text: str) -> None:
-        """Start from `text`, which is what the file holds, provided that it is of `identity`.
+        """Start from `text`, the content of the file, if it has the same `identity`.
 
         path: None keeps the journal in memory only. Every process of a sweep gets the same text,
-        and only the first one the path.
+        but only the first gets the path.
         """
         self._path, self._entries = path, dict[str, JournalEntry]()
         kept = [json.dumps(identity)]
@@ -31,7 +31,7 @@ class FileJournal(MutableMapping[str, JournalEntry]):
                 break
             self._entries[key] = JournalEntry(nats=nats, seconds=seconds)
             kept.append(line)
-        if path is not None:  # written anew, so that no new line is appended to a cut one
+        if path is not None:  # rewritten, so that no new line is appended to an incomplete one
             write_text(path, "\n".join(kept) + "\n")
 
     def __setitem__(self, key: str, entry: JournalEntry) -> None:

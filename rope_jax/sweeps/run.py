@@ -181,7 +181,7 @@ def _check_memory(training: Config, config: SweepConfig, needed: float, longest:
 def _journal(
     run: RunDirectory, training: Config, config: SweepConfig, corpus: Corpus, step: int
 ) -> FileJournal:
-    """Open the journal of this checkpoint, with what an interrupted sweep of this name measured."""
+    """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     path = run.sweep_journal(config.name, step)
 
     def identity() -> str:
@@ -205,7 +205,7 @@ def _journal(
 
 
 def _mesh_for(training: Config) -> MeshConfig:
-    """Return a mesh of all devices that splits parameters as in training if their number allows."""
+    """Return a mesh of all devices that splits parameters as in training as far as possible."""
     return MeshConfig(fsdp=math.gcd(training.mesh.fsdp, jax.device_count()))
 
 
@@ -222,7 +222,7 @@ def _announce(
     """Print what is about to be swept."""
     parameters = jax.tree.leaves(jax.eval_shape(lambda: model.init(0)))
     scalings: dict[str, list[str]] = {}
-    # by the checkpoints' stages, which need not include the last: the run may be in progress
+    # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
         window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
         title = f"scalings at {lengths[-1]}" + f", window {window}" * bool(scalings)
@@ -245,8 +245,8 @@ def _announce(
     )
     if trained.type != "none":
         console.print(
-            f"trained with {trained.type}: every other entry replaces it, and is not applied on "
-            "top of it",
+            f"trained with {trained.type}: every other entry replaces it instead of being "
+            "applied on top of it",
             style="dim",
         )
 
@@ -254,7 +254,7 @@ def _announce(
 def _scaling_lines(
     training: Config, config: SweepConfig, longest: int, window: int, trained: Scaling
 ) -> list[str]:
-    """Describe each entry at the longest length; UserError if one has no formula for it."""
+    """Describe each entry at the longest length; UserError if one cannot be used there."""
     lines: list[str] = []
     for entry in config.scalings:
         try:

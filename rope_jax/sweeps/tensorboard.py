@@ -51,7 +51,7 @@ def write_events(
 def _write_curve(
     writer: TensorBoardWriter, rows: Sequence[Row], checkpoint: CheckpointSummary
 ) -> None:
-    """Write one checkpoint's points of a curve, and its line in the table of hyperparameters."""
+    """Write one checkpoint's points of a curve, and its row in the table of hyperparameters."""
     own = [row for row in rows if row.step == checkpoint.step]
     for row in own:
         writer.scalars(row.last_position, _values(row))
@@ -59,7 +59,7 @@ def _write_curve(
 
 
 def _layout(table: Sequence[Row], *, by_step: bool) -> dict[str, dict[str, list[str]]]:
-    """Return the "custom scalars": by unit, one chart per protocol with all scalings on it."""
+    """Return the "custom scalars" layout: per unit, one chart per protocol with all scalings."""
     protocols = list(dict.fromkeys(row.protocol for row in table))
     units = _values(table[0])
     charts = {
@@ -101,7 +101,7 @@ def _settings(row: Row) -> dict[str, str | float]:
 
 
 def _outcome(curve: CurveSummary | None) -> dict[str, float]:
-    """Return what a scaling achieved; nothing if there is no baseline to compare it with."""
+    """Return what a scaling achieved; empty if there is no baseline to compare it with."""
     if curve is None:
         return {}
     longest = max(curve.blow_up)

@@ -22,13 +22,13 @@ _CAPTIONS = {
     "same_tokens": "context length",
     "whole_window": "length of the windows, which are adjacent",
     "sliding": "length of the windows, {stride} tokens apart; the first one is scored whole",
-    "per_position": "position in the window; read at the length that ends the column's range",
+    "per_position": "position in the window; the context length is the end of the column's range",
     "yarn_compat": "length of the windows, {stride} tokens apart; the mean of the windows' means",
 }
 
 
 def caption(protocol: str, stride: int | None) -> str:
-    """Return what the lengths of a protocol's table are."""
+    """Return a caption that explains the lengths in a protocol's table."""
     return _CAPTIONS[protocol].format(stride=stride)
 
 
@@ -67,7 +67,7 @@ class SweepProgress:
         left = sum(other >= step for other in self._steps)
 
         def update(now: str, done: int, total: int) -> None:
-            # the checkpoints to come are expected to take as long as this one
+            # assume that the remaining checkpoints take as long as this one
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
             self._bar.update(
                 self._task, completed=before + done, total=before + total * left, now=label
@@ -79,7 +79,7 @@ class SweepProgress:
 def print_tables(console: Console, rows: Sequence[Row], summary: SweepSummary) -> None:
     """Print perplexities by protocol with 95% intervals, and by training step if there are several.
 
-    rows: of all checkpoints. Only the newest checkpoint's get intervals and usable lengths.
+    rows: those of all checkpoints. Only the newest gets intervals and usable lengths.
     """
     newest = summary.newest
     for protocol in dict.fromkeys(row.protocol for row in rows):
@@ -94,7 +94,7 @@ def print_tables(console: Console, rows: Sequence[Row], summary: SweepSummary) -
     ]
     if newest.curves:
         notes.append(
-            "usable: the longest length up to which the same tokens stay within "
+            "usable: the longest length up to which the loss on the same tokens stays within "
             f"{newest.tolerance:g} nats of `trained` at the window of {newest.window} tokens"
         )
     if not all(curve.usable.is_known for curve in newest.curves.values()):
@@ -143,7 +143,7 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary) -> Table:
             cells.append(Text(usable_text(**usable._asdict())))
         table.add_row(Text(name), *cells)
     if has_usable and checkpoint.perplexity_at_window is not None:
-        # a reader who drops all but the last window gets this, however long the text
+        # dropping all but the last window gives this, however long the text
         truncated = f"{checkpoint.perplexity_at_window:.2f}"
         texts = [truncated if row.length >= checkpoint.window else "" for row in columns]
         table.add_row("truncation", *texts, "", style="dim")
@@ -188,7 +188,7 @@ def perplexity_text(nll: float) -> str:
 def interval_text(nll: Estimate) -> str:
     """Return "±" and half the width of the perplexity's 95% interval; "" if there is no interval.
 
-    Where half the width exceeds the perplexity itself, the interval: "[0.05, 2,981]".
+    If half the width exceeds the perplexity itself, return the interval: "[0.05, 2,981]".
     """
     if not (math.isfinite(nll.low) and math.isfinite(nll.high)):
         return ""
@@ -201,8 +201,8 @@ def interval_text(nll: Estimate) -> str:
 def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
     """Return a `UsableLength` as text.
 
-    "≥ 1,024" if the last tested length passes, "none" if not even the window does. Where the next
-    length has no interval, it says so; "–" if the window itself has none.
+    "≥ 1,024" if the last tested length passes, "none" if not even the window does, "512 (no
+    interval)" if the next length has no interval, "–" if the window itself has none.
     """
     if length is None:
         return "none" if is_known else "–"

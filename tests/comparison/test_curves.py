@@ -161,7 +161,7 @@ def test_each_step_has_its_own_curves(sweep_of):
 
 def test_a_seed_without_the_newest_step_is_noted(sweep_of):
     found = compared(sweep_of("x-s0", steps=(50, 100)), sweep_of("x-s1", steps=(50,), seed=1))
-    assert found.notes == ["x (2 seeds): x-s1 was not measured at step 100 and is left out there"]
+    assert found.notes == ["x (2 seeds): step 100 is shown without x-s1 (not measured there)"]
     sizes = {curve.step: len(curve.points[0].nll_by_seed) for curve in found.curves}
     assert sizes == {50: 2, 100: 1}
 
