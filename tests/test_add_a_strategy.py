@@ -50,11 +50,11 @@ def replace_once(path: Path, old: str, new: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of the repository's tracked files, with the recipe's edits."""
+    """Copy the repository's tracked files and make the recipe's edits."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     copy = tmp_path / "copy"
     for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).exists():  # not one that is deleted and not yet committed
+        if (ROOT / name).exists():  # unless deleted but not yet committed
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name)
     (copy / FILE).write_text(STRATEGY, encoding="utf-8")
@@ -71,7 +71,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_recipe(copy: Path, tmp_path: Path) -> None:
+def test_following_the_recipe_adds_a_working_strategy(copy: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(copy), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
     def run(*words: str, folder: Path = copy) -> str:

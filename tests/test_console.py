@@ -1,4 +1,4 @@
-"""What the terminal shows before the work starts."""
+"""The overview that the terminal shows before work starts."""
 
 import io
 

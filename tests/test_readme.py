@@ -18,7 +18,7 @@ def code(containing: str) -> str:
     return next(block for block in blocks if containing in block)
 
 
-def test_the_examples_of_docs_scalings() -> None:
+def test_the_examples_of_docs_scalings_run() -> None:
     text = (Path(__file__).parents[1] / "docs/scalings.md").read_text(encoding="utf-8")
     module, functions, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names: dict = {}
@@ -26,7 +26,7 @@ def test_the_examples_of_docs_scalings() -> None:
     jax.eval_shape(lambda: exec(module + functions, names))
     assert names["q"].shape == (2, 100, 8, 64)
     assert names["k"].shape == (2, 100, 2, 64)
-    # the layers' YAML is a config
+    # the layers' YAML is a valid config
     layers = next(b for b in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "pattern" in b)
     raw = yaml.safe_load(layers) | {"name": "x", "model": {"num_hidden_layers": 8}}
     config = Config.model_validate(
@@ -41,8 +41,8 @@ def test_the_examples_of_docs_scalings() -> None:
             parse_scaling(yaml.safe_load(line))
 
 
-def test_the_model_that_the_readme_sweeps(capsys) -> None:
-    """The example with its ellipsis filled in by the smallest model that rotates something."""
+def test_the_readmes_sweep_example_runs(capsys) -> None:
+    """The ellipsis is filled in with the smallest model that rotates something."""
     example = code("def nll_fn").replace("return nll", "", 1)
     model = (
         "    from jax.numpy import asarray\n"

@@ -1,4 +1,4 @@
-"""The backends against plain softmax attention in float64; which keys are seen, by gradient.
+"""The backends match plain softmax attention in float64; gradients show which keys are seen.
 
 Shapes: B batch, T length, N heads, K key-value heads, H head dim.
 """
@@ -44,7 +44,7 @@ def inputs(length, heads, kv_heads, batch=2, scale=1.0):
     rng = np.random.default_rng(length)
     shapes = [(batch, length, n, H) for n in (heads, kv_heads, kv_heads)]
     q, k, v = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes)
-    # Segments of some 20 tokens, different in every row.
+    # Segments of about 20 tokens, different in every row.
     segment_ids = np.cumsum(rng.random((batch, length)) < 0.05, axis=1)
     return q * np.float32(scale), k, v, jnp.asarray(segment_ids, jnp.int32)
 
@@ -65,7 +65,7 @@ def attention(request):
 @pytest.mark.parametrize(
     ("length", "heads", "kv_heads"), [(1, 4, 2), (5, 4, 4), (64, 4, 2), (130, 6, 2), (600, 2, 1)]
 )
-def test_against_plain_attention(attention, length, heads, kv_heads, segments):
+def test_backends_match_plain_attention(attention, length, heads, kv_heads, segments):
     q, k, v, segment_ids = inputs(length, heads, kv_heads)
     segment_ids = segment_ids if segments else None
     out = attention(q, k, v, segment_ids)
@@ -74,15 +74,15 @@ def test_against_plain_attention(attention, length, heads, kv_heads, segments):
 
 
 @pytest.mark.parametrize("window", [1, 3, 64, 129, 10_000])
-def test_a_sliding_window_against_plain_attention(attention, window):
-    q, k, v, segment_ids = inputs(300, 4, 2)  # three chunks
+def test_a_sliding_window_matches_plain_attention(attention, window):
+    q, k, v, segment_ids = inputs(300, 4, 2)  # three chunks of xla
     out = attention(q, k, v, segment_ids, window)
     wanted = plain_attention(q, k, v, segment_ids, window)
     np.testing.assert_allclose(out, wanted, atol=2e-6)
 
 
 @pytest.mark.parametrize("window", [None, 1, 40, 200])
-def test_gradients_against_plain_attention(attention, window):
+def test_gradients_match_plain_attention(attention, window):
     q, k, v, _ = inputs(300, 2, 1, batch=1)
     direction = np.random.default_rng(3).standard_normal(q.shape).astype(np.float32)
     distance = np.subtract.outer(np.arange(300), np.arange(300))
@@ -144,7 +144,7 @@ def test_bfloat16_rounds_only_inputs_and_outputs(attention):
 
 
 def influence(attention, q, k, v, segment_ids):
-    """|d out[t] / d (q, k, v)[s]| of one row, summed over heads: [3, T, T]."""
+    """Return |d out[t] / d (q, k, v)[s]| of one row, summed over heads: [3, T, T]."""
 
     @jax.jit
     def gradients(q, k, v):
@@ -165,7 +165,7 @@ def influence(attention, q, k, v, segment_ids):
 
 @pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
 def test_later_tokens_and_other_segments_are_not_seen(attention, segments):
-    length = 130  # three chunks
+    length = 130  # two chunks of xla, three blocks of blockwise
     q, k, v, segment_ids = inputs(length, 4, 2, batch=1)
     if not segments:
         segment_ids = None
@@ -187,7 +187,7 @@ def test_later_tokens_and_other_segments_are_not_seen(attention, segments):
 @pytest.mark.parametrize(
     ("queries", "keys", "window"), [(1, 200, None), (150, 200, 40), (33, 48, None)]
 )
-def test_fewer_queries_than_keys_are_the_last_ones(attention, queries, keys, window):
+def test_fewer_queries_than_keys_stand_at_the_last_positions(attention, queries, keys, window):
     q, k, v, segment_ids = inputs(keys, 4, 2)
     q = q[:, -queries:]
     for ids in (None, segment_ids):
@@ -208,7 +208,7 @@ def test_fewer_queries_than_keys_are_the_last_ones(attention, queries, keys, win
 @pytest.mark.parametrize(
     ("queries", "keys", "window", "segments"), [(130, 130, None, False), (40, 600, 100, True)]
 )
-def test_splash_interpreted(queries, keys, window, segments):
+def test_interpreted_splash_matches_plain_attention(queries, keys, window, segments):
     q, k, v, segment_ids = inputs(keys, 4, 2, batch=1)
     q, ids = q[:, -queries:], segment_ids if segments else None
     # The kernel itself relies on implicit promotion.
@@ -217,7 +217,7 @@ def test_splash_interpreted(queries, keys, window, segments):
     np.testing.assert_allclose(found, plain_attention(q, k, v, ids, window), atol=2e-6)
 
 
-def test_gradients_of_splash_interpreted():
+def test_gradients_of_interpreted_splash_match_xla():
     q, k, v, segment_ids = inputs(140, 2, 1, batch=1)
 
     def gradients(attend):

@@ -18,14 +18,14 @@ H = 8
 
 
 def inputs(length, heads, kv_heads, batch=2):
-    """q, k, v, and segments of some 20 tokens, different in every row."""
+    """Return q, k, v, and segments of about 20 tokens, different in every row."""
     rng = np.random.default_rng(length)
     shapes = [(batch, length, n, H) for n in (heads, kv_heads, kv_heads)]
     q, k, v = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes)
     return q, k, v, jnp.asarray(np.cumsum(rng.random((batch, length)) < 0.05, axis=1), jnp.int32)
 
 
-def test_gradients_across_documents_and_grouped_heads():
+def test_gradients_match_xla_with_documents_and_grouped_heads():
     q, k, v, segment_ids = inputs(200, 4, 2)
     by_blocks = functools.partial(blockwise_attention, block=48)
 
@@ -61,7 +61,7 @@ def near_and_far(scale, q, k, query_index, key_index):
     ],
     ids=["bias", "map"],
 )
-def test_custom_scores_and_their_gradients(scores, argument):
+def test_custom_scores_and_their_gradients_match_plain_attention(scores, argument):
     q, k, v, segment_ids = inputs(130, 4, 2)
 
     def plain(argument, q, k, v):
@@ -92,7 +92,7 @@ def test_custom_scores_and_their_gradients(scores, argument):
         np.testing.assert_allclose(a, b, atol=2e-5, rtol=1e-5)
 
 
-def test_vmap_and_reverse_mode_add_no_work():
+def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
     q, k, v, _ = inputs(150, 2, 1, batch=3)
 
     def loss(q, k, v):
@@ -112,7 +112,7 @@ def test_vmap_and_reverse_mode_add_no_work():
 
 
 def equations(jaxpr):
-    """All equations of a program, inner ones included."""
+    """Yield every equation of a program, inner ones included."""
     for equation in jaxpr.eqns:
         yield equation
         for value in jax.tree.leaves(
@@ -144,7 +144,7 @@ def test_blocks_above_the_diagonal_and_before_the_window_are_skipped():
     assert sorted(computed) == wanted
 
 
-def test_the_program_has_one_size_for_all_lengths_and_its_memory_is_linear():
+def test_program_size_is_constant_and_memory_is_linear_in_length():
     def loss(q, k, v):
         return blockwise_attention(q, k, v).sum()
 

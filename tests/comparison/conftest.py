@@ -16,7 +16,7 @@ from rope_jax.rope.strategies import NoScaling, YaRNScaling
 from rope_jax.sweeps.files import write_results
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
-# What is added to each document's level, by curve and length. The window is 16.
+# Offsets added to each document's level, by curve and length. The window is 16.
 OFFSETS = {
     "trained": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
     "none": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},

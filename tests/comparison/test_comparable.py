@@ -1,4 +1,4 @@
-"""Sweeps that cannot be compared are refused, with what differs."""
+"""Sweeps that cannot be compared are refused, and the difference is named."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_models_seeds_and_steps_may_differ(found):
         ),
     ],
 )
-def test_what_differs_is_named(found, settings, said):
+def test_the_difference_is_named(found, settings, said):
     (mismatch,) = found({}, settings)
     assert mismatch.message.startswith(said)
     assert mismatch.sweep.run == "run1"

@@ -34,7 +34,7 @@ def point(curves, name, length, *, group=0, protocol="same_tokens"):
     return found
 
 
-def test_a_run_alone_has_the_intervals_of_its_sweep(sweep_of):
+def test_a_single_run_has_the_intervals_of_its_sweep(sweep_of):
     run = sweep_of("demo")
     sweep = read_sweep(run / "evals/demo")
     found = compared(run)
@@ -62,16 +62,16 @@ def test_seeds_are_pooled(sweep_of):
     assert p.nll_by_seed == tuple(each)
     assert p.nll == pytest.approx(np.mean(each))
     alone = point(compared(runs[1]).curves, "yarn-4", 32)
-    # t with 2 degrees of freedom × the standard error of three seeds, joined with that of documents
+    # t with 2 degrees of freedom × the standard error of three seeds, combined with the documents'
     seeds = 4.302653 * np.std(each, ddof=1) / math.sqrt(3)
     assert p.ci_high - p.nll > seeds
     assert p.ci_high - p.nll == pytest.approx(math.hypot(seeds, alone.ci_high - alone.nll), 0.1)
-    # within a run, what the seeds differ by cancels: the offsets are the same for all documents
+    # within a run, differences of seeds cancel: the offsets are the same for all documents
     assert p.difference == pytest.approx((0.125 - 0.5,) * 3)
     assert p.gain == pytest.approx((-0.125,) * 3)
 
 
-def test_gain_and_usable_length(sweep_of):
+def test_gain_is_over_truncation_and_usable_length_follows(sweep_of):
     found = compared(sweep_of("demo", own=None))
     (curve,) = found.curves
     assert curve.usable == (None, False, True)
@@ -146,7 +146,7 @@ def test_groups_are_paired_with_the_first(sweep_of):
     assert theirs.from_first is None
     assert p.from_first.value == pytest.approx(p.nll - theirs.nll)
     assert p.from_first.low < p.from_first.value < p.from_first.high
-    # documents cancel: noise and seeds are left, far less than the spread over documents
+    # document levels cancel: the noise and seeds that remain vary far less than documents do
     assert p.from_first.high - p.from_first.low < (p.ci_high - p.ci_low) / 2
 
 
@@ -172,7 +172,7 @@ def test_sweeps_of_one_run_are_not_pooled(sweep_of):
     assert [group.label for group in compared(run).groups] == ["demo a", "demo b"]
 
 
-def test_one_seed_twice_is_refused(sweep_of):
+def test_the_same_seed_twice_is_refused(sweep_of):
     with pytest.raises(
         UserError, match=r"have the same config and the same seed, 0, so they are not two"
     ):
@@ -196,7 +196,7 @@ def label_of(*runs):
         (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
     ],
 )
-def test_a_group_is_called_by_its_runs_without_their_seeds(sweep_of, runs, label):
+def test_a_group_is_labelled_by_its_runs_without_their_seeds(sweep_of, runs, label):
     assert label_of(*(sweep_of(run, seed=seed) for seed, run in enumerate(runs))) == label
 
 
@@ -219,7 +219,7 @@ def test_a_sweep_that_cannot_be_compared_is_marked_and_not_pooled(sweep_of):
     assert point(found.curves, "trained", 64, group=1).from_first is None
 
 
-def test_a_sweep_without_its_run_is_not_pooled(sweep_of):
+def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):
     runs = [sweep_of(f"s{seed}", seed=seed) for seed in (0, 1)]
     (runs[1] / "config.yaml").unlink()
     found = compared(*runs)
@@ -266,7 +266,7 @@ def test_a_difference_from_the_first_group_needs_all_its_seeds(sweep_of):
     assert known == {8: True, 16: True, 32: False, 64: True}
 
 
-def test_seeds_without_a_point_in_common_are_refused(sweep_of):
+def test_seeds_with_no_point_in_common_are_refused(sweep_of):
     whole = {"protocols": ("whole_window",)}
     runs = [sweep_of("x-s0", lengths=(8, 16), **whole)]
     runs.append(sweep_of("x-s1", seed=1, lengths=(32, 64), **whole))

@@ -1,4 +1,4 @@
-"""Which sweeps a path stands for."""
+"""The sweeps that a path stands for."""
 
 import shutil
 from pathlib import Path
@@ -25,7 +25,7 @@ def test_a_run_stands_for_its_sweeps(sweep_of):
         find_sweeps([a], "b")
 
 
-def test_without_a_name_a_run_stands_for_the_sweep_that_all_have(sweep_of):
+def test_without_a_name_only_sweeps_that_all_runs_have_are_used(sweep_of):
     one, two = sweep_of("one", name="a"), sweep_of("two", name="a", seed=1)
     sweep_of("one", name="b")
     assert find_sweeps([one, two], None) == [one / "evals/a", two / "evals/a"]
@@ -57,7 +57,7 @@ def test_an_impossible_path_is_named(path, said):
     assert len(str(caught.value)) < 400
 
 
-def test_a_folder_whose_files_have_too_long_a_path_is_no_sweep(tmp_path, monkeypatch):
+def test_a_folder_too_deep_to_hold_files_is_not_a_sweep(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = Path(*["x" * 200] * 20, "y" * 70)  # 4,090 characters; Linux allows 4,095
     path.mkdir(parents=True)

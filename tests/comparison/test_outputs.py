@@ -109,7 +109,7 @@ def test_the_figure_has_one_colour_per_scaling_and_one_dash_per_group(comparison
     assert shown[:-1] == ["trained", "yarn-4", "a (2 seeds)", "b", "c †", "each seed"]
 
 
-def test_the_page_is_complete(comparison):
+def test_the_page_has_every_curve_and_fetches_nothing(comparison):
     text = format_page(comparison)
     data = json.loads(re.search(r'type="application/json">(.*?)</script>', text)[1])
     assert [group["label"] for group in data["groups"]] == ["a (2 seeds)", "b", "c †"]
@@ -124,7 +124,7 @@ def test_the_page_is_complete(comparison):
             assert one["nll"] * one["bits_per_nat"] == pytest.approx(p.bpb)
             assert one["seeds"] == list(p.nll_by_seed)
     assert [style["name"] for style in data["names"]] == ["trained", "yarn-4"]
-    # nothing is fetched, and the browser would refuse it
+    # nothing is fetched, and the browser would refuse to
     assert "default-src 'none'" in text
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="?(http|//)', text)
     assert "TITLE" not in text.partition("<style>")[0]
@@ -139,7 +139,7 @@ def test_the_page_shows_markup_in_a_name_as_text(comparison):
 
 
 @pytest.mark.parametrize("nll", [float("inf"), float("nan"), 800.0])
-def test_infinite_values_stay_infinite(comparison, nll, tmp_path):
+def test_infinite_nan_and_huge_values_are_shown_as_such(comparison, nll, tmp_path):
     curve = comparison.curves[2]
     assert curve.is_newest
     gone = Estimate(-nll, float("nan"), float("nan"))
@@ -229,7 +229,7 @@ def test_an_interval_wider_than_the_value_is_given_by_its_ends(comparison):
 
 @pytest.fixture
 def run_command(monkeypatch, capsys, tmp_path):
-    """Return a function that runs compare.py in tmp_path: (exit status, stdout, stderr)."""
+    """Return a function that runs compare.py and returns (exit status, stdout, stderr)."""
 
     def run(*words):
         monkeypatch.chdir(tmp_path)
@@ -241,7 +241,7 @@ def run_command(monkeypatch, capsys, tmp_path):
     return run
 
 
-def test_the_command(sweep_of, run_command, tmp_path):
+def test_the_command_writes_every_file(sweep_of, run_command, tmp_path):
     sweep_of("one")
     sweep_of("two", seed=1)
     code, out, err = run_command("one", "two/evals/demo", "output=new/place", "resamples=50")

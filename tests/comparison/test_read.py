@@ -11,7 +11,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Sums
 
 
-def test_what_was_written_is_read(sweep_of):
+def test_written_results_are_read_back(sweep_of):
     run = sweep_of("one", seed=3, steps=(50, 100))
     sweep = read_sweep(run / "evals/demo")
     assert (sweep.run, sweep.seed, sweep.label) == ("one", 3, "one/demo")
@@ -26,7 +26,7 @@ def test_what_was_written_is_read(sweep_of):
     assert '"beta_fast":32' in sweep.settings["yarn-4"]
 
 
-def test_the_sums_of_the_baseline_are_read_though_it_is_not_a_curve(sweep_of):
+def test_the_baselines_sums_are_read_even_if_it_is_not_a_curve(sweep_of):
     sweep = read_sweep(sweep_of("one", own=None) / "evals/demo")
     assert {row.name for row in sweep.rows} == {"yarn-4"}
     assert {key for key in sweep.sums if key[0] == "trained"} == {
@@ -47,7 +47,7 @@ def test_runs_that_differ_in_seed_and_folder_are_one_experiment(sweep_of):
     assert one != three
 
 
-def test_a_path_may_be_written_in_any_way(sweep_of, monkeypatch, tmp_path):
+def test_a_sweep_is_found_by_any_path_to_it(sweep_of, monkeypatch, tmp_path):
     run = sweep_of("one")
     plain = read_sweep(run / "evals/demo")
     (tmp_path / "link").symlink_to(run / "evals/demo")
@@ -69,7 +69,7 @@ def test_a_path_may_be_written_in_any_way(sweep_of, monkeypatch, tmp_path):
         ("results.csv", ",one,0,", ",one,1,"),
     ],
 )
-def test_one_value_of_another_sweep_is_refused(sweep_of, name, old, new):
+def test_a_value_from_another_sweep_is_refused(sweep_of, name, old, new):
     path = sweep_of("one") / "evals/demo" / name
     text = path.read_text()
     assert old in text
@@ -79,8 +79,8 @@ def test_one_value_of_another_sweep_is_refused(sweep_of, name, old, new):
 
 
 @pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json", "sweep.yaml"])
-def test_a_cut_file_is_refused(sweep_of, name):
-    """Wherever a file is cut, it is refused with the folder's name, or the results are the same."""
+def test_a_truncated_file_is_refused_or_reads_the_same(sweep_of, name):
+    """Wherever a file is cut off, it is refused by name, or the results are unchanged."""
     folder = sweep_of("one", steps=(50, 100)) / "evals/demo"
     whole = (folder / name).read_bytes()
     good = read_sweep(folder)
@@ -94,7 +94,7 @@ def test_a_cut_file_is_refused(sweep_of, name):
         if said:
             assert str(folder) in said
             assert "\n" not in said
-        else:  # what was cut off is not read
+        else:  # the part cut off is never read
             assert name in ("sweep.yaml", "summary.json")
             assert found.rows == good.rows
             assert found.windows == good.windows
@@ -104,7 +104,7 @@ def test_a_cut_file_is_refused(sweep_of, name):
 
 
 @pytest.mark.parametrize("name", ["results.csv", "documents.csv"])
-def test_files_that_lack_lines_are_refused(sweep_of, name):
+def test_files_with_missing_lines_are_refused(sweep_of, name):
     folder = sweep_of("one") / "evals/demo"
     lines = (folder / name).read_text().splitlines(keepends=True)
     for gone in (1, len(lines) // 2, len(lines) - 1):
@@ -116,7 +116,7 @@ def test_files_that_lack_lines_are_refused(sweep_of, name):
         read_sweep(folder)
 
 
-def test_files_of_two_sweeps_are_refused(sweep_of):
+def test_mixed_files_of_two_sweeps_are_refused(sweep_of):
     one, two = (sweep_of(run, shift=s) / "evals/demo" for run, s in (("one", 0), ("two", 0.5)))
     shutil.copy(two / "documents.csv", one / "documents.csv")
     with pytest.raises(UserError, match=r"results.csv and documents.csv disagree"):

@@ -3,7 +3,7 @@
 from rope_jax.rope import STRATEGIES
 
 TYPES = ", ".join(STRATEGIES)
-# The types whose factor is how many times longer the context becomes; in a sweep it may be auto.
+# The types whose factor is how many times longer the context becomes; in a sweep, it may be auto.
 EXTENDING = [
     name
     for name, strategy in STRATEGIES.items()
@@ -17,7 +17,7 @@ stages:
 """
 
 # Settings other than an extension factor, for the model of PLAIN: 4 layers, 16 pairs per head. A
-# type that is not listed is read with its factor alone.
+# type not listed here is given its factor alone.
 EXAMPLES = {
     "none": {"query_scale": {"type": "logn"}},
     "pi": {"query_scale": {"type": "llama4", "attn_scale": 0.2, "floor_scale": 64}},

@@ -97,7 +97,7 @@ TOP = (
         ),
     ],
 )
-def test_bad_keys_and_combinations(complaint, overrides, message):
+def test_bad_keys_and_combinations_are_explained(complaint, overrides, message):
     assert complaint(PLAIN, *overrides.split(" ")) == f"C.yaml: {message}"
 
 
@@ -156,7 +156,7 @@ BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
         ),
     ],
 )
-def test_a_scaling_that_does_not_fit_a_layer_is_named_where_it_was_given(
+def test_a_scaling_that_does_not_fit_a_layer_is_reported_at_the_key_given(
     complaint, overrides, message
 ):
     assert complaint(PLAIN, *overrides).startswith(f"C.yaml: {message}")
@@ -199,7 +199,7 @@ def test_a_key_that_belongs_one_section_deeper_is_suggested_there(complaint, ove
     assert f"unknown key; did you mean {right}?" in message
 
 
-def test_the_beginning_of_several_types_suggests_all_of_them(complaint):
+def test_a_prefix_of_several_types_suggests_all_of_them(complaint):
     # Hugging Face's name for dynamic_ntk, which resembles the others just as much
     message = complaint(PLAIN, "rope.scaling.type=dynamic")
     assert message.endswith("; did you mean dynamic_ntk, dynamic_pi or dynamic_yarn?")
@@ -236,7 +236,7 @@ def test_the_beginning_of_several_types_suggests_all_of_them(complaint):
         ("validation.every_steps=0", "validation.every_steps", "greater than 0, not 0"),
     ],
 )
-def test_bad_values(complaint, override, key, wrong):
+def test_bad_values_are_explained(complaint, override, key, wrong):
     message = complaint(PLAIN, override)
     assert message.startswith(f"C.yaml: {key}: ")
     assert wrong in message
@@ -256,7 +256,7 @@ def test_a_key_is_never_suggested_for_itself(complaint):
     assert "did you mean data.files?" not in message
 
 
-def test_a_mistake_in_a_later_stage_says_which_stage(complaint):
+def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
     stage = "{steps: 200, seq_len: 8, batch_size: 1, learning_rate: 0.1}"
     text = f"name: a\nstages: [{stage}, {stage}, {stage}]\n"
     assert complaint(text, "stages.2.steps=100") == (
@@ -291,7 +291,7 @@ def test_a_mistake_in_a_later_stage_says_which_stage(complaint):
         ("name=${nowhere}", "C.yaml: name: Interpolation key 'nowhere' not found"),
     ],
 )
-def test_bad_overrides(complaint, override, message):
+def test_bad_overrides_are_explained(complaint, override, message):
     assert complaint(PLAIN, override).startswith(message)
 
 
@@ -314,11 +314,11 @@ def test_bad_overrides(complaint, override, message):
         ("name: ${seed\n", ""),
     ],
 )
-def test_bad_files(complaint, content, message):
+def test_bad_files_are_explained(complaint, content, message):
     assert complaint(content).startswith(f"C.yaml: {message}")
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_unreadable_files_are_explained(tmp_path):
     (tmp_path / "file").write_text("")
     for path, wrong in [
         (tmp_path, "is a directory, not a YAML file"),

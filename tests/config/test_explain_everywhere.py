@@ -1,4 +1,4 @@
-"""Errors name the right key wherever it is: every key of two full configs is made wrong."""
+"""Errors name the right key wherever it is: every key of two full configs is broken in turn."""
 
 import copy
 

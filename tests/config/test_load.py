@@ -78,7 +78,7 @@ def test_overrides_win_over_the_file_and_the_last_one_wins(read):
     assert read(FULL, "model.hidden_size=60", "seed=2").model.hidden_size == 60
 
 
-def test_an_override_of_a_section_replaces_it_and_a_later_one_adds_to_that(read):
+def test_a_section_override_replaces_it_and_later_overrides_add_to_it(read):
     optim = read(FULL, "optim={warmup_steps: 3}", "optim.b1=0.5").optim
     assert (optim.warmup_steps, optim.b1, optim.b2) == (3, 0.5, 0.95)
     optim = read(FULL, "optim.b1=0.5", "optim={warmup_steps: 3}").optim
@@ -107,7 +107,7 @@ def test_an_overrides_value_is_yaml(read, override, value):
     assert type(node) is type(value)
 
 
-def test_list_elements_are_named_by_number(read):
+def test_list_elements_are_addressed_by_number(read):
     before = read(FULL).stages
     after = read(FULL, "stages.1.steps=99", "stages.0.batch_size=8").stages
     assert after[0] == before[0].model_copy(update={"batch_size": 8})
@@ -124,11 +124,11 @@ def test_list_elements_are_named_by_number(read):
         ["seed=1", "rope.scaling.factor=8", "model.qk_norm=true", "rope.scaling.type=pi"],
     ],
 )
-def test_a_new_type_drops_the_old_ones_keys_whatever_the_order(read, overrides):
+def test_a_new_type_drops_the_old_types_keys_in_any_order(read, overrides):
     assert read(FULL, *overrides).rope.scaling == PIScaling(factor=8)
 
 
-def test_a_new_type_drops_every_key_of_the_old_one(read, complaint):
+def test_a_new_type_drops_the_old_types_keys_in_every_union(read, complaint):
     assert read(FULL, "data.type=text", "data.files=[x]").data == TextData(files=["x"])
     assert read(FULL, "data.type=stdlib").data == StdlibData()
     assert read(FULL, "stages.1.scaling.type=none").stages[1].scaling == NoScaling()
@@ -136,24 +136,24 @@ def test_a_new_type_drops_every_key_of_the_old_one(read, complaint):
     assert message == "C.yaml: stages.1.scaling.factor: is required but was not given"
 
 
-def test_the_same_type_keeps_the_other_keys(read):
+def test_setting_the_same_type_keeps_the_other_keys(read):
     scaling = read(FULL, "rope.scaling.type=yarn", "rope.scaling.factor=3").rope.scaling
     assert scaling == read(FULL).rope.scaling.model_copy(update={"factor": 3.0})
 
 
-def test_a_type_where_there_was_none(read):
+def test_a_type_can_be_set_where_there_was_none(read):
     assert read(PLAIN, "stages.0.scaling.type=ntk", "stages.0.scaling.factor=2").stages[
         0
     ].scaling == NTKScaling(factor=2)
 
 
-def test_a_type_after_the_whole_section_wins(read):
+def test_the_last_of_a_type_and_a_whole_section_wins(read):
     overrides = ["rope.scaling={type: pi, factor: 4}", "rope.scaling.type=none"]
     assert read(PLAIN, *overrides).rope.scaling == NoScaling()
     assert read(PLAIN, *reversed(overrides)).rope.scaling == PIScaling(factor=4)
 
 
-def test_a_type_inside_a_list_given_before_it(read):
+def test_a_type_can_be_set_inside_a_list_given_earlier(read):
     config = read(
         PLAIN,
         "stages=[{steps: 300, seq_len: 64, batch_size: 4}]",
@@ -202,7 +202,7 @@ def test_a_sweeps_entry_of_every_type_is_read_and_dumped(read, kind):
         ({"factors": [2] * 16}, {"attention_factor": 1.5}),
     ],
 )
-def test_explicit_numbers_take_the_place_of_their_files_path(read, tmp_path, here, file):
+def test_a_dump_has_explicit_numbers_in_place_of_their_file(read, tmp_path, here, file):
     path = tmp_path / "numbers.json"
     path.write_text(json.dumps(file))
     config = read(
@@ -216,7 +216,7 @@ def test_explicit_numbers_take_the_place_of_their_files_path(read, tmp_path, her
     assert read(dumped) == config
 
 
-def test_a_pattern_says_what_layers_have_of_their_own(read):
+def test_a_layer_pattern_sets_base_scaling_and_sliding_window(read):
     text = PLAIN + (
         "model: {num_hidden_layers: 5}\n"
         "rope:\n"
@@ -229,7 +229,7 @@ def test_a_pattern_says_what_layers_have_of_their_own(read):
         "    - {}\n"
     )
     config = read(text)
-    # of the layers that the pattern leaves as they are
+    # the geometry of layers that the pattern does not change
     assert config.geometry == RotaryGeometry(rotary_dim=16, base=500.0, train_length=128)
     assert config.sliding_windows == (32, None, None)
     layers = config.rotary_layers
@@ -248,7 +248,7 @@ def test_without_a_pattern_all_layers_are_alike(read):
     ]
 
 
-def test_a_layers_scaling_stays_in_every_stage_and_the_others_change(read):
+def test_a_stages_scaling_changes_only_layers_without_their_own(read):
     config = read(
         PLAIN,
         "stages=[{steps: 200, seq_len: 64, batch_size: 1}, {steps: 9, seq_len: 128, batch_size: 1,"
@@ -273,7 +273,7 @@ def test_explicit_numbers_by_layer_reach_their_layers(read):
     ]
 
 
-def test_any_number_of_layers_is_checked_at_once(read):
+def test_a_huge_number_of_layers_loads(read):
     assert read(PLAIN, "model.num_hidden_layers=2147483647").model.num_hidden_layers == 2**31 - 1
 
 
@@ -320,7 +320,7 @@ def test_a_dump_keeps_a_dollar_brace(read):
 
 
 def models_in(value):
-    """Yield a config's own model and all models inside it."""
+    """Yield a config and every model inside it."""
     if isinstance(value, BaseModel):
         yield value
         for name in type(value).model_fields:
@@ -371,16 +371,16 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
     assert [entry.factor_label for entry in made] == factors
 
 
-def test_a_bare_word_is_a_type(read):
+def test_a_bare_word_stands_for_its_type(read):
     assert entries(read, "[trained, none]") == entries(read, "[{type: trained}, {type: none}]")
 
 
-def test_the_default_scalings(read):
+def test_default_scalings_are_trained_and_three_automatic_ones(read):
     made = read("{}", schema=SweepConfig).scalings
     assert [entry.label for entry in made] == ["trained", "pi-auto", "ntk-auto", "yarn-auto"]
 
 
-def test_a_scaling_as_it_was_trained_stays_itself(read):
+def test_the_trained_entry_is_the_trained_scaling_at_every_length(read):
     own = YaRNScaling(factor=16, beta_fast=20)
     (trained,) = entries(read, "[trained]")
     assert all(trained.at(n, 128, own) is own for n in (1, 128, 100_000))
@@ -394,7 +394,7 @@ def test_an_automatic_factor_is_length_over_window_and_at_least_1(read):
 
 
 @pytest.mark.parametrize("kind", EXTENDING)
-def test_every_factor_that_is_an_extension_may_be_automatic(read, kind):
+def test_every_extension_factor_may_be_automatic(read, kind):
     settings = example(kind, factor="auto")
     (entry,) = entries(read, f"[{json.dumps(settings)}]")
     assert (entry.label, entry.factor_label) == (f"{kind}-auto", "auto")
@@ -403,7 +403,7 @@ def test_every_factor_that_is_an_extension_may_be_automatic(read, kind):
         assert entry.at(length, 128, NTKScaling(factor=3)) == wanted
 
 
-def test_an_automatic_factor_may_be_that_of_what_resonance_stands_on(read):
+def test_the_factor_inside_resonance_may_be_automatic(read):
     (entry,) = entries(read, "[{type: resonance, inner: {type: yarn, factor: auto, beta_fast: 9}}]")
     assert (entry.label, entry.factor_label) == ("resonance-yarn-auto", "auto")
     for length, factor in [(32, 1.0), (192, 1.5)]:
@@ -412,8 +412,8 @@ def test_an_automatic_factor_may_be_that_of_what_resonance_stands_on(read):
 
 
 @pytest.mark.parametrize("place", ["{}", "{{type: resonance, inner: {}}}"])
-def test_a_factor_that_is_no_extension_is_not_automatic(read, complaint, place):
-    # of dynamic_ntk: s = a·n/L − (a − 1); a is not how many times longer the context becomes
+def test_a_factor_that_is_not_an_extension_cannot_be_automatic(read, complaint, place):
+    # dynamic_ntk: s = a·n/L − (a − 1); a is not how many times longer the context becomes
     message = complaint(
         "scalings: [" + place.format("{type: dynamic_ntk, factor: auto}") + "]", schema=SweepConfig
     )
@@ -486,7 +486,7 @@ def test_entries_replace_the_trained_scaling(read):
         ),
     ],
 )
-def test_bad_sweeps(complaint, text, message):
+def test_bad_sweeps_are_explained(complaint, text, message):
     assert complaint(text, schema=SweepConfig) == f"C.yaml: {message}"
 
 
@@ -510,14 +510,14 @@ def test_bad_sweeps(complaint, text, message):
         ("tolerance: 0", "tolerance", "greater than 0"),
     ],
 )
-def test_bad_values_of_a_sweep(complaint, text, key, wrong):
+def test_bad_values_of_a_sweep_are_explained(complaint, text, key, wrong):
     message = complaint(text, schema=SweepConfig)
     assert message.startswith(f"C.yaml: {key}: ")
     assert wrong in message
 
 
-def test_a_factor_too_small_is_told_the_least_one(complaint):
-    # as it is where a strategy stands by itself: "auto" is not the only right answer
+def test_the_error_for_a_factor_too_small_gives_the_minimum(complaint):
+    # as for a strategy outside a sweep: "auto" is not the only right answer
     message = complaint("scalings: [{type: pi, factor: 0.5}]", schema=SweepConfig)
     assert re.match(r"C.yaml: scalings\.0\.factor: .*(at least|equal to) 1\b.*not 0\.5", message)
 

@@ -1,4 +1,4 @@
-"""The entries of a sweep: what each is at a length, and back to YAML."""
+"""The entries of a sweep: their scalings at each length, and their YAML."""
 
 import json
 
@@ -29,7 +29,7 @@ def config(tmp_path):
     return load(SweepConfig, path)
 
 
-def test_which_factors_are_chosen_by_length(config):
+def test_is_auto_marks_entries_with_an_automatic_factor(config):
     assert [entry.is_auto for entry in config.scalings] == [False, True, False, True]
 
 
@@ -62,8 +62,8 @@ def test_a_fixed_factor_is_used_below_the_window_too():
     assert {entry.at(n, 128, NoScaling()).factor for n in (32, 128, 512)} == {4.0}
 
 
-def test_the_schema_completes_auto_and_a_name():
-    """In an entry, and in the inner strategy of resonance; not where `auto` means nothing."""
+def test_the_json_schema_offers_auto_and_a_name():
+    """`auto` is offered in entries and inside resonance, except where it means nothing."""
     models = SweepConfig.model_json_schema()["$defs"]
     for name in ("PIScalingEntry", "LongRoPEScalingEntry", "YaRNScalingInner"):
         assert '"auto"' in json.dumps(models[name]["properties"]["factor"])

@@ -79,7 +79,7 @@ def test_every_offset_that_fits_is_drawn_and_no_other():
     assert set(seen.tolist()) == {0, 1, 2}
 
 
-def test_document_boundaries():
+def test_segments_positions_and_weights_follow_document_boundaries():
     split = split_of([1, 2], [3], [], [4, 5])
     (batch,) = validation_batches(split, seq_len=8, batch_size=1, batches=1)
     assert batch.tokens.tolist() == [[BOS, 1, 2, BOS, 3, BOS, BOS, 4]]
@@ -90,7 +90,7 @@ def test_document_boundaries():
     assert [a.dtype for a in batch] == [np.int32] * 4 + [np.float32]
 
 
-def test_window_that_begins_inside_a_document():
+def test_a_window_may_begin_inside_a_document():
     split = split_of([1, 2, 3], [4])
     first, last = validation_batches(split, seq_len=4, batch_size=1, batches=2)
     assert first.tokens.tolist() == [[BOS, 1, 2, 3]]
@@ -127,7 +127,7 @@ def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
     assert np.array_equal(offsets, np.concatenate([b.tokens[:, 0] for b in again]))
 
 
-def test_a_window_that_just_fits():
+def test_a_window_may_take_the_whole_stream():
     assert draw(numbered(9)).tokens[:, 0].tolist() == [0] * 8
     (batch,) = validation_batches(numbered(9), seq_len=8, batch_size=1, batches=1)
     assert batch.targets[0, -1] == 8

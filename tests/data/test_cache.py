@@ -1,4 +1,4 @@
-"""The folder of a corpus in the cache: what its name depends on."""
+"""The name of a corpus's folder in the cache, and the settings it depends on."""
 
 from rope_jax.config.data import HubData, JsonLinesData
 from rope_jax.data.cache import cache_folder

@@ -55,7 +55,7 @@ def whole(**fields):
     return {"validation_fraction": 0.0, "test_fraction": 0.0, **fields}
 
 
-def test_text_is_exact(tmp_path):
+def test_text_is_read_exactly(tmp_path):
     data = TextData(**whole(files=[text_files(tmp_path, AWKWARD)]))
     splits = load_documents(data, tmp_path / "scratch").splits
     paths = [str(tmp_path / f"d{i:02}.txt") for i in range(len(AWKWARD))]
@@ -63,7 +63,7 @@ def test_text_is_exact(tmp_path):
     assert rows_of(splits["validation"]) == rows_of(splits["test"]) == []
 
 
-def test_json_lines_are_exact(tmp_path):
+def test_json_lines_are_read_exactly(tmp_path):
     path = json_lines(tmp_path / "a.jsonl", AWKWARD, column="body")
     (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"body": "x"}\r\n\r\n  {"body": "\\u00e9"}\n')
     data = JsonLinesData(**whole(files=[path, str(tmp_path / "b.jsonl")], column="body"))
@@ -72,8 +72,8 @@ def test_json_lines_are_exact(tmp_path):
     assert [d for d, _ in rows][-2:] == [f"{tmp_path}/b.jsonl:1", f"{tmp_path}/b.jsonl:3"]
 
 
-def test_parquet_is_exact(tmp_path):
-    texts = AWKWARD + [str(i) for i in range(300)]  # more than are read at once
+def test_parquet_is_read_exactly(tmp_path):
+    texts = AWKWARD + [str(i) for i in range(300)]  # more rows than are read at once
     data = ParquetData(**whole(files=[parquet_file(tmp_path / "a.parquet", texts)]))
     rows = rows_of(load_documents(data, tmp_path / "scratch").splits["train"])
     assert rows == [(f"{tmp_path}/a.parquet:{i}", text) for i, text in enumerate(texts)]
@@ -114,7 +114,7 @@ def test_a_document_keeps_its_split_wherever_it_is(tmp_path):
         assert {t for _, t in rows_of(a[name])} == {t for _, t in rows_of(b[name])} - {"new"}
 
 
-def test_a_name_may_look_like_a_pattern(tmp_path):
+def test_a_file_name_may_look_like_a_pattern(tmp_path):
     (tmp_path / "[a].txt").write_text("brackets")
     data = TextData(**whole(files=[str(tmp_path / "[a].txt"), str(tmp_path / "*.txt")]))
     splits = load_documents(data, tmp_path / "scratch").splits
@@ -136,7 +136,7 @@ def fake_hub(monkeypatch, found):
     return HubData(id="someone/books", subset="small", revision="v1", column="book")
 
 
-def test_hub_splits(tmp_path, monkeypatch):
+def test_hub_splits_are_kept_and_a_missing_one_comes_from_train(tmp_path, monkeypatch):
     found = {
         "test": {"book": ["t\r\n"], "year": [1]},
         "train": {"book": [f"b{i}" for i in range(30)], "year": list(range(30))},
@@ -170,21 +170,21 @@ def test_hub_splits(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_hub_messages(tmp_path, monkeypatch, found, message):
+def test_bad_hub_data_is_explained(tmp_path, monkeypatch, found, message):
     assert_message(fake_hub(monkeypatch, found), tmp_path, message)
 
 
-def test_unreachable_hub(tmp_path):
+def test_an_unreachable_hub_is_reported(tmp_path):
     data = HubData(id="someone/books")
     assert_message(data, tmp_path, "data.id: cannot load someone/books: Couldn't reach")
 
 
 @pytest.mark.parametrize("name", ["json", "pandas", "./here", "a/b/c", "hf://datasets/a/b"])
-def test_hub_id_is_owner_and_name(tmp_path, name):
+def test_a_hub_id_must_be_owner_and_name(tmp_path, name):
     assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id of a data set")
 
 
-def test_hub_id_is_not_a_folder(tmp_path, monkeypatch):
+def test_a_hub_id_must_not_be_a_folder(tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id of a data set")
@@ -226,13 +226,13 @@ LINE = '{"text": "fine"}\n'
         (ParquetData, b"", "data.files: {} is not readable as Parquet: "),
     ],
 )
-def test_bad_files(tmp_path, kind, content, message):
+def test_bad_files_are_explained(tmp_path, kind, content, message):
     path = tmp_path / "file"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert_message(kind(files=[str(path)]), tmp_path, message.format(path))
 
 
-def test_bad_parquet_columns(tmp_path):
+def test_bad_parquet_columns_are_explained(tmp_path):
     path = parquet_file(tmp_path / "a.parquet", ["a", None], column="b")
     data = ParquetData(files=[path])
     assert_message(data, tmp_path, f"data.column: {path} has no 'text'; its columns: n, b")
@@ -242,7 +242,7 @@ def test_bad_parquet_columns(tmp_path):
     assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 is of type int, not text")
 
 
-def test_bad_patterns(tmp_path, monkeypatch):
+def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pattern = text_files(tmp_path, ["a", "b"])
     assert_message(

@@ -48,7 +48,7 @@ def test_two_writers_repair_a_damaged_folder(tmp_path):
 
 
 @pytest.mark.parametrize("manifest", ["", "{", "[]", "{}", '{"content": 1, "sizes": 5}'])
-def test_a_garbled_manifest_is_damage(tmp_path, manifest):
+def test_a_garbled_manifest_counts_as_damage(tmp_path, manifest):
     folder = write(tmp_path / "key")
     (folder / "manifest.json").write_text(manifest)
     assert read_manifest(folder) is None

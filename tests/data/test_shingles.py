@@ -29,7 +29,7 @@ def test_shingles_are_the_distinct_hashed_5_grams():
 
 
 @pytest.mark.parametrize("text", ["", "four words are few", "— … !"])
-def test_short_texts_have_none(text):
+def test_short_texts_have_no_shingles(text):
     assert shingles(text).tolist() == []
 
 
@@ -64,7 +64,7 @@ def test_empty_texts_are_not_copies():
     assert near_copies([]) == {}
 
 
-def test_share_seen_is_of_distinct_shingles():
+def test_share_seen_counts_distinct_shingles():
     texts = [" ".join(words(seed, 100)) for seed in range(3)]
     test = [shingles(texts[0]), shingles(texts[0]), shingles(texts[1])]
     assert share_seen(test, [shingles(texts[1]), shingles(texts[2])]) == pytest.approx(0.5)

@@ -11,7 +11,7 @@ def keys_of(*names):
     return np.array([stable_key(name) for name in names], np.uint64)
 
 
-def test_key_is_golden():
+def test_stable_keys_are_golden():
     # The first 8 bytes of BLAKE2b with an 8-byte digest: other numbers move documents from test
     # to train.
     assert stable_key("asyncio") == 0x2315AC32D29A4116
@@ -45,7 +45,7 @@ def test_a_few_documents_still_give_each_split_one():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_nothing_left_to_train_on(count):
+def test_fractions_that_leave_nothing_to_train_on_are_refused(count):
     keys = keys_of(*(str(i % count) for i in range(10)))
     with pytest.raises(
         UserError, match=rf"^data: .* \({count} distinct\): .* set data.validation_fraction"

@@ -27,7 +27,7 @@ def group(document):
     return document.split("/")[0].removesuffix(".py")
 
 
-def test_excluded_files(tmp_path):
+def test_tests_data_and_generated_files_are_excluded(tmp_path):
     keep = ["b/z.py", "b.py", "a/tested.py", "a/c/d.py", "Z.py"]
     folders = "test a/tests a/test idlelib lib2to3 pydoc_data encodings site-packages __pycache__"
     leave = [f"{folder}/x.py" for folder in folders.split()]
@@ -56,7 +56,7 @@ def test_splits_keep_packages_whole_and_drop_copies(tmp_path):
 
 
 def test_overlap_is_the_share_of_test_seen_in_train(tmp_path):
-    # Each file has 300 words that all share, and 700 of its own.
+    # Each file has 300 words common to all files, and 700 of its own.
     common = prose("common")
     tree(tmp_path, {f"m{i}.py": f"{common} {prose(i, 700)}" for i in range(40)})
     splits, notes = stdlib_splits(StdlibData(test_fraction=0.05), tmp_path)
@@ -74,7 +74,7 @@ def test_no_sources_is_an_error(tmp_path):
         stdlib_splits(StdlibData(), tmp_path)
 
 
-def test_this_interpreters_library(stdlib_corpus):
+def test_the_corpus_of_this_interpreters_library(stdlib_corpus):
     corpus, root = stdlib_corpus, stdlib_root()
     splits = [corpus.train, corpus.validation, corpus.test]
     groups = [{group(i) for i in split.ids} for split in splits]

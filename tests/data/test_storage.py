@@ -40,7 +40,7 @@ def cached_files(data):
     return folder
 
 
-def test_stream_is_the_documents_each_after_its_start(data):
+def test_the_stream_has_each_document_after_its_start_token(data):
     corpus = open_corpus(data, ByteTokenizer())
     assert contents(corpus) == list(TEXTS.values())
     train = corpus.train
@@ -68,7 +68,7 @@ def test_tokens_cannot_be_changed(data):
         open_corpus(data, ByteTokenizer()).train.tokens[0] = 1
 
 
-def test_fingerprint_is_of_the_content(data, tmp_path):
+def test_the_fingerprint_depends_on_the_content_alone(data, tmp_path):
     digest = hashlib.sha256(b"bytes")
     for split, texts in TEXTS.items():
         digest.update(split.encode())
@@ -88,7 +88,7 @@ def test_default_cache_follows_xdg(data, tmp_path):
     assert len(list((tmp_path / "cache" / "rope_jax").iterdir())) == 1
 
 
-def test_empty_splits_open(tmp_path):
+def test_empty_splits_can_be_opened(tmp_path):
     (tmp_path / "only").write_text("text")
     data = TextData(files=[str(tmp_path / "only")], validation_fraction=0, test_fraction=0)
     corpus = open_corpus(data, ByteTokenizer())
@@ -99,7 +99,7 @@ def test_empty_splits_open(tmp_path):
 def test_changed_or_added_files_are_read_again(data, tmp_path):
     first = open_corpus(data, ByteTokenizer())
     before = (tmp_path / "train2").stat()
-    (tmp_path / "train2").write_bytes("日曜".encode())  # of the same size
+    (tmp_path / "train2").write_bytes("日曜".encode())  # the same size
     os.utime(tmp_path / "train2", ns=(before.st_atime_ns, before.st_mtime_ns + 1))
     changed = open_corpus(data, ByteTokenizer())
     assert contents(changed)[0][2] == "日曜"
@@ -137,7 +137,7 @@ print(time.perf_counter() - began, corpus.fingerprint, "datasets" in sys.modules
 """
 
 
-def test_reopening_imports_no_datasets(stdlib_corpus, stdlib_data):
+def test_reopening_does_not_import_datasets(stdlib_corpus, stdlib_data):
     done = subprocess.run(
         [sys.executable, "-c", REOPEN, stdlib_data.model_dump_json()],
         capture_output=True,
@@ -149,7 +149,7 @@ def test_reopening_imports_no_datasets(stdlib_corpus, stdlib_data):
     assert float(seconds) < 1  # 0.03 s on an idle machine
 
 
-def test_cache_that_cannot_be_written(data, tmp_path):
+def test_a_cache_that_cannot_be_written_is_reported(data, tmp_path):
     (tmp_path / "file").write_text("in the way")
     data = data.model_copy(update={"cache_dir": str(tmp_path / "file" / "tokens")})
     with pytest.raises(

@@ -38,7 +38,7 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: None) -> Path:
-    """Texts, and in `one` a run trained on one device."""
+    """Return a folder of texts and, in `one`, a run trained on one device."""
     made = tmp_path_factory.mktemp("devices")
     (made / "run.yaml").write_text(CONFIG)
     (made / "texts").mkdir()
@@ -52,14 +52,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: N
 
 @pytest.fixture(scope="module")
 def swept(folder: Path) -> Path:
-    """The run `one`, swept on one device."""
+    """Sweep the run in `one` on one device."""
     ended(start(folder, "eval_ppl.py", "one/tiny", *SWEEP))
     return folder / "one/tiny"
 
 
 @pytest.fixture(scope="module")
 def two(folder: Path) -> list[tuple[str, str]]:
-    """In `two` a run trained by two processes; the output of each."""
+    """Train a run in `two` with two processes; return the output of each."""
     return two_processes(folder, "train.py", "run.yaml", "runs_dir=two", "mesh.fsdp=2")
 
 
@@ -134,13 +134,13 @@ def forget(run: Path, *steps: int) -> None:
         shutil.rmtree(run / "checkpoints" / str(step))
 
 
-def test_eight_devices_train_as_one(folder: Path) -> None:
+def test_eight_devices_train_like_one(folder: Path) -> None:
     out, _ = ended(start(folder, "train.py", "run.yaml", "runs_dir=eight", devices=8))
     assert "8 × cpu" in out
     same_losses(folder / "one/tiny", folder / "eight/tiny")
 
 
-def test_two_processes_train_as_one(folder: Path, two: list[tuple[str, str]]) -> None:
+def test_two_processes_train_like_one(folder: Path, two: list[tuple[str, str]]) -> None:
     (first, _), (second, _) = two
     assert "2 × cpu" in first
     assert "training" not in second  # only the first prints
@@ -148,7 +148,7 @@ def test_two_processes_train_as_one(folder: Path, two: list[tuple[str, str]]) ->
 
 
 @pytest.mark.slow
-def test_two_processes_resume_and_sweep_as_one(
+def test_two_processes_resume_and_sweep_like_one(
     folder: Path, two: list[tuple[str, str]], swept: Path
 ) -> None:
     shutil.copytree(folder / "two", folder / "two_resumed")
@@ -173,10 +173,10 @@ def test_a_run_continues_on_another_number_of_devices(folder: Path, swept: Path)
     assert "after step 3 of 8" in out
     same_losses(folder / "one/tiny", one)
     shutil.copytree(one, eight)
-    forget(eight, 8)  # those left were saved by eight devices
+    forget(eight, 8)  # the remaining ones were saved by eight devices
     assert "after step 6 of 8" in ended(start(folder, "train.py", "run.yaml", "runs_dir=to_one"))[0]
     same_losses(folder / "one/tiny", eight)
-    # A sweep on eight devices of parameters that are on one.
+    # Sweep on eight devices, with parameters that one device saved.
     ended(start(folder, "eval_ppl.py", "to_one/tiny", *SWEEP, devices=8))
     same_results(swept, eight)
 

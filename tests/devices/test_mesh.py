@@ -1,4 +1,4 @@
-"""What the devices of a mesh hold, and how much memory there is."""
+"""How a mesh divides devices and batches, and how much memory a device has."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 
 
-def test_a_mesh_uses_all_devices() -> None:
+def test_a_mesh_must_use_all_devices() -> None:
     with pytest.raises(UserError, match=r"mesh: data 1 × fsdp 3 is 3 devices, and there are 1"):
         Placement(MeshConfig(fsdp=3))
 

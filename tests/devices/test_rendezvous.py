@@ -13,7 +13,7 @@ from rope_jax.devices import rendezvous
 from rope_jax.errors import UserError
 
 
-def test_a_process_that_leaves_properly_is_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_process_that_fails_is_reported_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[str] = []
     monkeypatch.setattr(rendezvous, "exit_after", lambda _, reason: missed.append(reason()))
     for bad in (None, UserError("no texts")):
@@ -48,7 +48,7 @@ def test_a_process_that_waits_in_vain_reports_who_is_missing(process_id: int) ->
 def gathered(
     count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
 ) -> list[str]:
-    """The outcome of each process that meets at one address, after visitors have connected."""
+    """Return what each process got from meeting at one address, after visitors had connected."""
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         port = probe.getsockname()[1]

@@ -15,7 +15,7 @@ PROTOCOLS = ("same_tokens", "whole_window", "sliding", "per_position", "yarn_com
 
 
 def documents(seed, count=12, shortest=65, longest=400):
-    """Make texts without BOS whose tokens tell their text and their place in it."""
+    """Make texts without BOS; each token encodes its text and its place in it."""
     random = np.random.default_rng(seed)
     sizes = random.integers(shortest, longest, count)
     return [1000 * (d + 1) + np.arange(size) for d, size in enumerate(sizes)]
@@ -76,7 +76,7 @@ def test_the_same_tokens_are_scored_at_every_length(seed, bos):
 
 
 def test_a_target_has_as_much_context_as_its_length_allows():
-    # Scored are the window's last tokens, so that a longer window only adds what comes before.
+    # The window's last tokens are scored, so a longer window only adds context before them.
     _, streams = streams_of(documents(0))
     for length in LENGTHS:
         assert set(windows_of(streams, "same_tokens", length).first) == {length - 3}
@@ -191,7 +191,8 @@ def test_sliding_windows_score_every_target_once(protocol, stride, bos):
             np.testing.assert_array_equal(
                 np.concatenate([found[w] for w in own]), stream[1 : covered + 1]
             )
-            # The first counts whole; the others have all the context but the stride at least.
+            # The first window is scored whole; later targets have length − stride + 1 tokens of
+            # context or more.
             assert windows.start[own[0]] == 0
             assert windows.first[own[0]] == 1
             assert (windows.first[own[1:]] >= length - stride + 1).all()
@@ -208,12 +209,12 @@ def test_sliding_windows_with_their_length_as_stride_are_adjacent():
             np.testing.assert_array_equal(one, other)
 
 
-# What stands first
+# The document-start token
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
-def test_where_the_document_start_token_stands(protocol, bos):
+def test_the_document_start_token_stands_where_bos_says(protocol, bos):
     docs = documents(5)
     chosen, streams = streams_of(docs, bos)
     for length in LENGTHS:
@@ -258,13 +259,13 @@ def test_same_tokens_have_one_fingerprint_at_all_lengths():
     assert len(set(prints(documents(6), "same_tokens").values())) == 1
 
 
-def test_other_protocols_have_one_per_length():
+def test_other_protocols_have_one_fingerprint_per_length():
     for protocol in ("whole_window", "sliding", "per_position"):
         found = prints(documents(6), protocol)
         assert len(set(found.values())) == len(found) == len(LENGTHS)
 
 
-def test_the_fingerprint_tells_apart_what_was_scored():
+def test_the_fingerprint_changes_with_what_is_scored():
     docs = documents(6)
     changed = [document.copy() for document in docs]
     changed[7][31] += 1
@@ -281,14 +282,14 @@ def test_the_fingerprint_tells_apart_what_was_scored():
         assert not set(one.values()) & set(other.values())
 
 
-def test_the_fingerprint_depends_on_what_is_scored_not_on_its_context():
+def test_the_fingerprint_does_not_depend_on_the_context():
     # A document-start token in every window changes the context, not the targets.
     docs = documents(6)
     for protocol in PROTOCOLS:
         assert prints(docs, protocol) == prints(docs, protocol, bos="every_window")
 
 
-def test_the_fingerprint_depends_on_places_in_the_text():
+def test_the_fingerprint_depends_on_positions_in_the_text():
     # The same tokens of the same texts, counted with and without a document-start token before.
     docs = documents(6)
     _, with_start = streams_of(docs)
@@ -302,11 +303,11 @@ def test_the_fingerprint_depends_on_places_in_the_text():
     assert fingerprint(with_start, windows, 64, "document") != wanted
 
 
-# Which documents
+# The choice of documents
 
 
-@pytest.mark.parametrize(("bos", "most"), [("document", 65), ("every_window", 65), ("none", 64)])
-def test_documents_too_short_for_the_longest_window_are_left_out(bos, most):
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_documents_too_short_for_the_longest_window_are_left_out(bos):
     sizes = [10, 63, 64, 65, 66, 200]
     docs = [np.full(size, size) for size in sizes]
     chosen, streams = streams_of(docs, bos)
@@ -334,7 +335,7 @@ def test_documents_are_drawn_by_the_seed_and_kept_in_order():
 
 
 @pytest.mark.parametrize("bos", ["document", "none"])
-def test_too_short_for_the_longest_window_says_how_long_possible(bos):
+def test_if_all_documents_are_too_short_the_longest_possible_length_is_given(bos):
     docs = documents(9, count=7, shortest=20, longest=60)
     with pytest.raises(UserError) as caught:
         streams_of(docs, bos)
@@ -351,6 +352,6 @@ def test_too_short_for_the_longest_window_says_how_long_possible(bos):
         streams_of(docs, bos, longest=possible + 1)
 
 
-def test_no_documents_at_all():
+def test_having_no_documents_is_an_error():
     with pytest.raises(UserError, match="none of the 0 documents"):
         streams_of([])

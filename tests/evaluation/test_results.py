@@ -17,7 +17,7 @@ from rope_jax.rope.strategies import NoScaling, PIScaling
 ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
 TOKENS = np.array([4.0] * 24 + [8.0] * 6)
 LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
-# What is added to every token's NLL: by curve and length. The window is 16.
+# Offsets added to every token's NLL, by curve and length. The window is 16.
 OFFSETS = {
     "trained": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
     "pi-auto": {8: 0.25, 16: 0.0, 32: -0.125, 64: 0.01},
@@ -65,7 +65,7 @@ def result():
 # Rows
 
 
-def test_a_rows_fields(result):
+def test_a_row_has_every_field(result):
     row = rows(result, ORIGIN)[-1]
     nll = np.average(LEVEL, weights=TOKENS) + 0.01
     interval = mean_nll(result.measurements[-1].sums, resamples=50, seed=1)
@@ -152,7 +152,7 @@ def test_few_documents_are_marked(documents, reliable):
 # The summary
 
 
-def test_the_summary_by_hand(result):
+def test_the_summary_matches_figures_worked_out_by_hand(result):
     summary = summarize(result, ORIGIN)
     trained, pi = (summary.curves[name] for name in ("trained", "pi-auto"))
     # Every offset is the same for all documents: the intervals have no width.
@@ -177,13 +177,13 @@ def test_the_summary_by_hand(result):
     assert summary.has_baseline
 
 
-def test_the_tolerance_is_the_configs():
+def test_the_tolerance_comes_from_the_config():
     by_length = OFFSETS["trained"].items()
     result = result_of([measurement("trained", n, o) for n, o in by_length], tolerance=0.6)
     assert summarize(result, ORIGIN).curves["trained"].usable.length == 32
 
 
-def test_intervals_turn_around_with_the_sign():
+def test_the_ends_of_an_interval_swap_with_its_sign():
     one = measurement("pi-auto", 64, 0.0)
     noise = np.random.default_rng(0).normal(0.05, 0.3, 30)
     one = dataclasses.replace(one, sums=Sums(one.sums.nll + noise * TOKENS, TOKENS))
@@ -197,9 +197,9 @@ def test_intervals_turn_around_with_the_sign():
     assert math.log(blow_up.high) == pytest.approx(-gain.low)
     assert math.log(blow_up.low) == pytest.approx(-gain.high)
     assert versus.low == pytest.approx(-gain.high - 0.05)
-    # the usable length goes by the upper bound, which is not within, though the value is
+    # the usable length uses the upper bound, which exceeds the tolerance though the value does not
     assert curve.usable.length is None
-    assert curve.usable_at_most.length == 64  # the lower bound is within
+    assert curve.usable_at_most.length == 64  # the lower bound is within the tolerance
 
 
 def test_without_a_baseline_there_are_no_curves():
@@ -231,7 +231,7 @@ def test_without_the_trained_scaling_nothing_is_compared_with_it():
         (PIScaling(factor=1), {"type": "pi", "factor": "auto"}, False),
     ],
 )
-def test_an_entry_equal_to_the_trained_scaling_is_what_others_differ_from(
+def test_an_entry_equal_to_the_trained_scaling_is_what_others_are_compared_with(
     trained, entry, is_trained
 ):
     scalings = [{"type": "ntk", "factor": "auto"}, entry]
@@ -258,7 +258,7 @@ def test_an_infinite_baseline_curve_is_summarized_without_warnings():
 
 
 def infinite(entry, length, value):
-    """A measurement with one document's NLL replaced."""
+    """Return a measurement with one document's NLL replaced."""
     one = measurement(entry, length, 0.0)
     nll = one.sums.nll.copy()
     nll[7] = value

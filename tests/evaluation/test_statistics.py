@@ -15,7 +15,7 @@ from rope_jax.evaluation.statistics import (
     usable_length,
 )
 
-# Σ nll / Σ tokens over endlessly many documents that `skewed` draws
+# Σ nll / Σ tokens over infinitely many documents drawn by `skewed`
 TRUTH = 1.5
 
 
@@ -51,7 +51,7 @@ def bootstrap_t(numerator, denominator, resamples, seed):
 
 
 @pytest.mark.parametrize("documents", [20, 64])
-def test_intervals_are_those_of_a_bootstrap_over_documents(documents):
+def test_intervals_match_a_bootstrap_over_documents(documents):
     random = np.random.default_rng(1)
     nll, tokens = skewed(random, documents)
     other = nll + tokens * random.normal(0.1, 0.2, tokens.shape)
@@ -76,7 +76,7 @@ def test_a_paired_difference_is_the_difference_of_the_means():
     means = [mean_nll(sums, resamples=200, seed=0) for sums in (one, other)]
     found = paired_difference(one, other, resamples=200, seed=0)
     assert found.value == pytest.approx(means[0].value - means[1].value, rel=1e-9)
-    # What the two have in common cancels document by document: here, all but a constant.
+    # What the two have in common cancels document by document; here, a constant remains.
     assert found == pytest.approx((0.25, 0.25, 0.25), rel=1e-9)
     assert means[0].high - means[0].low > 0.05
     back = paired_difference(other, one, resamples=200, seed=0)
@@ -119,16 +119,16 @@ def test_documents_that_all_agree_give_an_interval_of_no_width():
     assert found == (2.0, 2.0, 2.0)
 
 
-def test_too_few_documents_for_an_interval():
+def test_too_few_documents_have_no_interval():
     found = mean_nll(Sums(np.array([6.0]), np.array([4])), resamples=10, seed=0)
     assert found.value == 1.5
     assert math.isnan(found.low)
     assert math.isnan(found.high)
-    # of two, every other resample is one of them twice, and says nothing of the spread
+    # with two, every other resample draws one of them twice, which shows no spread
     found = mean_nll(Sums(np.array([6.0, 2.0]), np.array([4, 4])), resamples=100, seed=0)
     assert found.value == 1.0
     assert math.isnan(found.low)
-    # five are enough for one, if a poor one
+    # five are enough for an interval, if a poor one
     five = Sums(np.array([6.0, 2.0, 3.0, 5.0, 4.0]), np.full(5, 4))
     found = mean_nll(five, resamples=1000, seed=0)
     assert found.value == 1.0
@@ -163,7 +163,7 @@ def seeds_of(random, shifts, documents=20, weight=32.0):
     ]
 
 
-def test_one_seed_pooled_is_that_seed():
+def test_pooling_one_seed_gives_that_seed():
     (sums,) = seeds_of(np.random.default_rng(0), [0.0])
     assert pooled_mean([sums], resamples=100, seed=0) == mean_nll(sums, resamples=100, seed=0)
     pair = pooled_difference([sums], [Sums(sums.nll * 1.1, sums.weight)], resamples=100, seed=0)
@@ -200,7 +200,7 @@ def test_a_difference_of_two_groups_has_welchs_degrees_of_freedom():
     assert (found.low, found.high) == pytest.approx((welch.low, welch.high))
 
 
-def test_seeds_of_other_tokens_cannot_be_pooled():
+def test_seeds_with_different_tokens_cannot_be_pooled():
     one = Sums(np.ones(3), np.ones(3))
     with pytest.raises(ValueError, match="weight: seeds can be pooled only over the same"):
         pooled_mean([one, Sums(np.ones(3), np.full(3, 2.0))], resamples=10, seed=0)
@@ -215,8 +215,9 @@ def test_pooled_intervals_cover_the_truth(spread):
         seeds = seeds_of(random, random.normal(0, spread, 3))
         found = pooled_mean(seeds, resamples=400, seed=0)
         covered += found.low <= math.exp(0.45**2 / 2) <= found.high
-    # A share's own standard error is 1.1%. Over documents alone it is 72% where seeds differ
-    # as much as documents do. The parts are joined as if each were at its worst: a little too wide.
+    # A share's own standard error is 1.1%. Intervals over documents alone would cover
+    # 72% where seeds vary as much as documents do. Adding the two parts in quadrature makes the
+    # interval a little too wide.
     assert 0.93 <= covered / samples <= 0.99
 
 
@@ -249,7 +250,7 @@ NAN = math.nan
         ({64: 0.5, 16: 0.0, 32: 0.0}, (32, False)),
     ],
 )
-def test_usable_length(upper_bounds, usable):
+def test_the_usable_length_ends_before_the_first_failure(upper_bounds, usable):
     found = usable_length(upper_bounds, window=16, tolerance=0.02)
     assert found[:2] == usable
     tested = [n for n in sorted(upper_bounds) if n >= 16]

@@ -62,7 +62,7 @@ def reference(window, inv_freq, m=1.0):
 
 
 def cheap_nll(params, tokens, rotary):
-    """Depends on tokens, position and frequencies as well, but compiles at once."""
+    """Return an NLL that also depends on tokens, position and frequencies, but compiles fast."""
     by_row = rotary.frequencies.inv_freq.sum((0, 2)) * rotary.frequencies.attention_factor.sum(0)
     position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
     return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
@@ -78,7 +78,7 @@ def plain_frequencies(base=100.0):
 
 
 def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
-    """Σ NLL and Σ weight by document, one window at a time."""
+    """Return Σ NLL and Σ weight by document, computed one window at a time."""
     _, streams = make_streams(
         DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
     )
@@ -96,12 +96,12 @@ def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=
 
 
 def figures(result):
-    """{(entry, protocol, length): measurement}."""
+    """Return {(entry, protocol, length): measurement}."""
     return {(m.entry, m.protocol, m.length): m for m in result.measurements}
 
 
 def of_last(nll):
-    """Make an nll_of_last of an nll_fn; it fails if all targets are asked for."""
+    """Make an nll_of_last from an nll_fn; it fails if asked for all targets."""
 
     def function(params, tokens, rotary, last):
         assert last < tokens.shape[1] - 1
@@ -154,7 +154,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     assert result.documents == len(weight) == (4 if bos == "none" else 5)
 
 
-def test_positions_are_read_as_prefixes_where_frequencies_are_equal():
+def test_per_position_reuses_the_longest_windows_where_frequencies_are_equal():
     read = []
 
     def nll(params, tokens, rotary):
@@ -171,10 +171,10 @@ def test_positions_are_read_as_prefixes_where_frequencies_are_equal():
     settings = {"protocols": ["per_position"], "memory_gib": 1.0}
     result = run(entries, nll=nll, **settings)
     jax.effects_barrier()
-    # One batch per length: all five at 64; below, those whose numbers differ from there.
+    # One batch per length: all five at 64; below, those whose frequencies differ from those at 64.
     assert sorted(read) == LENGTHS
     assert result.compilations == 4
-    # Separate passes agree: each length as the longest one, for the windows of 64.
+    # Separate passes agree: each length as the longest, over the same places as the windows of 64.
     found = figures(result)
     for index, length in enumerate(LENGTHS):
         for entry in entries:
@@ -187,7 +187,7 @@ def test_positions_are_read_as_prefixes_where_frequencies_are_equal():
 
 
 def separate_pass(entry, lengths):
-    """Σ NLL by document of the last bucket, from windows of lengths[-1] at 64's places."""
+    """Return Σ NLL by document of the last bucket, with windows that start where those of 64 do."""
     _, streams = make_streams(
         DOCUMENTS, longest=64, max_documents=64, bos="document", bos_id=BOS, seed=0
     )
@@ -227,7 +227,7 @@ def test_the_scaling_of_each_measurement_is_recorded():
     assert {found["trained", n] for n in LENGTHS} == {NTKScaling(factor=3)}
 
 
-def test_same_tokens_is_one_set_of_targets_and_other_protocols_are_not():
+def test_same_tokens_has_one_set_of_targets_and_other_protocols_have_several():
     result = run(["none", "trained"], nll=cheap_nll, protocols=["same_tokens", "whole_window"])
     prints = {}
     for m in result.measurements:
@@ -264,13 +264,13 @@ def batches(**settings):
     return shapes
 
 
-def test_batches_fit_the_budget_and_are_equal():
+def test_batches_fit_the_budget_and_are_equal_in_size():
     # 80, 40, 24 and 10 windows, at most 12, 6, 4 and 1 at a time: in 7, 7, 6 and 10 batches
     assert batches(memory_gib=gib(100)) == {(12, 9), (6, 17), (4, 25), (1, 65)}
     assert batches(memory_gib=gib(1000)) == {(80, 9), (40, 17), (24, 25), (10, 65)}  # all at once
     more = batches(memory_gib=gib(100), row_multiple=4)
     assert more == {(12, 9), (8, 17), (4, 25), (4, 65)}
-    # what a row takes is the caller's to say: here the square of its length
+    # the caller says what a row takes: here the square of its length
     squares = batches(memory_gib=64**2 * 2 / 2**30, row_bytes=lambda n: n**2)
     assert squares == {(80, 9), (20, 17), (12, 25), (2, 65)}
 
@@ -303,7 +303,7 @@ def test_an_infinite_token_stays_in_its_own_document():
     documents[3][-20:] = 95
     result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
     for m in result.measurements:
-        # of the five documents long enough the fourth; its last tokens are past one 64-token tile
+        # documents[3] is the fourth of five long enough; its last tokens are past its only tile
         assert np.isfinite(m.sums.nll).all()
     documents[3][5] = 95
     result = run(documents=documents, nll=nll, lengths=[8, 64], protocols=["whole_window"])
@@ -431,7 +431,7 @@ def test_the_window_is_among_the_lengths_where_it_lies_between_them(lengths, win
     assert sweep_lengths(SweepConfig(lengths=lengths), window) == wanted
 
 
-def test_lengths_by_default_come_from_the_window():
+def test_default_lengths_come_from_the_window():
     document = np.arange(300) % 90
     result = run(lengths=None, window=16, documents=[document], nll=cheap_nll)
     assert [m.length for m in result.measurements] == [8, 16, 32, 64, 128, 256]
@@ -468,7 +468,7 @@ def test_the_window_may_differ_from_the_training_length_of_the_formulas():
     assert result.window == 32
 
 
-def test_there_is_no_baseline_without_the_window_or_the_same_tokens():
+def test_there_is_no_baseline_without_the_window_or_same_tokens():
     assert run(lengths=[32, 64], nll=cheap_nll).baseline is None
     assert run(protocols=["whole_window"], nll=cheap_nll).baseline is None
 
@@ -484,7 +484,7 @@ def test_documents_are_the_same_at_every_length():
 def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     calls = []
     scalings = ["trained", {"type": "pi", "factor": 3}]
-    # 12 windows a reading, 6 and 12 at a time
+    # 12 windows per reading, 6 and 12 at a time
     settings = {"lengths": [8, 16], "memory_gib": gib(96)}
     run(scalings, nll=cheap_nll, progress=lambda *call: calls.append(call), **settings)
     done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
@@ -496,7 +496,7 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
 
 
 @pytest.mark.parametrize("tokens", [8, 200])  # one reading at a time, and several in a batch
-def test_an_interrupted_sweep_resumes_where_it_was(tokens):
+def test_an_interrupted_sweep_resumes_where_it_stopped(tokens):
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
     settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
     settings["nll_of_last"] = of_last(cheap_nll)
@@ -525,7 +525,7 @@ def test_an_interrupted_sweep_resumes_where_it_was(tokens):
     for a, b in zip(whole.measurements, result.measurements, strict=True):
         np.testing.assert_array_equal(a.sums, b.sums)
         assert (a.entry, a.length, a.targets) == (b.entry, b.length, b.targets)
-    # the longest had been read but for one reading; nothing is read twice
+    # a part was reused; with a complete journal nothing is read
     in_all = len(read)
     read.clear()
     run(entries, nll=nll, journal={}, **settings)
@@ -569,7 +569,7 @@ def test_only_measurements_of_this_sweep_count_as_reused():
     settings = {"nll": cheap_nll, "journal": journal, "resuming": lambda *call: told.append(call)}
     run(["trained", {"type": "ntk", "factor": 2}], **settings)
     assert told == []  # an empty journal
-    # `none` is `trained` here: one entry of the journal serves both. The rest of it is of ntk.
+    # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.
     run(["trained", "none", {"type": "pi", "factor": 2}], **settings)
     assert told == [(8, 12)]
     run([{"type": "pi", "factor": 3}], **settings)
@@ -657,7 +657,7 @@ def test_lists_that_do_not_fit_the_model_are_a_user_error(entry, message):
 
 
 @pytest.mark.parametrize("factor", ["auto", 4])
-def test_layers_may_be_alike_in_some_entries_or_at_some_lengths_alone(factor):
+def test_layers_may_be_alike_only_in_some_entries_or_at_some_lengths(factor):
     # at 64 "auto" is 4: there, and in this entry, every layer is the same
     own = LayerOverride(scaling=PIScaling(factor=4))
     layers = RotaryLayers(GEOMETRY, 2, (own, LayerOverride()))
@@ -687,6 +687,6 @@ def test_a_strategy_may_be_given_as_its_settings():
         lambda nll: nll.astype(jnp.bfloat16),
     ],
 )
-def test_a_model_that_returns_something_else_is_refused(wrong):
+def test_an_nll_fn_with_a_wrong_shape_or_dtype_is_refused(wrong):
     with pytest.raises(UserError, match=r"^nll_fn: returned .* it must return float32 \[\d+, 64\]"):
         run(nll=lambda *args: wrong(cheap_nll(*args)))

@@ -47,7 +47,7 @@ def total(geometry, scaling, seq_len):
     return float(made.inv_freq.sum() * made.attention_factor)
 
 
-def test_an_entry_is_for_the_layers_without_a_scaling_of_their_own():
+def test_an_entry_applies_to_layers_without_their_own_scaling():
     own = {"type": "pi", "factor": 3.0}
     pattern = (
         LayerOverride(),
@@ -68,7 +68,7 @@ def test_an_entry_is_for_the_layers_without_a_scaling_of_their_own():
         )
 
 
-def test_one_entry_by_layer_gives_all_entries_its_shape():
+def test_an_entry_that_differs_by_layer_adds_no_compilation():
     rows = [[0.1] * 4, [0.2] * 4, [0.3] * 4]
     explicit = {"type": "explicit", "inv_freq": rows, "name": "fitted"}
     result, found = run(
@@ -82,14 +82,14 @@ def test_one_entry_by_layer_gives_all_entries_its_shape():
         run(["trained", explicit], RotaryLayers(GEOMETRY, 2))
 
 
-def test_where_every_layer_has_its_own_an_entry_does_nothing():
+def test_an_entry_that_no_layer_would_use_is_refused():
     own = (LayerOverride(scaling=parse_scaling({"type": "pi", "factor": 2.0})),)
     with pytest.raises(UserError, match=r"^scalings: ntk-4 changes nothing: every layer of this"):
         run(["trained", {"type": "ntk", "factor": 4}], RotaryLayers(GEOMETRY, 3, own))
     assert run(["trained"], RotaryLayers(GEOMETRY, 3, own))[0].measurements
 
 
-def test_what_works_on_whole_heads_is_refused_on_a_part():
+def test_strategies_for_whole_heads_are_refused_on_partial_rotary():
     layers = RotaryLayers(GEOMETRY, 3, head_dim=16)
     for entry in ({"type": "p_rope", "p": 0.5}, {"type": "drope", "factor": 2, "c": 0.5}):
         with pytest.raises(

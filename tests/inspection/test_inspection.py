@@ -19,7 +19,7 @@ from scripts import plot_decay, show_scaling
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {"show_scaling.py": show_scaling.main, "plot_decay.py": plot_decay.main}
-# Layers that differ: base 100 at 16 tokens with YaRN, none, and a sliding window.
+# Layers that differ: base 100 with YaRN at 16 tokens, DRoPE, and base 1,000 in a sliding window.
 TRAINING = """
 name: tiny
 model: {hidden_size: 16, num_hidden_layers: 5, num_attention_heads: 2}
@@ -48,7 +48,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def show(folder, capsys, monkeypatch):
-    """A function that calls a script and returns what it printed, and its figure."""
+    """Return a function that calls a script and returns its output and its figure."""
     save = Figure.savefig
 
     def show(script, *words, pixels=False):
@@ -56,7 +56,7 @@ def show(folder, capsys, monkeypatch):
 
         def keep(figure, path, **settings):
             figures.append(figure)
-            # the layout takes most of the time, and most tests look at what is to be drawn
+            # layout takes most of the time, and most tests only look at what would be drawn
             save(figure, path, **settings) if pixels else path.touch()
 
         monkeypatch.setattr(Figure, "savefig", keep)
@@ -69,13 +69,13 @@ def show(folder, capsys, monkeypatch):
 
 
 def table(out, title):
-    """The cells of the rows below a title."""
+    """Return the cells of the rows below a title."""
     lines = out.partition(f"{title}\n")[2].partition("\n\n")[0].splitlines()
     start = next(i for i, line in enumerate(lines) if line.startswith("──"))
     return [line.split() for line in lines[start + 1 :]]
 
 
-def test_scalings_in_tables_and_in_a_figure(show, folder):
+def test_show_scaling_prints_tables_and_draws_a_figure(show, folder):
     geometry = ["rotary_dim=16", "base=1000", "train_length=256", "length=1024"]
     out, figure = show("show_scaling.py", *geometry, SIX, pixels=True)
     theta = 1000 ** (-np.arange(8) / 8)
@@ -84,7 +84,7 @@ def test_scalings_in_tables_and_in_a_figure(show, folder):
     def drawn(axis, nth):
         return axis.get_lines()[nth].get_ydata()
 
-    # none, then YaRN: the same for both ways to give the factor
+    # none, then YaRN: the same whichever way the factor is given
     np.testing.assert_allclose(drawn(wave, 0), 2 * np.pi / theta, rtol=1e-9)
     yarn = parse_scaling({"type": "yarn", "factor": 4.0, "beta_fast": 8.0})
     scaled = yarn.scaled(RotaryGeometry(16, 1000.0, 256))[0]
@@ -96,7 +96,7 @@ def test_scalings_in_tables_and_in_a_figure(show, folder):
     one, other = unseen.get_lines()[1:3]
     assert one.get_color() == other.get_color() == assign_colours(["yarn"])["yarn"]
     assert one.get_linestyle() != other.get_linestyle()
-    # what stands still is at the edges, and the lengths are marked
+    # pairs at frequency 0 are drawn at the edges, and the lengths are marked
     assert np.isnan(drawn(wave, 3)[4:]).all()
     texts = [{text.get_text() for text in axis.texts} for axis in figure.axes]
     assert texts == [{"∞", "window 256", "text 1,024"}, {"0"}, set()]
@@ -131,7 +131,7 @@ def test_many_pairs_and_curves_fit_the_terminal(show):
     assert table(out, "scale relative to none, θ'/θ")[0][0].startswith("0–")
 
 
-def test_a_training_config_s_own_layers(show):
+def test_show_scaling_shows_each_kind_of_layer_of_a_training_config(show):
     out, figure = show("show_scaling.py", "run.yaml")
     assert "tiny: d 8, base 100 and 1,000, trained at 16 tokens with yarn-2; a text of 64" in out
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -144,7 +144,7 @@ def test_a_training_config_s_own_layers(show):
     ]
     yarn = parse_scaling({"type": "yarn", "factor": 2.0, "beta_fast": 2.0})
     for places, base, window, length in (((0, 3), 100, 16, 64), ((2, 4), 1000, 4, 4)):
-        # L is rope's, the first stage's; what training saw is the last stage's
+        # L is the first stage's length; the angles seen in training are the last stage's
         seen = yarn.scaled(RotaryGeometry(8, float(base), 8))[0]
         for place, theta in zip(places, (base ** -(np.arange(4) / 4), seen), strict=True):
             expected = np.minimum(1, (length - 1) * theta / 2 / np.pi)
@@ -153,7 +153,7 @@ def test_a_training_config_s_own_layers(show):
             np.testing.assert_allclose(drawn, np.maximum(expected, 0), atol=1e-9)
 
 
-def test_decay_in_a_figure_a_csv_and_tables(show, folder):
+def test_plot_decay_writes_a_figure_a_csv_and_tables(show, folder):
     out, figure = show("plot_decay.py", "length=300", "rotary_dim=16", "bases=[1, 100]", SIX)
     with (folder / "decay.csv").open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
@@ -167,7 +167,7 @@ def test_decay_in_a_figure_a_csv_and_tables(show, folder):
     expected = m**2 * 2 * np.cos(np.outer(np.arange(300), theta)).sum(1) / 4
     np.testing.assert_allclose(columns[4], expected, atol=1e-6)
     assert (columns[7] == 4).all()
-    # a panel each, the score within it, and one for all
+    # one panel per curve, with its score, and one with all means
     panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
     assert list(panels) == [*header[1:], "all octave means"]
     np.testing.assert_allclose(panels["yarn-4"].get_lines()[0].get_ydata(), expected[1:], atol=1e-6)
@@ -177,7 +177,7 @@ def test_decay_in_a_figure_a_csv_and_tables(show, folder):
     np.testing.assert_allclose(shown, columns[1:, 8:16].mean(1)[: len(shown)], atol=0.006)
 
 
-def test_decay_of_bases_and_of_a_training_config(show, folder):
+def test_plot_decay_takes_bases_or_a_training_config(show, folder):
     show("plot_decay.py", "length=64", "bases=[100]", pixels=True)
     assert imread(folder / "decay.png").std() > 0.02
     out, figure = show("plot_decay.py", "length=64")
@@ -191,7 +191,7 @@ def test_decay_of_bases_and_of_a_training_config(show, folder):
 
 
 @pytest.mark.parametrize("words", [["base=500"], ["run.yaml", "length=50", "scalings=[trained]"]])
-def test_the_printed_config_gives_the_same(folder, capsys, words):
+def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
     show_scaling.main([*words, "--print-config"])
     (folder / "again.yaml").write_text(capsys.readouterr().out)
     path = folder / words[0] if words[0].endswith("yaml") else None
@@ -258,7 +258,7 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
         ),
     ],
 )
-def test_bad_input_is_one_line(folder, capsys, monkeypatch, line, message):
+def test_bad_input_is_reported_in_one_line(folder, capsys, monkeypatch, line, message):
     words = [word.replace("\u00a0", " ") for word in line.split(" ")]
     monkeypatch.setattr(sys, "argv", words)
     before = set(folder.iterdir())

@@ -49,13 +49,13 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
     assert 0.6 < forward_bytes(config, vocabulary, length, length) / allocated < 1.7
 
 
-def test_scoring_fewer_tokens_takes_no_more():
+def test_scoring_fewer_tokens_takes_less_memory():
     config = ModelConfig()
     all_of_them, few = (forward_bytes(config, 100_000, 1024, scored) for scored in (1024, 16))
     assert few < all_of_them
 
 
-def test_blockwise_attention_is_linear_in_the_length():
+def test_memory_of_blockwise_attention_is_linear_in_the_length():
     config = ModelConfig(attention="blockwise")
     # The demo's model at 65,536 tokens: well within 2 GiB.
     assert forward_bytes(config, 257, 65_536, 65_536) < 2**30
@@ -74,7 +74,7 @@ def test_blockwise_attention_is_linear_in_the_length():
         {"tie_word_embeddings": False, "head_dim": 10, "num_hidden_layers": 3},
     ],
 )
-def test_the_number_of_parameters(fields):
+def test_the_parameter_count_matches_the_model(fields):
     config = ModelConfig(**fields)
     params = jax.eval_shape(lambda: LanguageModel(config, 61).init(0))
     assert parameter_count(config, 61) == sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -121,11 +121,11 @@ def test_a_training_step_never_takes_less_than_estimated(
     assert 0.12 < estimate.per_device(devices=1, fsdp=1) / allocated < 1
 
 
-def test_a_sliding_window_keeps_fewer_weights_of_attention():
+def test_a_sliding_window_stores_fewer_attention_weights():
     def kept(*windows):
         return training_bytes(ModelConfig(), 257, 1024, 1, 1, windows).activations
 
-    # 4 layers of 4 heads in float32; a query sees itself and what is before it, in the window
+    # 4 layers of 4 heads in float32; a query sees itself and earlier tokens, in the window
     whole = sum(range(1, 1025))
     local = sum(min(query, 100) for query in range(1, 1025))
     assert kept(None) - kept(100) == 4 * 4 * 4 * (whole - local)
@@ -198,14 +198,14 @@ def test_flops_golden():
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_output_head(tied):
+def test_flops_of_the_output_head_match_the_program(tied):
     # Forward and backward are three products of the size of the forward one.
     settings = {"tie_word_embeddings": tied, "num_hidden_layers": 1}
     counted = forward(16, 161, **settings) - forward(16, 61, **settings)
     assert by_formula(16, 161, **settings) - by_formula(16, 61, **settings) == 3 * counted
 
 
-def test_one_layer():
+def test_flops_of_one_layer_match_the_program():
     # Except for attention: for a short window the program computes both halves of the mask.
     counted = forward(16, num_hidden_layers=2) - forward(16, num_hidden_layers=1)
     formula = by_formula(16, num_hidden_layers=2) - by_formula(16, num_hidden_layers=1)
@@ -213,5 +213,5 @@ def test_one_layer():
     assert formula == 3 * (counted - attention / 2)
 
 
-def test_remat_does_not_count():
+def test_recomputation_does_not_count_as_flops():
     assert by_formula(16, remat=True) == by_formula(16)

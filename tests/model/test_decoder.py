@@ -48,7 +48,7 @@ def rms_norm(x, scale, config):
 
 
 def turn(x, inv_freq, m, positions, layout):
-    """x [B, T, heads, H], inv_freq [B, d/2], m [B], positions [B, T]."""
+    """Rotate x [B, T, heads, H] by inv_freq [B, d/2], m [B] and positions [B, T]."""
     angles = positions[:, :, None] * inv_freq[:, None]
     d = 2 * inv_freq.shape[-1]
     first = slice(0, d // 2) if layout == "half" else slice(0, d, 2)
@@ -63,7 +63,7 @@ def turn(x, inv_freq, m, positions, layout):
 def reference_nll(
     config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
 ):
-    """Llama's forward pass in float64, layer by layer and head by head."""
+    """Compute Llama's forward pass in float64, layer by layer and head by head."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     inv_freq, remainder, m = (np.float64(leaf) for leaf in rotary.frequencies)
     count, batch, length = config.num_hidden_layers, *tokens.shape
@@ -117,7 +117,7 @@ def reference_nll(
 
 
 def loud_params(model):
-    """Parameters large enough that every part matters: fresh ones nearly give a uniform guess."""
+    """Draw parameters so large that every part matters; fresh ones give nearly a uniform guess."""
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -188,7 +188,7 @@ def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, 
 
 @pytest.fixture(scope="module")
 def plain():
-    """nll(tokens, targets, positions, segment_ids) of PLAIN, jitted."""
+    """Return nll(tokens, targets, positions, segment_ids) of PLAIN, jitted."""
     model = LanguageModel(PLAIN, V)
     params, rotary = loud_params(model), Rotary.shared(frequencies(8))
     jitted = jax.jit(model.nll)
@@ -203,19 +203,19 @@ def plain():
 # Against the reference
 
 
-def test_plain(plain):
+def test_the_plain_model_matches_the_reference(plain):
     assert_agrees(plain(*text(), POSITIONS, None), PLAIN, Rotary.shared(frequencies(8)))
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_full_with_different_frequencies_in_every_layer(layers):
+def test_the_full_model_with_frequencies_by_layer_matches_the_reference(layers):
     # 8 of 12 dimensions are rotated, one layer has no rotation, and documents are separate.
     config, inputs = with_fields(FULL, layers=layers), (by_layer(8), POSITIONS, SEGMENTS)
     assert_agrees(nll_of(config, *inputs), config, *inputs)
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
+def test_frequencies_by_row_query_scales_and_jumps_match_the_reference(layers):
     # Positions jump both ways; the mask goes by index in the window.
     config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
     inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
@@ -230,7 +230,7 @@ def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
         ("scanned", (5, None, 20)),
     ],
 )
-def test_sliding_windows_by_layer(layers, windows):
+def test_sliding_windows_by_layer_match_the_reference(layers, windows):
     config = with_fields(FULL, layers=layers)
     model = LanguageModel(config, V, "half", windows)
     inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, by_layer(8)
@@ -288,7 +288,7 @@ def test_only_differences_of_positions_matter(plain):
 
 
 @pytest.mark.parametrize("positions", [POSITIONS, JUMPS], ids=["in order", "jumping"])
-def test_later_tokens_change_nothing(plain, positions):
+def test_later_tokens_do_not_change_earlier_losses(plain, positions):
     (tokens, targets), (others, _) = text(), text(seed=1)
     mixed = np.where(np.arange(T) < 40, tokens, others)
     before, after = plain(tokens, targets, positions, None), plain(mixed, targets, positions, None)

@@ -1,4 +1,4 @@
-"""What a model takes and is made of: config fields, fresh parameters, one Rotary for its layers."""
+"""A model's config fields, fresh parameters, attention backend and Rotary for its layers."""
 
 import functools
 import typing
@@ -41,7 +41,7 @@ def rotary(width):
     return Rotary.shared(scaling.frequencies(RotaryGeometry(width, 1e4, 32)))
 
 
-def test_fresh_parameters():
+def test_fresh_parameters_have_the_configured_spread():
     params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
     params = jax.device_get(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
@@ -69,7 +69,7 @@ def shapes(config):
 
 @functools.cache
 def gradient_program(config):
-    """The jaxpr of the gradient of a one-layer model's loss."""
+    """Return the jaxpr of the gradient of a one-layer model's loss."""
     model = LanguageModel(with_fields(config, num_hidden_layers=1), V)
     width = config.heads_width
 
@@ -81,7 +81,7 @@ def gradient_program(config):
 
 
 KERNEL = "['layers']['{}']['{}']['kernel']"
-# By field: another value, and shapes of parameters that it changes.
+# By field: another value, and the parameter shapes that it changes.
 SHAPE_CASES = {
     "hidden_size": (64, {"['norm']['scale']": (64,)}),
     "intermediate_size": (40, {KERNEL.format("mlp", "gate_proj"): (L, 32, 40)}),
@@ -92,7 +92,7 @@ SHAPE_CASES = {
     "tie_word_embeddings": (False, {"['lm_head']['kernel']": (32, V)}),
     "qk_norm": (True, {"['layers']['self_attn']['q_norm']['scale']": (L, 8)}),
 }
-# By field: another value, and text that is in the program with it, but not without.
+# By field: another value, and text that only the program with it contains.
 PROGRAM_CASES = {
     "num_attention_heads": (8, f"f32[{B},{T},8,4]"),
     "rms_norm_eps": (0.125, "0.125:f32"),
@@ -108,7 +108,7 @@ def test_every_model_field_has_a_case():
 
 
 @pytest.mark.parametrize("field", SHAPE_CASES)
-def test_field_changes_the_parameters(field):
+def test_each_field_changes_the_parameters(field):
     value, changed = SHAPE_CASES[field]
     before, after = shapes(PLAIN), shapes(with_fields(PLAIN, **{field: value}))
     for name, shape in changed.items():
@@ -117,7 +117,7 @@ def test_field_changes_the_parameters(field):
 
 
 @pytest.mark.parametrize("field", PROGRAM_CASES)
-def test_field_changes_the_program(field):
+def test_each_field_changes_the_program(field):
     value, text = PROGRAM_CASES[field]
     assert text not in gradient_program(PLAIN)
     assert text in gradient_program(with_fields(PLAIN, **{field: value}))

@@ -1,4 +1,4 @@
-"""The loss against float64, in chunks and at once, and the memory that it takes."""
+"""The loss against float64, in chunks and at once, and the memory it takes."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def inputs(tokens, width, vocabulary):
 
 @pytest.mark.parametrize("tokens", [1, 40, 43])
 @pytest.mark.parametrize("most_logits", [1, 200, 10**6])
-def test_against_float64(tokens, most_logits):
+def test_the_loss_matches_float64(tokens, most_logits):
     hidden, kernel, targets = inputs(tokens, 8, 50)
     logits = np.float64(hidden) @ np.float64(kernel)
     wanted = np.log(np.exp(logits).sum(1)) - logits[np.arange(tokens), targets]

@@ -1,4 +1,4 @@
-"""Cos and sin of position × frequency, against more precision than they have.
+"""Cos and sin of position × frequency, compared with values of higher precision.
 
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
@@ -24,7 +24,7 @@ def frequencies_of(name):
 
 
 def exact_frequencies(name):
-    """Float64 made on the host: at position 10^7 they are 1e-9 radians off."""
+    """Return float64 frequencies of the host: at position 10^7 angles are 1e-9 radians off."""
     inv_freq, m = parse_scaling(SCALINGS[name]).scaled(GEOMETRY)
     return inv_freq.astype(np.longdouble), m
 
@@ -50,7 +50,7 @@ jitted = jax.jit(cos_sin)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("bound", [10**4, 10**6, 10**7])
 @pytest.mark.parametrize("name", ["none", "pi", "yarn"])
-def test_exact_at_every_position(name, bound, sign):
+def test_angles_are_exact_at_every_position(name, bound, sign):
     positions = sign * random_positions(bound)
     inv_freq, m = exact_frequencies(name)
     found = jitted(frequencies_of(name), positions)
@@ -58,8 +58,8 @@ def test_exact_at_every_position(name, bound, sign):
     assert worst_error((x / np.float32(m) for x in found), exact(positions, inv_freq)) <= 1e-6
 
 
-def test_exact_to_the_last_position():
-    # 3.6e-6 at worst, as documented: the fixed point itself ends here.
+def test_angles_are_exact_up_to_the_last_position():
+    # 3.6e-6 at worst, as documented: the precision of fixed point ends here.
     positions = random_positions(2**31 - 1)
     found = jitted(frequencies_of("none"), positions)
     assert worst_error(found, exact(positions, exact_frequencies("none")[0])) <= 4e-6
@@ -68,15 +68,15 @@ def test_exact_to_the_last_position():
 @pytest.mark.parametrize(
     "geometry", [RotaryGeometry(128, 5e5), RotaryGeometry(32, 1.0), RotaryGeometry(4, 1e8)]
 )
-def test_exact_at_other_geometries(geometry):
+def test_angles_are_exact_for_other_geometries(geometry):
     positions = random_positions(10**7, 500)
     found = jitted(parse_scaling({"type": "none"}).frequencies(geometry), positions)
     exponent = np.arange(0, geometry.rotary_dim, 2, dtype=np.longdouble) / geometry.rotary_dim
     assert worst_error(found, exact(positions, np.longdouble(geometry.base) ** -exponent)) <= 1e-6
 
 
-def test_angles_are_nearer_than_a_float32_product():
-    # What all of this is for: the same angles by the usual product, and without the remainder.
+def test_angles_are_closer_than_a_float32_product():
+    # Why fixed point is used: the usual float32 product, or no remainder, is far less exact.
     positions, wanted = random_positions(10**7), exact_frequencies("none")[0]
     frequencies = frequencies_of("none")
     ours = worst_error(jitted(frequencies, positions), exact(positions, wanted))
@@ -100,7 +100,7 @@ def test_m_multiplies_cos_and_sin():
         np.testing.assert_array_equal(a, m * np.asarray(b))
 
 
-def test_nothing_is_stale_when_frequencies_are_replaced():
+def test_replaced_frequencies_take_effect():
     positions = random_positions(10**4)
     for name in ("none", "ntk", "none"):
         wanted = exact(positions, exact_frequencies(name)[0])
@@ -111,7 +111,7 @@ def test_nothing_is_stale_when_frequencies_are_replaced():
     assert worst_error(jitted(mixed, positions), exact(positions, total)) <= 1e-6
 
 
-def test_a_frequency_that_is_no_number_is_not_taken_for_0():
+def test_nan_and_infinite_frequencies_give_nan():
     for bad in (np.nan, np.inf):
         frequencies = Frequencies.from_float64(np.array([1.0, 0.1]))
         broken = frequencies.with_inv_freq(np.array([1.0, bad], np.float32))
@@ -120,7 +120,7 @@ def test_a_frequency_that_is_no_number_is_not_taken_for_0():
         assert np.isnan(np.asarray(sin)[:, 1]).all()
 
 
-def test_positions_are_whole_and_in_reach():
+def test_positions_must_be_integers_within_int32():
     frequencies = frequencies_of("none")
     with pytest.raises(ValueError, match=r"^positions: are float32, not integers; to divide pos"):
         jitted(frequencies, np.arange(4, dtype=np.float32) / 2)
@@ -150,7 +150,7 @@ def finite_differences(function, x, step):
 
 @pytest.fixture(scope="module")
 def weighted_sum():
-    """Σ w·cos + u·sin over positions to 3,000, and its float64 twin of (inv_freq, m)."""
+    """Return Σ w·cos + u·sin over positions up to 3,000, and the same in float64."""
     rng = np.random.default_rng(0)
     positions = rng.integers(-3000, 3000, 40).astype(np.int32)
     w, u = rng.standard_normal((2, 40, 32))
@@ -168,7 +168,7 @@ def weighted_sum():
 
 
 @pytest.mark.parametrize("name", ["none", "ntk", "yarn"])
-def test_gradient_against_finite_differences(name, weighted_sum):
+def test_gradients_match_finite_differences(name, weighted_sum):
     ours, in_float64 = weighted_sum
     frequencies = frequencies_of(name)
     inv_freq, m = parse_scaling(SCALINGS[name]).scaled(GEOMETRY)
@@ -180,7 +180,7 @@ def test_gradient_against_finite_differences(name, weighted_sum):
     assert gradient.attention_factor == pytest.approx(wanted[0], rel=1e-4)
 
 
-def test_forward_derivative_agrees_with_the_gradient(weighted_sum):
+def test_the_forward_derivative_agrees_with_the_gradient(weighted_sum):
     ours, _ = weighted_sum
     frequencies = jax.tree.map(jnp.asarray, frequencies_of("yarn"))
     rng = np.random.default_rng(1)
@@ -202,7 +202,7 @@ def stacked(names):
     )
 
 
-def test_vmap_over_strategies_is_separate_calls():
+def test_vmap_over_strategies_matches_separate_calls():
     names = list(SCALINGS)
     positions = random_positions(10**6, 100)
     together = jax.jit(jax.vmap(cos_sin, in_axes=(0, None)))(stacked(names), positions)
@@ -212,7 +212,7 @@ def test_vmap_over_strategies_is_separate_calls():
             np.testing.assert_allclose(a[index], b, atol=2e-7)
 
 
-def test_layers_and_rows_are_not_mixed_where_there_are_as_many():
+def test_layers_and_rows_are_not_mixed_when_equally_many():
     # L = B = 4: frequencies [L, 1, d/2] and [L, 1] against positions [B, T].
     names = list(SCALINGS)
     positions = random_positions(10**6, 4 * 50).reshape(4, 50)
@@ -239,7 +239,7 @@ def test_leading_axes_align_on_the_right():
             assert worst_error((x[row] / np.float32(m) for x in (cos, sin)), wanted) <= 1e-6, name
 
 
-def test_frequency_0_turns_nothing():
+def test_frequency_0_does_not_rotate():
     zeros = Frequencies.from_float64(np.zeros(32))
     cos, sin = jitted(zeros, random_positions(2**31 - 1))
     assert np.all(np.asarray(cos) == 1)

@@ -81,7 +81,7 @@ def test_bad_settings_name_the_field(settings, message):
 
 @pytest.mark.usefixtures("wrong_types")
 @pytest.mark.parametrize("settings", [4, None, ["yarn"]])
-def test_settings_that_are_neither_a_mapping_nor_a_name(settings):
+def test_settings_that_are_neither_a_mapping_nor_a_name_are_refused(settings):
     with pytest.raises(ValueError, match=r"^type: .* is not a scaling; choose from none, "):
         parse_scaling(settings)
 
@@ -124,7 +124,7 @@ def test_bad_geometry_names_the_field(field, value):
         ),
     ],
 )
-def test_settings_that_do_not_fit_the_geometry(settings, message):
+def test_settings_that_do_not_fit_the_geometry_are_refused(settings, message):
     made = parse_scaling(settings)
     with pytest.raises(ValueError, match=message):
         made.frequencies(RotaryGeometry(64, 1e4, 2048), 100)

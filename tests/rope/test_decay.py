@@ -21,7 +21,7 @@ from rope_jax.rope.pairs import exact_frequencies
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
 
 
-def test_decay_is_the_score_of_ones_that_were_rotated():
+def test_decay_is_the_score_of_rotated_ones():
     positions = np.array([0, 1, 5, 700, 2047], np.int32)
 
     @jax.jit
@@ -37,7 +37,7 @@ def test_decay_is_the_score_of_ones_that_were_rotated():
 
 
 @pytest.mark.parametrize(("d", "base", "m"), [(64, 1e4, 1.0), (6, 10.0, 1.25), (2, 50.0, 1.0)])
-def test_decay_is_its_formula(d, base, m):
+def test_decay_matches_its_formula(d, base, m):
     distances = np.array([0, 1, 2, 17, 1000, 123457])
     expected = [
         m**2 * sum(2 * math.cos(n * base ** (-2 * i / d)) for i in range(d // 2)) / math.sqrt(d)
@@ -45,7 +45,7 @@ def test_decay_is_its_formula(d, base, m):
     ]
     found = decay_scores(RotaryGeometry(d, base, 64).inv_freq(), distances, m)
     np.testing.assert_allclose(found, expected, atol=1e-9)
-    assert found[0] == pytest.approx(m**2 * math.sqrt(d))  # the largest there is
+    assert found[0] == pytest.approx(m**2 * math.sqrt(d))  # the largest possible
 
 
 def test_decay_is_the_same_in_blocks():
@@ -70,8 +70,8 @@ def test_evenly_spaced_frequencies_give_a_dirichlet_kernel():
 
 
 @pytest.mark.parametrize("base", [10.0, 1e4])
-def test_many_pairs_give_the_cosine_integral(base):
-    # the sum is the integral's left rule: half a step of the ends' difference, then step²
+def test_many_pairs_approach_the_cosine_integral(base):
+    # the sum is a left Riemann sum: its error is half a step × the ends' difference, then step²
     d, n = 16384, np.arange(1, 40)
     ci = (sici(n)[1] - sici(n / base)[1]) / math.log(base)
     ends = (np.cos(n) - np.cos(n / base)) / math.sqrt(d)
@@ -79,7 +79,7 @@ def test_many_pairs_give_the_cosine_integral(base):
     np.testing.assert_allclose(found, math.sqrt(d) * ci + ends, atol=1e-4)
 
 
-def test_the_logarithm_is_the_mean_between_the_first_pair_and_the_last():
+def test_octave_means_follow_the_logarithmic_decay():
     for base, last in ((500.0, 6), (1e4, 9), (5e4, 11)):
         geometry = RotaryGeometry(128, base, 64)
         means, _ = mean_and_peak_by_octave(decay_scores(geometry.inv_freq(), np.arange(2**last)))
@@ -96,12 +96,12 @@ def test_decay_weakens_as_the_base_grows_and_small_bases_oscillate():
         )
         for base in bases
     ]
-    fall = [(means[2] - means[7]) / 5 for means, _ in both]  # an octave, from 4–7 to 128–255
+    fall = [(means[2] - means[7]) / 5 for means, _ in both]  # per octave, from 4–7 to 128–255
     assert fall[2:] == sorted(fall[2:], reverse=True)
     np.testing.assert_allclose(
         fall[2:], [8 * math.log(2) / math.log(base) for base in bases[2:]], rtol=0.06
     )
-    for means, largest in both[:2]:  # about 0 on the mean, and far from it by turns
+    for means, largest in both[:2]:  # about 0 on average, but oscillating far from it
         assert abs(means[-1]) < 0.1
         assert largest[-1] > 2
 

@@ -7,7 +7,7 @@ from rope_jax.rope import RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import assert_golden, in_float64
 
 
-def test_explicit_frequencies_and_factors_are_themselves():
+def test_explicit_frequencies_and_factors_are_used_as_given():
     geometry = RotaryGeometry(8, 1e4, 128)
     given = [0.5, 0.25, 0.125, 0.0]
     by_frequency = parse_scaling({"type": "explicit", "inv_freq": given, "attention_factor": 1.5})
@@ -17,7 +17,7 @@ def test_explicit_frequencies_and_factors_are_themselves():
     assert_golden(by_factor.frequencies(geometry), {0: 1.0, 1: 0.05, 2: 0.0025, 3: 1.25e-4})
 
 
-def test_explicit_by_layer():
+def test_explicit_numbers_may_differ_by_layer():
     geometry = RotaryGeometry(4, 1e4, 128)
     rows = [[0.5, 0.25], [0.4, 0.2], [0.3, 0.1]]
     made = parse_scaling({"type": "explicit", "inv_freq": rows, "attention_factor": [1, 2, 3]})
@@ -31,7 +31,7 @@ def test_explicit_by_layer():
         made.frequencies(geometry)
 
 
-def test_explicit_numbers_of_a_file(tmp_path):
+def test_explicit_numbers_may_come_from_a_file(tmp_path):
     path = tmp_path / "fitted.json"
     path.write_text('{"factors": [1.5, 2.25], "attention_factor": 1.0625}')
     made = parse_scaling({"type": "explicit", "path": str(path)})
@@ -57,7 +57,7 @@ def test_explicit_numbers_of_a_file(tmp_path):
         ),
     ],
 )
-def test_explicit_bad_files(tmp_path, content, message):
+def test_bad_files_of_explicit_numbers_are_refused(tmp_path, content, message):
     path = tmp_path / "fitted.json"
     if content is not None:
         path.write_text(content)

@@ -14,7 +14,7 @@ from rope_jax.rope import RotaryGeometry, parse_scaling
 from rope_jax.rope.hf import from_hf, to_hf
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_hf.json").read_text(encoding="utf-8"))
-# transformers computes in float32: its worst is llama3's blend, of two numbers that cancel
+# transformers computes in float32; llama3's blend, where two numbers cancel, is the least exact
 RTOL = {"llama3": 6e-6, "yarn": 3e-6}
 BASE = {"head_dim": 64, "rope_theta": 10000.0, "max_position_embeddings": 4096}
 
@@ -43,7 +43,7 @@ def assert_same(one, other, rtol=1e-12):
 
 
 @pytest.mark.parametrize("index", range(len(GOLDEN)))
-def test_transformers_golden(index):
+def test_golden_values_of_transformers_are_met(index):
     case = GOLDEN[index]
     found = numbers(from_hf(case["config"]), case["seq_len"])
     rtol = RTOL.get(kind_of(case["config"]), 1e-6)
@@ -73,9 +73,9 @@ def test_the_golden_file_has_every_type_and_form():
 
 @pytest.mark.skipif(
     not importlib.util.find_spec("transformers") or not importlib.util.find_spec("torch"),
-    reason="transformers and torch are not installed; the golden file stands for them",
+    reason="transformers and torch are not installed; the golden file stands in for them",
 )
-def test_transformers_itself(monkeypatch):
+def test_installed_transformers_agrees(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
     import golden_hf
 
@@ -87,7 +87,7 @@ def test_transformers_itself(monkeypatch):
 
 
 @pytest.mark.parametrize("index", range(len(GOLDEN)))
-def test_read_written_and_read_again(index):
+def test_a_config_survives_writing_and_reading(index):
     case = GOLDEN[index]
     geometry, scaling = from_hf(case["config"])
     again = from_hf(to_hf(geometry, scaling, head_dim=case["config"]["head_dim"]))
@@ -107,7 +107,7 @@ def test_dynamic_grows_from_max_position_embeddings():
     assert_same(numbers((geometry, scaling), 8192), numbers((geometry, ntk)))
 
 
-def test_the_base_never_falls_back_in_silence():
+def test_the_base_never_falls_back_silently():
     unknown = {"head_dim": 64, "max_position_embeddings": 4096, "model_type": "cohere"}
     with pytest.raises(
         ValueError, match=r"^rope_theta: is missing, both in the rope parameters and"
@@ -144,12 +144,12 @@ def test_partial_rotary_is_not_proportional():
         ({"text_config": {"head_dim": 48, "rope_theta": 1e4, "max_position_embeddings": 8}}, 48),
     ],
 )
-def test_the_rotary_dimension(config, rotary_dim):
+def test_the_rotary_dimension_is_found_in_every_form(config, rotary_dim):
     config = {"rope_theta": 1e4, "max_position_embeddings": 2048} | config
     assert from_hf(config)[0].rotary_dim == rotary_dim
 
 
-def test_gpt_neox():
+def test_gpt_neoxs_own_keys_are_read():
     config = {"model_type": "gpt_neox", "hidden_size": 768, "num_attention_heads": 12}
     config |= {"rotary_pct": 0.25, "rotary_emb_base": 1e5, "max_position_embeddings": 2048}
     assert from_hf(config)[0] == RotaryGeometry(16, 1e5, 2048)
@@ -177,13 +177,13 @@ LLAMA3 = {
         {"rope_parameters": {"full_attention": LLAMA3 | {"rope_theta": 5e5}}},
     ],
 )
-def test_every_place_of_the_same(config):
+def test_rope_parameters_are_found_in_every_place(config):
     geometry, scaling = from_hf({"head_dim": 128, "max_position_embeddings": 131072} | config)
     assert geometry == RotaryGeometry(128, 5e5, 8192)
     assert scaling == parse_scaling({"type": "llama3"})
 
 
-def test_the_original_length_beside_or_missing():
+def test_the_original_length_may_be_beside_the_rope_parameters_or_missing():
     scaled = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
     assert from_hf(BASE | scaled)[0].train_length == 4096
     beside = {"original_max_position_embeddings": 1024}
@@ -193,7 +193,7 @@ def test_the_original_length_beside_or_missing():
     assert (geometry.train_length, scaling.factor) == (1024, 4.0)
 
 
-def test_deepseeks_mscale():
+def test_deepseeks_mscale_is_read_if_it_has_an_effect():
     rope = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
     rope |= {"beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.5}
     scaling = from_hf(BASE | {"rope_scaling": rope})[1]
@@ -203,7 +203,7 @@ def test_deepseeks_mscale():
     assert from_hf(BASE | {"rope_scaling": rope | {"attention_factor": 1.5}})[1].m == 1.5
 
 
-def test_phi3s_longrope():
+def test_phi3s_forms_of_longrope_are_read():
     lists = {"short_factor": [1.0] * 32, "long_factor": [2.5] * 32}
     config = BASE | {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
     for kind in ("longrope", "su"):
@@ -214,7 +214,7 @@ def test_phi3s_longrope():
     assert from_hf(config | yarn)[1] == scaling
 
 
-def test_ministrals_query_scale():
+def test_ministrals_query_scale_is_read_and_written():
     rope = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384}
     rope |= {"llama_4_scaling_beta": 0.1, "max_position_embeddings": 262144}
     config = BASE | {"rope_parameters": rope | {"rope_theta": 1e6}}
@@ -267,7 +267,7 @@ def test_ministrals_query_scale():
         ({"rope_type": "default", "rope_theta": True}, "rope_theta: "),
     ],
 )
-def test_what_is_refused_by_name(rope, message):
+def test_bad_rope_parameters_are_refused_by_name(rope, message):
     config = {"head_dim": 64, "max_position_embeddings": 4096, "rope_parameters": rope}
     with pytest.raises(ValueError, match=f"^{message}") as caught:
         from_hf(config if "rope_theta" in rope else config | {"rope_theta": 1e4})
@@ -299,6 +299,6 @@ def test_what_is_refused_by_name(rope, message):
         ),
     ],
 )
-def test_bad_configs(config, message):
+def test_bad_configs_are_refused_by_name(config, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         from_hf(BASE | config)

@@ -27,7 +27,7 @@ GEMMA3_BEFORE = {
 
 
 @pytest.mark.parametrize("form", [GEMMA3_NOW, GEMMA3_BEFORE], ids=["5.x", "4.x"])
-def test_gemma3s_layers(form):
+def test_gemma3s_global_and_local_layers_are_read(form):
     config = {"head_dim": 256, "max_position_embeddings": 131072, "num_hidden_layers": 12} | form
     layers, scaling = layers_from_hf(config)
     assert layers.count == 12
@@ -44,7 +44,7 @@ def test_gemma3s_layers(form):
         from_hf(config, "global")
 
 
-def test_layers_without_positions():
+def test_layers_without_positions_are_read_as_drope():
     config = BASE | {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
     layers, scaling = layers_from_hf(config | {"model_type": "smollm3"})
     assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
@@ -60,7 +60,7 @@ def test_layers_without_positions():
 
 
 @pytest.mark.parametrize("given", [{}, {"no_rope_layers": []}, {"no_rope_layers": None}])
-def test_every_fourth_layer_where_the_config_does_not_say(given):
+def test_every_fourth_layer_has_no_positions_by_default(given):
     # as Llama 4's own config.json has it
     for model_type in ("llama4_text", "smollm3"):
         layers, scaling = layers_from_hf(
@@ -74,7 +74,7 @@ def test_every_fourth_layer_where_the_config_does_not_say(given):
     assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
 
 
-def test_llama_4_scout():
+def test_llama_4_scouts_config_is_read():
     rope = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
     rope |= {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
     config = {"text_config": BASE | {"rope_scaling": rope, "model_type": "llama4_text"}}
@@ -85,7 +85,7 @@ def test_llama_4_scout():
     assert layers.head_dim == 128
 
 
-def test_phi_moes_own_m():
+def test_phi_moes_own_m_is_read():
     rope = {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
     rope |= {"short_mscale": 1.25, "long_mscale": 1.25, "original_max_position_embeddings": 1024}
     assert from_hf(BASE | {"rope_scaling": rope})[1].attention_factor == 1.25
@@ -93,7 +93,7 @@ def test_phi_moes_own_m():
         from_hf(BASE | {"rope_scaling": rope | {"long_mscale": 1.5}})
 
 
-def test_yarn_llamas_flag_is_known():
+def test_yarn_llamas_finetuned_flag_is_accepted():
     rope = {"type": "yarn", "factor": 16.0, "finetuned": True}
     rope |= {"original_max_position_embeddings": 4096}
     assert from_hf(BASE | {"rope_scaling": rope})[1] == parse_scaling(
@@ -101,12 +101,12 @@ def test_yarn_llamas_flag_is_known():
     )
 
 
-def test_one_dictionary_under_two_names():
+def test_one_dictionary_under_two_names_is_accepted():
     one, other = {"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}
     assert from_hf(BASE | {"rope_scaling": one, "rope_parameters": other})[1].factor == 2
 
 
-def test_layers_that_one_rotation_cannot_hold():
+def test_layers_that_differ_in_rotary_dim_are_refused():
     rope = {
         "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
         "sliding_attention": {"rope_type": "default"},

@@ -11,7 +11,7 @@ from tests.rope.test_strategies import scaling
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_every_strategy_has_a_form_or_says_that_it_has_none(name):
+def test_every_strategy_is_written_or_refused_for_lack_of_a_form(name):
     geometry, made = RotaryGeometry(64, 1e4, 2048), scaling(name, pairs=32)
     assert set(HF_FORMS) == set(STRATEGIES)
     if HF_FORMS[name] is None:
@@ -26,7 +26,7 @@ def test_every_strategy_has_a_form_or_says_that_it_has_none(name):
         assert_same(numbers(again, length), numbers((geometry, made), length))
 
 
-def test_the_papers_ramp_goes_by_its_numbers():
+def test_the_papers_ramp_is_written_as_longrope():
     geometry = RotaryGeometry(64, 1e4, 2048)
     made = parse_scaling({"type": "yarn", "factor": 8.0, "ramp": "rotations"})
     written = to_hf(geometry, made)
@@ -48,7 +48,7 @@ def test_the_papers_ramp_goes_by_its_numbers():
         ({"type": "explicit", "inv_freq": [[0.1] * 32] * 2}, "inv_freq: has one entry per layer"),
     ],
 )
-def test_what_has_no_form(settings, message):
+def test_settings_without_a_form_are_refused(settings, message):
     with pytest.raises(ValueError, match=f"^{message}"):
         to_hf(RotaryGeometry(64, 1e4, 2048), parse_scaling(settings))
 
@@ -62,14 +62,14 @@ def test_what_has_no_form(settings, message):
         ({"max_position_embeddings": 99}, "max_position_embeddings: is 99, but dynamic scaling"),
     ],
 )
-def test_lengths_and_widths_that_cannot_be_written(settings, message):
+def test_lengths_and_widths_that_cannot_be_written_are_refused(settings, message):
     dynamic = parse_scaling({"type": "dynamic_ntk"})
     with pytest.raises(ValueError, match=f"^{message}"):
         to_hf(RotaryGeometry(64, 1e4, 2048), dynamic, **settings)
 
 
 @pytest.mark.parametrize(("rotary_dim", "head_dim"), [(2 * k, 96) for k in range(1, 49)])
-def test_partial_rotary_is_written_so_that_it_is_cut_off_right(rotary_dim, head_dim):
+def test_partial_rotary_factor_truncates_to_the_right_dimension(rotary_dim, head_dim):
     geometry = RotaryGeometry(rotary_dim, 1e4, 128)
     written = to_hf(geometry, parse_scaling({"type": "none"}), head_dim=head_dim)
     assert from_hf(written)[0] == geometry

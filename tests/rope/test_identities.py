@@ -1,4 +1,4 @@
-"""Strategies against identities: what one equals or approaches, by its own definition."""
+"""Identities: what each strategy equals or approaches by its own definition."""
 
 import math
 from dataclasses import replace
@@ -9,11 +9,11 @@ import pytest
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import GEOMETRIES, in_float64, scaling
 
-# those that slow every pair by something between 1 and their factor, and the last by the factor
+# strategies that slow each pair by between 1 and their factor, and the last by the whole factor
 SLOWING = ["pi", "ntk", "ntk_by_parts", "yarn", "llama3", "mixed_base"]
 
 
-def test_yarn_attention_factor_is_m_itself():
+def test_yarns_attention_factor_sets_m_itself():
     geometry = GEOMETRIES[0]
     given = scaling("yarn", 8, attention_factor=0.75).frequencies(geometry)
     derived = scaling("yarn", 8).frequencies(geometry)
@@ -101,9 +101,7 @@ def assert_ramp_as_described(geometry, beta_fast, beta_slow, truncate):
         (RotaryGeometry(64, 10.0, 32768), 256, 128),
     ],
 )
-def test_yarn_keeps_what_turns_fast_and_interpolates_what_turns_slowly(
-    geometry, beta_fast, beta_slow, truncate
-):
+def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones(geometry, beta_fast, beta_slow, truncate):
     assert_ramp_as_described(geometry, beta_fast, beta_slow, truncate)
 
 
@@ -115,8 +113,8 @@ def test_yarn_keeps_what_turns_fast_and_interpolates_what_turns_slowly(
         (RotaryGeometry(64, 10.0, 32768), 32, 1),  # every pair turns more than beta_fast
     ],
 )
-def test_yarn_with_a_ramp_outside_the_pairs(geometry, beta_fast, beta_slow, truncate):
-    # Both ends on one side: clamped, they change places, and the ramp would run backwards.
+def test_a_yarn_ramp_outside_the_pairs_is_refused(geometry, beta_fast, beta_slow, truncate):
+    # Both ends are on one side: clamping would swap them, and the ramp would run backwards.
     settings = {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
     with pytest.raises(
         ValueError, match=rf"^beta_fast, beta_slow: no pair turns between {beta_slow}"
@@ -126,7 +124,7 @@ def test_yarn_with_a_ramp_outside_the_pairs(geometry, beta_fast, beta_slow, trun
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("s", [1.5, 8.0])
-def test_the_papers_ramp_is_llama3s(s, geometry):
+def test_the_papers_ramp_equals_llama3s(s, geometry):
     ends = {"beta_slow": 1.5, "beta_fast": 6.0, "ramp": "rotations"}
     paper = scaling("ntk_by_parts", s, **ends).scaled(geometry)[0]
     llama = scaling("llama3", s, low_freq_factor=1.5, high_freq_factor=6.0).scaled(geometry)[0]
@@ -151,7 +149,7 @@ def test_by_parts_is_yarn_without_m(geometry):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES[:4])
 @pytest.mark.parametrize(("dynamic", "fixed"), [("dynamic_pi", "pi"), ("dynamic_yarn", "yarn")])
-def test_dynamic_is_the_fixed_one_with_length_over_L(dynamic, fixed, geometry):
+def test_a_dynamic_strategy_is_the_fixed_one_with_factor_length_over_L(dynamic, fixed, geometry):
     for times in (0.5, 1, 1.5, 8):
         length = int(times * geometry.train_length)
         wanted = scaling(fixed, max(1.0, length / geometry.train_length)).frequencies(geometry)
@@ -169,7 +167,7 @@ def test_dynamic_ntk_is_ntk_with_its_effective_factor(geometry):
         )
 
 
-def test_mixed_base_ends_on_pi_and_e_says_how_late():
+def test_mixed_base_ends_on_pi_and_a_larger_e_slows_earlier_pairs_less():
     geometry = RotaryGeometry(64, 1e4, 2048)
     late, early = (scaling("mixed_base", e=e).scaled(geometry)[0] for e in (2.0, 0.5))
     for made in (late, early):
@@ -194,12 +192,12 @@ def test_p_rope_is_not_partial_rotary():
 
 
 @pytest.mark.parametrize("rotary_dim", [4, 32, 64, 96, 128, 256])
-def test_cope_clips_in_proportion(rotary_dim):
+def test_cope_clips_a_fixed_share_of_the_pairs(rotary_dim):
     geometry = RotaryGeometry(rotary_dim)
     ratio = scaling("cope").scaled(geometry)[0] / geometry.inv_freq()
     kept = int(np.sum(ratio == 1))
     pairs = rotary_dim // 2
-    # the first clipped pair is still whole; the authors' min(20, d/2) would keep 1 of 16 at d 32
+    # the taper starts at 1; the authors' min(20, d/2) would keep only 1 of the 16 pairs at d 32
     assert kept - 1 == pairs - max(2, round(0.3125 * pairs))
     assert np.all(np.diff(ratio) <= 0)
     assert ratio[-1] == 0

@@ -1,4 +1,4 @@
-"""Layers that differ: which has what, and the arrays that a model takes.
+"""Layers that differ: the settings of each, and the arrays that a model takes.
 
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
@@ -22,7 +22,7 @@ PATTERN = (
 )
 
 
-def test_alike_layers_share_one():
+def test_identical_layers_share_one_row():
     rotary = RotaryLayers(GEOMETRY, 6).rotary(YARN, POSITIONS)
     assert [leaf.shape for leaf in rotary.frequencies] == [(1, 1, 8), (1, 1, 8), (1, 1)]
     assert rotary.query_scale.shape == (1, 1, 20)
@@ -46,13 +46,13 @@ def test_a_pattern_repeats():
     assert not RotaryLayers(GEOMETRY, 12, PATTERN[:4]).has_query_scale(YARN)
 
 
-def test_a_pattern_that_is_alike_shares_one():
+def test_a_pattern_of_identical_layers_shares_one_row():
     same = (LayerOverride(), LayerOverride(base=1e4), LayerOverride(scaling=YARN))
     assert RotaryLayers(GEOMETRY, 6, same).frequencies(YARN).inv_freq.shape == (1, 1, 8)
     assert RotaryLayers(GEOMETRY, 6, same).frequencies(NONE).inv_freq.shape == (6, 1, 8)
 
 
-def test_one_length_a_row_and_layers_that_do_not_follow_it():
+def test_lengths_by_row_leave_length_independent_layers_unchanged():
     dynamic = parse_scaling({"type": "dynamic_pi"})
     layers = RotaryLayers(GEOMETRY, 2, (LayerOverride(), LayerOverride(scaling=NONE)))
     for lengths in (np.array([64, 256, 512]), jnp.asarray([64, 256, 512])):
@@ -81,7 +81,7 @@ def test_explicit_lists_go_to_their_layers():
     )
 
 
-def test_query_scales_of_rows_of_positions_traced():
+def test_query_scales_follow_traced_positions_by_row():
     layers = RotaryLayers(GEOMETRY, 5, PATTERN)
     positions = np.array([[0, 1, 2, 0, 1], [5, 6, 7, 8, 9]], np.int32)
     scale = jax.jit(lambda p: layers.query_scale(YARN, p))(positions)

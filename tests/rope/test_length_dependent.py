@@ -1,4 +1,4 @@
-"""Strategies that follow the text's length: traced as on the host, row by row, nothing remembered.
+"""Strategies that depend on the text's length: traced and on the host, row by row, without state.
 
 Shapes: B batch, d rotary dimension.
 """
@@ -48,20 +48,20 @@ def in_float64(frequencies):
 @pytest.mark.parametrize(
     "geometry", [GEOMETRY, RotaryGeometry(64, 5e5, 8192), RotaryGeometry(64, 1e4, 100)]
 )
-def test_traced_is_as_exact_as_on_the_host(name, geometry):
+def test_traced_frequencies_match_those_of_the_host(name, geometry):
     made, lengths = parse_scaling(SCALINGS[name]), many_lengths()
     exact = made.frequencies(geometry, lengths)
     traced = jax.jit(lambda n: made.frequencies(geometry, n))(lengths)
     wanted = in_float64(exact)
     assert wanted.shape == traced.inv_freq.shape == (len(lengths), 32)
     assert traced.inv_freq.dtype == traced.attention_factor.dtype == jnp.float32
-    assert np.max(np.abs(in_float64(traced) - wanted) / wanted) <= 5e-7  # 2.9e-7 was seen
+    assert np.max(np.abs(in_float64(traced) - wanted) / wanted) <= 5e-7  # the worst seen: 2.9e-7
     np.testing.assert_allclose(traced.attention_factor, exact.attention_factor, rtol=3e-7)
 
 
 @functools.cache
 def traced_angles(name):
-    """Frequencies for a traced length, and the cos and sin of positions: compiled once."""
+    """Return a function, compiled once, from (length, positions) to frequencies, cos and sin."""
     made = parse_scaling(SCALINGS[name])
 
     @jax.jit
@@ -84,8 +84,8 @@ def test_angles_of_traced_frequencies_are_exact(name, bound):
         assert np.max(np.abs(np.float64(found) / m - np.float64(wanted))) <= 1e-6
 
 
-def test_traced_frequencies_are_nearer_than_a_plain_power_in_float32():
-    # What `falling_power` is for: exp(−e·ln s), as formulas often have it, is three times as far.
+def test_traced_frequencies_are_closer_than_a_plain_power_in_float32():
+    # Why `falling_power` exists: the usual exp(−e·ln s) has three times its error.
     made = parse_scaling(SCALINGS["dynamic_ntk"])
     lengths = many_lengths()
     wanted = in_float64(made.frequencies(GEOMETRY, lengths))
@@ -118,8 +118,8 @@ def test_no_recompilation_over_lengths(name):
 
 
 @EVERY
-def test_rows_do_not_see_each_other(name):
-    # A batch that inherits its longest row's base is a known bug.
+def test_rows_do_not_affect_each_other(name):
+    # A known bug elsewhere: every row of a batch gets the longest row's base.
     made = parse_scaling(SCALINGS[name])
     batch = jax.jit(lambda n: made.frequencies(GEOMETRY, n))
     rows = np.array([100, 2048, 4096, 10**6], np.int32)
@@ -135,7 +135,7 @@ def test_rows_do_not_see_each_other(name):
 
 
 @EVERY
-def test_a_long_text_leaves_short_ones_as_they_are(name):
+def test_a_long_text_does_not_change_later_short_ones(name):
     made = parse_scaling(SCALINGS[name])
     before = made.frequencies(GEOMETRY, 1000)
     made.frequencies(GEOMETRY, 10**6)
@@ -147,7 +147,7 @@ def test_a_long_text_leaves_short_ones_as_they_are(name):
 
 
 @EVERY
-def test_a_length_is_the_same_in_every_kind_of_number(name):
+def test_a_length_may_have_any_integer_type(name):
     made = parse_scaling(SCALINGS[name])
     for length in (5, 2048, 9000):
         wanted = made.frequencies(GEOMETRY, length).inv_freq
@@ -160,7 +160,7 @@ def test_a_length_is_the_same_in_every_kind_of_number(name):
 
 
 @EVERY
-def test_host_arrays_are_row_by_row_too(name):
+def test_lengths_in_host_arrays_are_independent_too(name):
     made = parse_scaling(SCALINGS[name])
     rows = made.frequencies(GEOMETRY, np.array([[10, 5000], [2049, 10**6]]))
     assert rows.inv_freq.shape == (2, 2, 32)
@@ -169,7 +169,7 @@ def test_host_arrays_are_row_by_row_too(name):
         np.testing.assert_array_equal(leaf[1, 1], one)
 
 
-def test_a_batch_of_lengths_turns_each_row_by_its_own():
+def test_a_batch_of_lengths_rotates_each_row_by_its_own():
     made = parse_scaling(SCALINGS["dynamic_ntk"])
     positions = np.arange(50, dtype=np.int32)[None]
     rotary = jax.jit(RotaryLayers(GEOMETRY, 2).rotary, static_argnums=0)(
@@ -183,7 +183,7 @@ def test_a_batch_of_lengths_turns_each_row_by_its_own():
         np.testing.assert_allclose(cos[0, row], wanted, atol=2e-5)
 
 
-def test_resonance_over_a_dynamic_scaling():
+def test_resonance_rounds_the_wavelengths_of_a_dynamic_scaling():
     made = parse_scaling({"type": "resonance", "inner": {"type": "dynamic_yarn"}})
     assert made.length_dependent
     lengths = np.arange(1, 20000, 37, dtype=np.int32)
@@ -196,7 +196,7 @@ def test_resonance_over_a_dynamic_scaling():
     assert off.max() < 1.1
 
 
-def test_gradients_reach_the_length_and_the_frequencies():
+def test_gradients_flow_through_dynamic_frequencies():
     made = parse_scaling(SCALINGS["dynamic_yarn"])
     positions = np.arange(30, dtype=np.int32)
 

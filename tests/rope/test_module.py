@@ -1,4 +1,4 @@
-"""The Flax module against the pure functions it stands on.
+"""The Flax module against the pure functions it is built on.
 
 Shapes: B batch, T length, N heads, K key-value heads, H head dim.
 """
@@ -35,7 +35,7 @@ def applied(module, q, k, positions, seq_len=None):
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_is_the_pure_functions(layout, dtype):
+def test_the_module_matches_the_pure_functions(layout, dtype):
     scaling = parse_scaling({"type": "yarn", "factor": 4.0})
     module = RotaryEmbedding(GEOMETRY, scaling, layout=layout)
     cos, sin = angles(scaling.frequencies(GEOMETRY), POSITIONS)
@@ -93,7 +93,7 @@ def test_numbers_can_be_replaced_and_fitted():
 
     losses = [float(step(module)) for _ in range(40)]
     assert losses[-1] < 0.05 * losses[0]
-    # nothing stale: the replaced frequencies are what turns, but for what rounding took off them
+    # nothing is stale: replaced frequencies take effect, up to rounding
     module.inv_freq[...] = target.inv_freq[...]
     for a, b in zip(
         applied(module, q, k, POSITIONS), applied(target, q, k, POSITIONS), strict=True
@@ -101,7 +101,7 @@ def test_numbers_can_be_replaced_and_fitted():
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
-def test_a_replaced_frequency_leaves_nothing_behind():
+def test_replacing_a_frequency_drops_its_old_remainder():
     far = np.array([[10**7, 10**7 - 3]], np.int32)
     module = RotaryEmbedding(RotaryGeometry(64), parse_scaling({"type": "none"}))
     module.inv_freq[...] *= np.float32(0.5)
@@ -120,7 +120,7 @@ def test_a_wrong_layout_is_refused_at_once():
         RotaryEmbedding(GEOMETRY, parse_scaling({"type": "none"}), layout="foo")
 
 
-def test_it_has_no_parameters():
+def test_the_module_has_no_parameters():
     module = RotaryEmbedding(GEOMETRY, parse_scaling({"type": "none"}))
     assert not jax.tree.leaves(nnx.state(module, nnx.Param))
     assert len(jax.tree.leaves(nnx.state(module, RotaryNumbers))) == 2

@@ -1,4 +1,4 @@
-"""Pair by pair: against formulas written again, sampled angles, and identities."""
+"""Quantities of each pair, against independent formulas, sampled angles and identities."""
 
 import math
 
@@ -20,12 +20,12 @@ def pairs_of(settings, length, trained=None):
 
 
 def sampled(theta, length, bins):
-    """Which of the circle's bins a pair passes between the first and the last distance."""
+    """Return which of the circle's bins a pair visits between the first and the last distance."""
     steps = np.linspace(0, (length - 1) * theta, 60_000) % (2 * np.pi)
     return np.bincount((steps / (2 * np.pi) * bins).astype(int), minlength=bins) > 0
 
 
-def test_the_unseen_share_is_that_of_sampled_angles():
+def test_the_unseen_share_matches_sampled_angles():
     rng, bins = np.random.default_rng(0), 1000
     window, length = 100, 371
     trained = np.exp(rng.uniform(np.log(1e-3), np.log(0.3), 12))
@@ -39,7 +39,7 @@ def test_the_unseen_share_is_that_of_sampled_angles():
     np.testing.assert_allclose(found, expected, atol=1.5 / bins)
 
 
-def test_where_nothing_is_unseen():
+def test_no_angle_is_unseen_after_full_turns_or_within_the_window():
     theta = GEOMETRY.inv_freq()
     whole = 2047 * theta >= 2 * np.pi
     assert 0 < whole.sum() < 32
@@ -51,7 +51,7 @@ def test_where_nothing_is_unseen():
     assert (pairs_of({"type": "none"}, 2048).unseen == 0).all()
     # nothing turns
     assert (pairs_of({"type": "drope"}, 8192).unseen == 0).all()
-    # the angles are those of the scaling that training had
+    # the scaling is the one used in training
     yarn = {"type": "yarn", "factor": 4.0}
     assert (pairs_of(yarn, 2048, trained=yarn).unseen == 0).all()
 
@@ -63,16 +63,16 @@ def test_interpolation_by_the_extension_leaves_less_than_a_token_of_rotation():
     np.testing.assert_allclose(unseen[slow], 0.75 * theta[slow] / (2 * np.pi), rtol=1e-9)
 
 
-def test_all_is_unseen_where_a_pair_stood_still():
+def test_every_angle_is_unseen_if_the_pair_stood_still_in_training():
     zero, one = np.zeros(1), np.ones(1)
     assert unseen_share(one, 100, zero, 100) == 1
     assert unseen_share(zero, 100, zero, 100) == 0
 
 
-# The rest
+# Wavelengths, turns, scale and precision
 
 
-def test_wavelengths_turns_and_scale():
+def test_wavelengths_turns_and_scale_follow_their_definitions():
     inv_freq = np.array([math.pi, 0.25, 0.0])
     np.testing.assert_allclose(wavelengths(inv_freq), [2, 8 * math.pi, math.inf])
     np.testing.assert_allclose(turns(inv_freq, 100), [50, 25 / (2 * math.pi), 0])
@@ -89,6 +89,6 @@ def test_frequencies_have_float64_precision():
     exponents = np.arange(0, 64, 2) / 64
     np.testing.assert_allclose(found, (1e4 * 8 ** (64 / 62)) ** -exponents, rtol=1e-13)
     assert m == 1
-    # of a text's length, where the strategy depends on it
+    # at a text's length, for a strategy that depends on it
     found, _ = exact_frequencies(parse_scaling({"type": "dynamic_pi"}), GEOMETRY, 6144)
     np.testing.assert_allclose(found, theta / 3, rtol=1e-13)

@@ -31,7 +31,7 @@ def test_every_query_scale_has_a_formula_here():
 
 
 @EVERY
-def test_against_the_formula(name):
+def test_query_scales_match_their_formulas(name):
     settings, formula = FORMULAS[name]
     edges = [0, 1, 510, 511, 512, 513, 998, 999, 1000, 1023, 1024, 10**7, 2**31 - 2, 2**31 - 1]
     positions = np.array([edges, [7 * p % 100_003 for p in edges]], np.int32)
@@ -45,7 +45,7 @@ def test_against_the_formula(name):
         np.testing.assert_allclose(found, wanted, rtol=3e-7)
 
 
-def test_golden():
+def test_query_scales_golden():
     # Llama 4's own numbers: floor_scale 8192, attn_scale 0.1; Ministral 3's: L 16384, beta 0.1
     llama = scaled_by("llama4").query_scale_at(GEOMETRY, np.array([8190, 8191, 131071]))
     np.testing.assert_allclose(llama, [1, 1.0693147181, 1.2833213344], rtol=1e-7)
@@ -57,24 +57,24 @@ def test_golden():
 
 
 def test_logn_shrinks_no_query_before_the_trained_length():
-    # It does without the maximum with 1, as it is often written.
+    # Without the maximum with 1, as it is often written, it would.
     scale = scaled_by("logn").query_scale_at(GEOMETRY, np.arange(514))
     assert np.all(scale[:512] == 1)  # position 511 sees 512 tokens
     assert np.all(scale[512:] > 1)
 
 
-def test_without_one_it_is_1():
+def test_without_a_query_scale_the_factor_is_1():
     ones = parse_scaling({"type": "pi", "factor": 2.0}).query_scale_at(GEOMETRY, np.arange(5)[None])
     np.testing.assert_array_equal(ones, np.ones((1, 5), np.float32))
 
 
-def test_logn_needs_a_length():
+def test_logn_needs_a_train_length_of_at_least_2():
     with pytest.raises(ValueError, match=r"^train_length: logn needs at least 2"):
         scaled_by("logn").query_scale_at(RotaryGeometry(64, 1e4, 1), np.arange(3))
 
 
 @EVERY
-def test_below_0_is_as_at_0(name):
+def test_negative_positions_are_scaled_like_position_0(name):
     made = scaled_by(name)
     negative = np.array([-1, -5, -(2**31)], np.int32)
     for found in (
@@ -101,7 +101,7 @@ def test_host_positions_beyond_int32_are_refused(name):
     )
 
 
-def test_frequencies_do_not_depend_on_it():
+def test_frequencies_do_not_depend_on_the_query_scale():
     plain, scaled = parse_scaling({"type": "none"}), scaled_by("logn")
     for a, b in zip(plain.frequencies(GEOMETRY), scaled.frequencies(GEOMETRY), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -118,7 +118,7 @@ def test_every_field_changes_something(name):
         assert not np.array_equal(before, after), field
 
 
-def test_traced_positions_of_any_shape():
+def test_traced_positions_may_have_any_shape():
     made = scaled_by("ministral")
     shape = jax.eval_shape(
         lambda p: made.query_scale_at(GEOMETRY, p), jax.ShapeDtypeStruct((2, 3, 4), jnp.int32)

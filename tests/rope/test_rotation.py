@@ -1,4 +1,4 @@
-"""The rotation of queries and keys: identities, and three ways of writing it that must agree.
+"""The rotation of queries and keys: identities, and agreement of three ways to write it.
 
 Shapes: B batch, T length, N heads, d rotary dimension, D width of the residual stream.
 """
@@ -40,7 +40,7 @@ def exact_angles(positions):
 
 
 def members(layout):
-    """The two dimensions of every pair."""
+    """Return the two dimensions of every pair."""
     half = np.arange(d // 2)
     return (half, half + d // 2) if layout == "half" else (2 * half, 2 * half + 1)
 
@@ -64,7 +64,7 @@ def test_scores_depend_on_the_offset_alone(layout):
     queries = turned(q, positions + offset, layout)
     keys = turned(k, positions, layout)
     scores = np.sum(queries * keys, -1)
-    # One row for every token: wherever it stands, the score is that of positions 37 and 0.
+    # All tokens have the same vectors: at any position, the score is that of positions 37 and 0.
     at_zero = np.zeros((B, T), np.int32)
     wanted = np.sum(turned(q, at_zero + offset, layout) * turned(k, at_zero, layout), -1)
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
@@ -73,7 +73,7 @@ def test_scores_depend_on_the_offset_alone(layout):
 
 
 @LAYOUTS
-def test_is_the_block_diagonal_matrix(layout):
+def test_rotation_is_a_block_diagonal_matrix(layout):
     x, positions = normal(B, T, N, d), positions_to(10**6)
     angles = exact_angles(positions)
     matrix = np.zeros((B, T, d, d))
@@ -86,7 +86,7 @@ def test_is_the_block_diagonal_matrix(layout):
 
 
 @LAYOUTS
-def test_is_the_complex_product(layout):
+def test_rotation_is_a_complex_product(layout):
     x, positions = normal(B, T, N, d), positions_to(10**6)
     first, second = members(layout)
     product = (x[..., first] + 1j * x[..., second]) * np.exp(1j * exact_angles(positions))[
@@ -124,11 +124,11 @@ def test_dimensions_past_the_rotary_ones_pass_through(layout, dtype):
     positions = positions_to(1000)
     out = turned(x, positions, layout)
     assert np.array_equal(out[..., d:], x[..., d:])
-    # The head's width plays no part: the rotated ones are those of a head of d.
+    # The head's width plays no part: the rotated dimensions are as in a head of width d.
     assert np.array_equal(out[..., :d], turned(x[..., :d], positions, layout))
 
 
-def test_more_dimensions_than_a_head_has_are_refused():
+def test_a_head_narrower_than_the_rotation_is_refused():
     with pytest.raises(
         ValueError, match=r"^x: has heads of 8 dimensions, fewer than the 16 to rotate"
     ):
@@ -152,7 +152,7 @@ def test_bfloat16_is_rounded_once_at_the_end(layout):
     assert out.dtype == jnp.bfloat16
     wanted = turned(x.astype(np.float32), positions, layout).astype(jnp.bfloat16)
     assert np.array_equal(out, wanted)
-    # Multiplied in bfloat16 it would differ.
+    # A product in bfloat16 would differ.
     angles = exact_angles(positions)[:, :, None]
     cos, sin = np.cos(angles).astype(jnp.bfloat16), np.sin(angles).astype(jnp.bfloat16)
     first, second = members(layout)
@@ -162,7 +162,7 @@ def test_bfloat16_is_rounded_once_at_the_end(layout):
 
 
 @LAYOUTS
-def test_m_scales_what_is_rotated_and_nothing_else(layout):
+def test_m_scales_only_the_rotated_dimensions(layout):
     x, positions = normal(B, T, N, d + 4), positions_to(1000)
     scaled = NONE._replace(attention_factor=np.float32(1.5))
     plain, out = (turned(x, positions, layout, f) for f in (NONE, scaled))
@@ -171,6 +171,6 @@ def test_m_scales_what_is_rotated_and_nothing_else(layout):
 
 
 @pytest.mark.usefixtures("wrong_types")
-def test_unknown_layout_is_named():
+def test_an_unknown_layout_is_named():
     with pytest.raises(ValueError, match=r"^layout: 'neox' is neither"):
         rotate(normal(B, T, N, d), *np.ones((2, T, d // 2), np.float32), "neox")

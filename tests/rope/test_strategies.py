@@ -1,4 +1,4 @@
-"""Every strategy: what holds for all of them, and golden values of each.
+"""Every strategy: properties shared by all, and golden values of each.
 
 Golden values come from a float64 computation that agrees with Hugging Face transformers.
 """
@@ -74,11 +74,11 @@ def test_every_strategy_has_an_example_here():
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_what_follows_the_length_says_so(name):
+def test_length_dependent_strategies_are_marked_as_such(name):
     strategy = STRATEGIES[name]
     has_formula_for_lengths = "scaled_at" in vars(strategy)
     assert has_formula_for_lengths == (strategy.follows_length != "no")
-    if name != "resonance":  # whose example stands on a fixed strategy
+    if name != "resonance":  # its example wraps a fixed strategy
         assert scaling(name, pairs=32).length_dependent == has_formula_for_lengths
 
 
@@ -105,7 +105,7 @@ def test_same_tree_for_every_strategy(name, geometry):
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("name", SETTINGS)
-def test_float32_and_remainder_make_up_48_bits(name, geometry):
+def test_float32_and_remainder_hold_48_bits(name, geometry):
     example = scaling(name, 7.3, pairs=geometry.rotary_dim // 2)
     exact, _ = exactly(example, geometry)
     assert exact.dtype == np.float64
@@ -213,8 +213,8 @@ def test_llama3_golden():
     assert_golden(frequencies, {21: 0.0134904199, 32: 0.000524846161, 63: 3.06892599e-07})
 
 
-def test_llama3_without_a_ramp():
-    # Llama 4 Scout: both factors 1. A pair that turns once or more in L is as it is.
+def test_llama3_without_a_ramp_is_a_step():
+    # Llama 4 Scout: both factors 1. A pair that turns once or more in L is unchanged.
     geometry = RotaryGeometry(128, 5e5, 8192)
     step = scaling("llama3", 16.0, low_freq_factor=1.0, high_freq_factor=1.0)
     theta = geometry.inv_freq()
@@ -232,7 +232,7 @@ def test_mixed_base_golden():
 def test_longrope_golden():
     lists = {"short_factor": [2.0, 4.0], "long_factor": [5.0, 8.0], "factor": 32.0}
     made, geometry = parse_scaling({"type": "longrope"} | lists), RotaryGeometry(4, 1e4, 4096)
-    # m is that of both regimes: √(1 + ln 32 / ln 4096)
+    # m is the same in both regimes: √(1 + ln 32 / ln 4096)
     for length, factors in ((1, (2, 4)), (4096, (2, 4)), (4097, (5, 8)), (10**6, (5, 8))):
         frequencies = made.frequencies(geometry, length)
         assert_golden(frequencies, {0: 1 / factors[0], 1: 0.01 / factors[1]})
@@ -281,7 +281,7 @@ def test_resonance_golden():
     assert_golden(over.frequencies(RotaryGeometry(8, 1e4, 128)), dict(enumerate(whole)))
 
 
-def test_resonance_keeps_what_stands_still_and_m():
+def test_resonance_keeps_pairs_at_frequency_0_and_m():
     inner = {"type": "drope", "factor": 8.0, "c": 0.412}
     frequencies = parse_scaling({"type": "resonance", "inner": inner}).frequencies(GEOMETRIES[0])
     assert not in_float64(frequencies).any()
@@ -298,7 +298,7 @@ def test_yarn_mscale_golden():
         assert m == pytest.approx(1.3688879454, rel=1e-6)  # 0.1·ln 40 + 1
 
 
-# YaRN written a second time, with mistakes that have shipped elsewhere as options.
+# A second implementation of YaRN; its options are mistakes that have shipped elsewhere.
 
 
 def yarn_again(
@@ -316,14 +316,14 @@ def yarn_again(
         frequencies.append(ramp * theta / factor + (1 - ramp) * theta)
     m = 0.1 * math.log(factor) + 1
     return (
-        # Positions divided by s turn the pairs as frequencies divided by s do.
+        # Dividing positions by s has the effect of dividing frequencies by s.
         np.array(frequencies) / (factor if positions_too else 1),
         math.sqrt(m) if root else m,
     )
 
 
 @pytest.mark.parametrize(("setting", "golden", "m"), YARN_GOLDEN)
-def test_yarn_written_again_meets_the_golden_figures(setting, golden, m):
+def test_the_second_yarn_meets_the_golden_values(setting, golden, m):
     frequencies, again_m = yarn_again(*setting)
     assert {pair: frequencies[pair] for pair in golden} == pytest.approx(golden, rel=1e-6)
     assert again_m == pytest.approx(m, rel=1e-6)
@@ -334,13 +334,13 @@ def test_yarn_written_again_meets_the_golden_figures(setting, golden, m):
     [
         ({"ramp_dim": 0.5}, (128, 1e4, 4096, 16), 32),
         ({"positions_too": True}, (128, 1e4, 4096, 16), 32),
-        # With the other settings high stays below d/2 − 1, where this one is not seen.
+        # With the other settings, high stays below d/2 − 1 and this mistake does not show.
         ({"clamp": 63}, (128, 1e4, 65536, 16), 63),
         ({"root": True}, (128, 1e4, 4096, 16), "m"),
     ],
     ids=["half of d in the ramp", "positions divided too", "high clamped to d/2 − 1", "root of m"],
 )
-def test_golden_figures_tell_known_mistakes_apart(mistake, setting, pair):
+def test_golden_values_expose_known_mistakes(mistake, setting, pair):
     wrong, wrong_m = yarn_again(*setting, **mistake)
     golden, m = next((figures, m) for known, figures, m in YARN_GOLDEN if known == setting)
     d, base, length, factor = setting

@@ -30,7 +30,7 @@ def test_one_line_per_step(tmp_path):
     path = tmp_path / "metrics.jsonl"
     writer = JsonLinesWriter(path)
     writer.scalars(10, {"train/loss": 0.1 + 0.2, "tokens": 2**53 + 1})
-    # Present during training, not only at its end.
+    # Written during training, not only at its end.
     expected = [{"step": 10, "train/loss": 0.30000000000000004, "tokens": 2**53 + 1}]
     assert lines(path) == expected
     writer.scalars(20, {})
@@ -38,7 +38,7 @@ def test_one_line_per_step(tmp_path):
     assert lines(path) == [*expected, {"step": 20}]
 
 
-def test_resuming_drops_what_comes_after(tmp_path):
+def test_resuming_drops_later_steps(tmp_path):
     path = tmp_path / "metrics.jsonl"
     write_json_lines(path, 1, 2, 3, 3, 4, 5, note="first")
     before = path.read_text().splitlines()
@@ -85,7 +85,7 @@ def test_a_diverged_loss_is_still_json(tmp_path, value):
     writer.close()
     line = json.loads(path.read_text(), parse_constant=refuse)
     assert (line["step"], line["rate"]) == (1, 0.5)
-    # The run can be resumed from it.
+    # The run can still be resumed.
     write_json_lines(path, 2, resume_step=1)
     assert [line["step"] for line in lines(path)] == [1, 2]
 
@@ -95,7 +95,7 @@ def test_a_diverged_loss_is_still_json(tmp_path, value):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A list holding the time, for the test to change. Event files are named by its second."""
+    """Return a list with the time, for the test to change; event files are named by the second."""
     now = [2_000_000_000.0]
     monkeypatch.setattr(time, "time", lambda: now[0])
     return now
@@ -147,7 +147,7 @@ def test_resuming_hides_what_an_earlier_attempt_logged_later(tmp_path, clock):
     ]
 
 
-def test_resuming_with_a_clock_that_is_behind_hides_them_too(tmp_path, clock):
+def test_resuming_hides_later_steps_even_if_the_clock_is_behind(tmp_path, clock):
     write_events(tmp_path, [1, 2, 3, 4], [10, 20, 30, 40])
     clock[0] -= 3600
     write_events(tmp_path, [3, 4], [31, 41], resume_step=2)

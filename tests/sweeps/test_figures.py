@@ -103,7 +103,7 @@ def test_the_window_and_truncation_are_marked():
 
 
 @pytest.mark.parametrize("truncation", [0.2, 5.0])
-def test_truncation_is_within_the_limits_though_no_curve_is_near(truncation):
+def test_truncation_is_within_the_limits_even_far_from_every_curve(truncation):
     figure = draw(ROWS, truncation=truncation)
     low, high = figure.axes[0].get_ylim()
     assert low < math.exp(truncation) < high
@@ -171,7 +171,7 @@ def test_a_narrow_range_has_ticks():
 def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):
     rows = [row("yarn-$x_{$", n, 1.0) for n in (16, 64)]
     figure = draw(rows, title="$a_{$")
-    save_figure(figure, tmp_path / "curve.png")  # a formula that is not one would raise
+    save_figure(figure, tmp_path / "curve.png")  # parsed as a formula, it would raise
     texts = [figure._suptitle, *figure.legends[0].get_texts()]
     assert [text.get_parse_math() for text in texts] == [False, False]
 
@@ -220,7 +220,7 @@ def test_each_protocol_starts_a_row_of_panels():
     assert by_place[0, 0] == "yarn-0, same_tokens"
     assert by_place[1, 0] == "yarn-3, same_tokens"
     assert by_place[2, 0] == "yarn-0, whole_window"
-    # the horizontal axis is named where nothing of the same protocol is below
+    # the horizontal axis is labelled where no panel of the same protocol is below
     labelled = [a.get_title() for a in figure.axes if a.get_visible() and a.get_xlabel()]
     assert labelled == [
         f"yarn-{n}, {p}" for p in ("same_tokens", "whole_window") for n in (2, 3, 4)

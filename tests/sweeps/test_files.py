@@ -1,4 +1,4 @@
-"""The files of a sweep: tables, summary.json, and a folder that is complete or not there."""
+"""The files of a sweep: tables, summary.json, and a folder that is complete or absent."""
 
 import csv
 import dataclasses
@@ -28,11 +28,11 @@ WEIGHT = np.array([4.0] * 24 + [8.0] * 6)
 LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
 
 
-def measurement(entry="trained", length=16, offset=0.0, seventh=None):
-    """A measurement; seventh: what to put in place of one document's NLL."""
+def measurement(entry="trained", length=16, offset=0.0, nll_7=None):
+    """Return a measurement; `nll_7` replaces the NLL of document 7."""
     nll = (LEVEL + offset) * WEIGHT
-    if seventh is not None:
-        nll[7] = seventh
+    if nll_7 is not None:
+        nll[7] = nll_7
     return Measurement(
         entry=entry,
         scaling=NoScaling(),
@@ -61,7 +61,7 @@ def result_of(*measurements):
 
 
 def tables_of(result):
-    """The arguments of `write_results` after the folder."""
+    """Return the arguments of `write_results` after the folder."""
     summary = SweepSummary(newest=summarize(result, ORIGIN))
     return rows(result, ORIGIN), document_rows(result, ORIGIN), summary
 
@@ -79,7 +79,7 @@ def result():
 
 
 def strict(text):
-    """Read JSON as the standard has it: no NaN, no Infinity."""
+    """Read standard JSON: no NaN, no Infinity."""
 
     def refuse(word):
         raise AssertionError(f"{word} is not JSON")
@@ -114,7 +114,7 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
     ]
 
 
-def test_summary_json_key_by_key(tmp_path):
+def test_summary_json_has_every_key_in_order(tmp_path):
     curve = CurveSummary(
         usable=UsableLength(length=16, is_last=False, is_known=True),
         usable_at_most=UsableLength(length=64, is_last=True, is_known=True),
@@ -191,8 +191,8 @@ def test_summary_json_key_by_key(tmp_path):
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_null_in_json(tmp_path, value):
-    result = result_of(measurement("trained", 64, 1.0), measurement("pi-auto", 64, seventh=value))
+def test_values_that_are_not_finite_are_null_in_json(tmp_path, value):
+    result = result_of(measurement("trained", 64, 1.0), measurement("pi-auto", 64, nll_7=value))
     table, _, summary = tables_of(result)
     assert str(table[1].nll) == str(value)
     assert summary.newest.curves["pi-auto"].usable.length is None
@@ -231,7 +231,7 @@ def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
     new = [(tmp_path / "new" / name).read_text() for name in names]
     sizes = [0, *map(len, new)]
     assert sizes == sorted(sizes)
-    # The disk is full halfway through the file in question, not before.
+    # The write fails halfway through the file in question, not before.
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit = (sizes[fails] + sizes[fails + 1]) // 2
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))

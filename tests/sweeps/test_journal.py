@@ -58,7 +58,7 @@ def test_a_file_that_is_no_journal_is_replaced(tmp_path, junk):
     assert dict(opened(path)) == {"a": ([1.0], 1.0)}
 
 
-def test_other_processes_keep_it_in_memory(tmp_path):
+def test_other_processes_keep_the_journal_in_memory(tmp_path):
     journal = FileJournal(None, "run 1", '"run 1"\n["a", [1.0], 2.0]\n')
     journal["b"] = JournalEntry([3.0], 1.0)
     assert dict(journal) == {"a": ([1.0], 2.0), "b": ([3.0], 1.0)}

@@ -81,7 +81,7 @@ def rows(folder: Path) -> list[dict]:
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def test_an_interrupted_sweep_resumes_where_it_was(run, monkeypatch):
+def test_an_interrupted_sweep_resumes_where_it_stopped(run, monkeypatch):
     protocols = {"protocols": ["same_tokens", "sliding", "per_position"], "stride": 4}
     whole, said = swept(run, name="whole", **protocols)
     assert "resuming" not in said
@@ -123,7 +123,7 @@ def test_a_journal_is_for_one_attention_backend(run):
         assert a["nll"] == pytest.approx(b["nll"], abs=1e-5)
 
 
-def test_more_memory_than_there_may_be_is_refused(run):
+def test_a_window_that_exceeds_memory_gib_is_refused(run):
     with pytest.raises(UserError) as caught:
         swept(run, memory_gib=0.00001)
     assert str(caught.value).startswith("memory_gib: a window of 64 tokens takes about 0.0 GiB")
@@ -140,8 +140,8 @@ def test_every_measurement_has_perplexity_nats_and_bits(run):
         assert figure in said
 
 
-def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
-    """Each with the window and scaling of its stage; one compilation per length for all."""
+def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
+    """Each has the window and scaling of its stage; checkpoints of a stage share compilations."""
     compiled = []
     lower = jax.stages.Lowered.compile
     monkeypatch.setattr(
@@ -150,8 +150,8 @@ def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
     entries = ["trained", {"type": "ntk", "factor": "auto"}]
     asked = {"scalings": entries, "lengths": [4, 16, 64]}
     together, said = swept(staged, name="all", steps="all", **asked)
-    # One per length, which include the first stage's window, for both of its checkpoints. In the
-    # second stage `trained` differs from NTK at 4 and 8: more windows there, other batches.
+    # One per length, the first stage's window included, for both checkpoints of that stage. In the
+    # second stage `trained` is PI and differs from NTK at 4 and 8, so batches are larger there.
     assert len(compiled) == 4 + 2
     assert "6 compilations" in said
     assert "steps 2, 4, 6, window 16 tokens, scaling pi" in said
@@ -196,7 +196,7 @@ def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
 
 def test_a_path_is_printed_as_it_is(run, tmp_path):
     directory, config = run
-    place = tmp_path / "[red]x" / "[" / "]"  # a closing tag of nothing: [/]
+    place = tmp_path / "[red]x" / "[" / "]"  # a closing tag without an opening one: [/]
     copy = RunDirectory(Path(shutil.copytree(directory.path, place)))
     _, said = swept((copy, config), name="markup", lengths=[8, 16])
     assert f"{place}, step 2" in said
@@ -208,7 +208,7 @@ def test_steps_that_were_not_saved_are_refused(staged):
         swept(staged, steps=[2, 3])
 
 
-def test_of_all_a_damaged_one_is_skipped_and_a_named_one_refused(staged, tmp_path):
+def test_a_damaged_checkpoint_is_skipped_among_all_but_refused_by_number(staged, tmp_path):
     run, config = staged
     copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
     shutil.rmtree(copy.checkpoints / "4/params")
@@ -239,7 +239,7 @@ def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkey
         with pytest.raises(KeyboardInterrupt):
             swept(staged, name="cut", steps="all")
     cut, said = swept(staged, name="cut", steps="all")
-    # all of the first checkpoint; of the second those that were made before the interruption
+    # all of the first checkpoint, and those of the second made before the interruption
     assert re.findall(r"resuming: \d of 6 measurements reused", said) == [
         "resuming: 6 of 6 measurements reused",
         "resuming: 3 of 6 measurements reused",

@@ -1,4 +1,4 @@
-"""What TensorBoard shows of a sweep."""
+"""A sweep as TensorBoard shows it."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A sweep in the terminal: numbers that say something, and names as they are."""
+"""A sweep in the terminal: readable numbers, and names as they are."""
 
 import dataclasses
 import io
@@ -74,11 +74,11 @@ def printed(rows, summary):
         (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
     ],
 )
-def test_a_half_width_is_shown_where_it_says_something(nll, low, high, text):
+def test_a_half_width_is_shown_unless_the_interval_is_too_wide(nll, low, high, text):
     assert interval_text(Estimate(nll, low, high)) == text
 
 
-def test_a_table_with_an_interval_that_says_nothing():
+def test_a_very_wide_interval_is_shown_by_its_ends():
     unknown = UsableLength(length=16, is_last=False, is_known=False)
     table = [row("trained", 16, 1.0), row("trained", 64, 1.247, half=11.3)]
     text = printed(table, summary_of(trained=unknown))
@@ -93,7 +93,7 @@ def test_a_table_with_an_interval_that_says_nothing():
         (UsableLength(length=1024, is_last=False, is_known=True), "1,024"),
         (UsableLength(length=1024, is_last=True, is_known=True), "≥ 1,024"),
         (UsableLength(length=None, is_last=False, is_known=True), "none"),
-        # of a few documents: whether the next length passes is not known, so no "≥"
+        # too few documents: whether the next length passes is unknown, so no "≥"
         (UsableLength(length=256, is_last=False, is_known=False), "256 (no interval)"),
         (UsableLength(length=None, is_last=False, is_known=False), "–"),
     ],

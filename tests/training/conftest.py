@@ -13,7 +13,7 @@ from rope_jax.training.run import train
 
 
 def tiny(folder: Path, **changes: object) -> Config:
-    """Two stages, the second one longer and with PI, on texts in `folder`."""
+    """Make a config of two stages, the second longer and with PI, on texts in `folder`."""
     texts = folder / "texts"
     texts.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
@@ -58,6 +58,6 @@ def config() -> Callable[..., Config]:
 def whole(
     tmp_path_factory: pytest.TempPathFactory, compiled_quickly: None
 ) -> tuple[Config, RunDirectory]:
-    """An uninterrupted run."""
+    """Return a run that was not interrupted."""
     config = tiny(tmp_path_factory.mktemp("whole"))
     return config, train(config, plain_console(quiet=True))

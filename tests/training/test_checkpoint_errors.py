@@ -1,4 +1,4 @@
-"""Which errors of reading are evidence of damage, and which of Orbax's complaints are dropped."""
+"""Which read errors are evidence of damage, and which of Orbax's complaints are dropped."""
 
 import errno
 import json
@@ -17,7 +17,7 @@ def system_error(number: int) -> OSError:
 
 
 def caused_by(cause: Exception) -> Exception:
-    """As Orbax and decoders raise: an error of another type, caused by the system's."""
+    """Return an error like those of Orbax and decoders: of another type, with this cause."""
     error = ValueError("cannot read metadata")
     error.__cause__ = cause
     return error
@@ -80,7 +80,7 @@ def test_a_reason_is_short_and_ends_with_the_cause() -> None:
     assert brief_reason(KeyError("no params")) == "no params"
 
 
-def test_unraisable_exceptions_of_others_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unraisable_exceptions_of_other_code_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: shown.append(unraisable.object))
     drop_leftovers(Path("/of/this/test/alone"))

@@ -1,6 +1,6 @@
-"""A damaged checkpoint is always noticed: every file of one is cut, emptied, removed, changed.
+"""A damaged checkpoint is always detected: every file is cut, emptied, removed or changed.
 
-And one that could not be read is not taken for damaged.
+A checkpoint that could not be read is not mistaken for a damaged one.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def same(one: object, other: object) -> bool:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps 1 to 4, of which the newest three are kept."""
+    """Save steps 1 to 4, of which the newest three are kept."""
     folder = tmp_path_factory.mktemp("saved") / "checkpoints"
     checkpoints = Checkpoints(folder, keep=3)
     for step in (1, 2, 3, 4):
@@ -61,7 +61,7 @@ def copy(saved: Path, tmp_path: Path) -> Path:
 
 
 def restore(folder: Path) -> tuple[int, TrainState | None, list[str]]:
-    """Restore the newest; (step, state, warnings)."""
+    """Restore the newest checkpoint; return (step, state, warnings)."""
     warnings: list[str] = []
     checkpoints = Checkpoints(folder, keep=3)
     step, found = checkpoints.restore_newest(state(0), warn=warnings.append)
@@ -97,7 +97,7 @@ def test_a_damaged_file_is_never_restored(
         folder = Path(shutil.copytree(saved, tmp_path / str(index) / "checkpoints"))
         damage(folder / "4" / name)
         step, found, warnings = restore(folder)
-        # Losing a file that restoring does not read is no harm; what is restored was saved.
+        # Losing a file that restoring does not read does no harm: the state is as saved.
         assert same(found, state(step)), name
         assert step in (3, 4), name
         if step == 3:
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_never_restored(
     assert any(name.startswith("opt_state") for name in fell_back)
 
 
-def test_a_flipped_bit_is_found(copy: Path) -> None:
+def test_a_flipped_bit_is_detected(copy: Path) -> None:
     for path in copy.glob("4/**/d/*"):
         content = bytearray(path.read_bytes())
         content[len(content) // 2] ^= 1
@@ -121,7 +121,7 @@ def test_a_flipped_bit_is_found(copy: Path) -> None:
     assert same(found, state(3))
 
 
-def test_other_numbers_of_the_same_shapes_are_found(copy: Path) -> None:
+def test_other_numbers_of_the_same_shapes_are_detected(copy: Path) -> None:
     shutil.rmtree(copy / "4/params")
     shutil.copytree(copy / "2/params", copy / "4/params")
     step, _, warnings = restore(copy)
@@ -140,7 +140,7 @@ def test_the_step_of_a_damaged_checkpoint_can_be_saved_again(copy: Path) -> None
     assert restore(copy)[0] == 4
 
 
-def test_several_damaged_checkpoints_are_passed_over(copy: Path) -> None:
+def test_several_damaged_checkpoints_are_skipped(copy: Path) -> None:
     for step in (3, 4):
         shutil.rmtree(copy / str(step) / "params")
     step, found, warnings = restore(copy)
@@ -159,8 +159,8 @@ def test_if_all_are_damaged_training_does_not_start_over(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["[red]x", "[2024] runs", "a*b", "a?b", "back\\slash", "[]"])
-def test_a_folder_may_be_called_like_a_pattern(tmp_path: Path, name: str) -> None:
-    (tmp_path / "aXb" / "checkpoints").mkdir(parents=True)  # what some of the patterns match
+def test_a_folder_name_may_look_like_a_pattern(tmp_path: Path, name: str) -> None:
+    (tmp_path / "aXb" / "checkpoints").mkdir(parents=True)  # some of the patterns match it
     folder = tmp_path / name / "checkpoints"
     checkpoints = Checkpoints(folder, keep=3)
     checkpoints.save(4, state(4))
@@ -197,7 +197,7 @@ def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     assert not (copy.parent / "damaged").exists()
 
 
-def test_the_parameters_of_a_step(copy: Path, tmp_path: Path) -> None:
+def test_the_parameters_of_a_chosen_step_are_read(copy: Path, tmp_path: Path) -> None:
     assert saved_steps(copy) == [2, 3, 4]
     assert same(params_at(copy, 2, state(0).params), state(2).params)
     shutil.rmtree(copy / "3/params")
@@ -217,7 +217,7 @@ def test_a_checkpoint_that_training_deletes_during_a_sweep_is_not_damaged(copy: 
     assert same(params, state(3).params)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(
+def test_a_folder_that_cannot_be_written_is_reported(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(copy, keep=3)
@@ -228,12 +228,12 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     checkpoints.close()
 
 
-def test_flipped_signs_do_not_cancel() -> None:
+def test_flipped_signs_do_not_cancel_in_the_fingerprint() -> None:
     from rope_jax.training.checkpoints import _fingerprint
 
     x = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
     y = x.copy()
-    y[3] = -y[3]  # 64 highest bits: for any odd weights their sum is a multiple of 2^32
+    y[3] = -y[3]  # 64 sign bits: for any odd weights their sum is a multiple of 2^32
     moved = np.roll(x, 1, axis=0)
     fingerprints = {int(_fingerprint([jnp.asarray(a)])[0]) for a in (x, y, moved, x + 0)}
     assert len(fingerprints) == 3
@@ -290,7 +290,7 @@ def test_an_io_error_of_the_system_is_not_damage(copy: Path) -> None:
     assert restore(copy)[0] == 4
 
 
-def test_only_what_orbax_abandons_is_kept_quiet(
+def test_only_complaints_about_orbaxs_abandoned_tasks_are_silenced(
     copy: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for path in copy.glob("4/**/d/*"):

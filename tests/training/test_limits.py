@@ -1,4 +1,4 @@
-"""What is too large is refused from the config alone, with the key that would help."""
+"""A config that is too large is refused before any work, naming the key that would help."""
 
 import time
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ def config(stage=None, **model):
 
 @pytest.fixture
 def check(monkeypatch):
-    """Check a config against so many GiB of memory on so many devices."""
+    """Return a function that checks a config against a size of memory and a number of devices."""
 
     def check(config_, gib=16.0, devices=1, fsdp=1):
         monkeypatch.setattr(limits, "device_bytes", lambda: gib * 2**30)
@@ -40,7 +40,6 @@ def check(monkeypatch):
             check_size(config_, 257, placement)
         finally:
             assert time.perf_counter() - start < 1
-        return None
 
     return check
 
@@ -80,7 +79,7 @@ LARGEST = 2**31 - 1
         ),
     ],
 )
-def test_too_large_is_refused_within_a_second(check, config_, message):
+def test_a_config_too_large_is_refused_within_a_second(check, config_, message):
     with pytest.raises(UserError, match=message):
         check(config_)
 
@@ -101,7 +100,7 @@ def test_more_devices_hold_a_larger_model(check):
     check(large, devices=32, fsdp=32)
 
 
-def test_what_is_advised_is_accepted(check):
+def test_a_config_changed_as_advised_is_accepted(check):
     batch = {"batch_size": 2**16}
     with pytest.raises(UserError, match=r"raise stages\.1\.grad_accumulation"):
         check(config(batch))

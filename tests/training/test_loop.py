@@ -47,7 +47,9 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
     return params
 
 
-def test_files_of_a_run_directory(whole: tuple[Config, RunDirectory]) -> None:
+def test_a_run_directory_has_its_config_environment_and_checkpoints(
+    whole: tuple[Config, RunDirectory],
+) -> None:
     config_, run = whole
     assert load(Config, run.config_file) == config_
     environment = json.loads(run.environment_file.read_text())
@@ -80,7 +82,7 @@ def test_the_loss_falls(whole: tuple[Config, RunDirectory]) -> None:
     assert losses[0] < np.log(257) + 0.1
 
 
-def test_speed_is_logged_apart_from_what_resuming_repeats(
+def test_throughput_is_logged_in_a_file_of_its_own(
     whole: tuple[Config, RunDirectory],
 ) -> None:
     assert not any("throughput" in key for line in lines(whole[1]) for key in line)
@@ -130,7 +132,7 @@ def test_a_signal_saves_and_stops_and_the_same_call_continues(
     assert_same_end(whole, (config_, train(config_, quiet())))
 
 
-def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(
+def test_steps_since_the_last_intact_checkpoint_are_trained_again(
     config: Callable[..., Config], whole: tuple[Config, RunDirectory], tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)

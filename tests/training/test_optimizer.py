@@ -92,7 +92,7 @@ def test_stages_share_a_schedule_until_one_has_its_own(schedule):
     np.testing.assert_allclose(rates(chosen, range(230)), wanted, rtol=1e-5, atol=1e-9)
 
 
-def test_first_stage_may_name_its_own_peak():
+def test_the_first_stage_may_set_its_own_peak():
     found = rates(config((50, 2e-3), 50, learning_rate=1e-2, warmup_steps=10), [10, 55, 100])
     np.testing.assert_allclose(found, [2e-3, 1.1e-3, 2e-4], rtol=1e-5)
 
@@ -100,7 +100,7 @@ def test_first_stage_may_name_its_own_peak():
 # AdamW
 
 
-def test_which_parameters_decay():
+def test_only_kernels_decay():
     model = ModelConfig(
         hidden_size=16, num_attention_heads=2, tie_word_embeddings=False, qk_norm=True
     )
@@ -199,7 +199,7 @@ def test_every_optimizer_field_has_a_case():
 
 
 @pytest.mark.parametrize("field", OTHERS)
-def test_optimizer_by_hand(field):
+def test_the_optimizer_matches_adamw_written_by_hand(field):
     other = BASIS | OTHERS[field]
     actual, expected = trained(**other), trained_by_hand(**other)
     for a, b in zip(actual, expected, strict=True):

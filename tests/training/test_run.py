@@ -27,7 +27,7 @@ def lines(run: RunDirectory) -> list[dict]:
     return [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
 
 
-def test_a_deleted_checkpoints_folder_is_noticed(
+def test_a_run_whose_checkpoints_were_deleted_is_refused(
     config: Callable[..., Config], whole: tuple[Config, RunDirectory], tmp_path: Path
 ) -> None:
     config_ = config(tmp_path)
@@ -49,7 +49,7 @@ def test_a_run_in_use_is_refused(config: Callable[..., Config], tmp_path: Path) 
     other.release()
 
 
-def test_a_folder_that_cannot_be_created_is_one_line(
+def test_a_folder_that_cannot_be_created_is_reported(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
     (tmp_path / "runs").write_text("a file")

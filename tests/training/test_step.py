@@ -100,7 +100,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
     np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
-    # Scaled by the place in the window the loss would be another.
+    # Scaled by the place in the window, the loss would differ.
     by_place = scaling.query_scale_at(layers.geometry, np.arange(STAGE.seq_len))[None, None]
     other = wanted(params, batch, Rotary(frequencies, by_place))
     assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
@@ -116,10 +116,10 @@ def test_query_scales_follow_a_documents_own_positions(split):
 
 
 class Line(LanguageModel):
-    """−ln p is half the squared distance of a target from a line: (a·x + c_token − target)²/2."""
+    """A model whose NLL is half the squared distance to a line: (a·x + c_token − target)²/2."""
 
     def __init__(self):
-        """It has no layers to build."""
+        """Build nothing: there are no layers."""
 
     def nll(self, params, tokens, targets, positions, segment_ids, rotary):
         x = positions.astype(jnp.float32) / 10
@@ -195,12 +195,12 @@ def test_targets_of_weight_0_have_no_influence(batch):
         (600, [0, 16, 32, 64, 128, 256, 512]),
     ],
 )
-def test_bucket_edges(seq_len, edges):
+def test_bucket_edges_are_powers_of_two_below_the_window(seq_len, edges):
     assert bucket_edges(seq_len) == edges
 
 
 @pytest.mark.parametrize("jumping", [False, True], ids=["in order", "jumping positions"])
-def test_bucket_sums_against_numpy(jumping):
+def test_bucket_sums_match_numpy(jumping):
     rng = np.random.default_rng(0)
     length = 200
     positions = np.stack([np.arange(length), np.arange(length) % 70, np.arange(length) // 3])

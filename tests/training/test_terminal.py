@@ -1,4 +1,4 @@
-"""What training prints: the newest figures, and names as they are."""
+"""Training prints the newest figures, and names as they are."""
 
 import io
 import re
@@ -19,7 +19,7 @@ def console(terminal=False):
 
 
 def printed(console_):
-    """The text on the terminal, without what moves the cursor."""
+    """Return the text on the terminal, without cursor movements."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console_.file.getvalue())
 
 
@@ -54,14 +54,14 @@ def test_a_run_that_resumes_says_after_which_step():
     assert "after step 3 of 5" in announced(3)
 
 
-def test_a_finished_run_is_said_to_be_trained():
+def test_a_finished_run_is_reported_as_trained():
     text = announced(5)
     assert text.endswith("already trained to step 5: nothing is left to do\n")
     assert "resumes" not in text
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_the_last_thing_shown_is_the_last_validation(terminal):
+def test_the_final_output_shows_the_last_validation(terminal):
     out = console(terminal)
     with TrainingProgress(out, total=4, done=0) as progress:
         progress.trained(2, loss=2.0, tokens_per_second=None)
