@@ -121,7 +121,7 @@ def test_a_sweep_writes_its_files(folder: Path) -> None:
         (["eval_ppl.py", "texts"], "texts: not a run directory (it has no config.yaml)"),
         (
             ["eval_ppl.py", "runs/tiny", "lengths=[8,100000]"],
-            "documents has the 100001 tokens that length 100000 needs; the longest length that",
+            "documents has the 100001 tokens that length 100000 needs; the longest possible length",
         ),
         (["eval_ppl.py", "runs/tiny", "lengths=[8]", "targets=5"], "8 is too short"),
         (["train.py", "run.yaml", *TINY, "seed=3"], "holds a run with another seed"),

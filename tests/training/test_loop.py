@@ -183,7 +183,7 @@ def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(
 ) -> None:
     config_ = config(tmp_path)
     assert [config_.stage_at(step) for step in (1, 5, 6, 9)] == [0, 0, 1, 1]
-    with pytest.raises(ValueError, match="step 10 is past the last stage's end, 9"):
+    with pytest.raises(ValueError, match="step 10 is past the end of the last stage, 9"):
         config_.stage_at(10)
 
 

@@ -131,7 +131,7 @@ def test_a_stage_longer_than_the_text_fails_before_the_first_step(
         {"steps": 5, "seq_len": 16, "batch_size": 4},
         {"steps": 5, "seq_len": 20_000, "batch_size": 1},
     ]
-    with pytest.raises(UserError, match=r"stages\[1\].seq_len: windows of 20000 tokens"):
+    with pytest.raises(UserError, match=r"stages\[1\].seq_len: a window of 20000 tokens"):
         train(config(tmp_path, stages=stages), quiet())
     assert not (tmp_path / "runs").exists()  # so that the corrected config is not refused
 
