@@ -1,7 +1,7 @@
-# Everything runs from .venv, which the targets make, update and repair by themselves.
-# Needed: make, and Python 3.11 to 3.13 with pip and venv (make PYTHON=python3.12 ...).
+# Everything runs from .venv, which the targets create, update and repair as needed.
+# Requires make, and Python 3.11 to 3.13 with pip and venv (make PYTHON=python3.12 ...).
 
-# The newest that can make a .venv: under it pip finds a newer JAX, which is faster on CPU.
+# The newest Python that can create a .venv: pip then finds a newer JAX, which is faster on CPU.
 NEWEST := for p in python3.13 python3.12 python3.11; do \
 	$$p -c 'import ensurepip, venv' 2> /dev/null && echo $$p && break; done
 PYTHON ?= $(or $(shell $(NEWEST)),python3)
@@ -11,8 +11,8 @@ LOCK_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 
-# pip leaves out the bytecode (it would take longer than the rest of the set-up), and
-# Python writes that of the modules in use when they are first imported.
+# pip compiles no bytecode, which would take longer than the rest of the set-up; Python
+# compiles each module when it is first imported.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --quiet install --no-compile
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -24,13 +24,13 @@ help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
 		while IFS='|' read -r target text; do printf '%-18s %s\n' "$$target" "$$text"; done
 
-setup: $(VENV)/.runtime ## install what running needs into .venv
-	@echo 'Ready: $(BIN)/python. For the tests as well: make test'
+setup: $(VENV)/.runtime ## install the runtime packages into .venv
+	@echo 'Ready: $(BIN)/python. To run the tests: make test'
 
 demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores)
 	$(BIN)/python train.py configs/demo.yaml
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
-	@echo 'The figure: runs/demo/evals/demo/curve.png. The training curves: make tensorboard'
+	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard'
 
 test: $(VENV)/.dev ## run the tests, except the slow ones (3 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
@@ -38,7 +38,7 @@ test: $(VENV)/.dev ## run the tests, except the slow ones (3 minutes on two core
 test-all: $(VENV)/.dev ## run all tests, as CI does
 	$(BIN)/python -m pytest
 
-accelerator: $(VENV)/.dev ## check attention's kernels and exact angles on a GPU or TPU
+accelerator: $(VENV)/.dev ## check the attention kernels and the exactness of angles on a GPU or TPU
 	$(BIN)/python scripts/check_accelerator.py
 
 lint: $(VENV)/.dev ## check style, types and generated files
@@ -51,7 +51,7 @@ format: $(VENV)/.dev ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: $(VENV)/.dev ## write the generated files anew
+generate: $(VENV)/.dev ## regenerate the generated files
 	$(BIN)/python scripts/generate.py
 
 tensorboard: $(VENV)/.runtime ## show the training curves (RUNS=folder, default runs)
@@ -62,7 +62,7 @@ COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universa
 	--python-version 3.11 --fork-strategy requires-python --generate-hashes \
 	--no-emit-index-url --custom-compile-command 'make lock'
 
-# The development lock first, and the other from its versions: so both agree.
+# The development lock comes first; the runtime lock takes its versions, so both agree.
 lock: $(VENV)/.created ## pin the dependencies (LOCK_FLAGS=--upgrade for the newest)
 	@echo 'Resolving the dependencies'
 	@$(PIP_INSTALL) 'uv>=0.13,<0.14'
@@ -75,8 +75,8 @@ clean: ## remove .venv and the caches (runs/ stays)
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# .partial is there while packages are being installed. Left over, it tells of an
-# installation that was interrupted: begin again.
+# .partial exists while packages are being installed. If it is left over, the installation
+# was interrupted: start over.
 ifneq ($(wildcard $(VENV)/.partial),)
 $(VENV)/.created: FORCE
 endif
@@ -85,7 +85,7 @@ define CHECK_PYTHON
 import sys
 found = tuple(sys.version_info[:2])
 if not (3, 11) <= found < (3, 14):
-    sys.exit("rope-jax needs Python 3.11 to 3.13, and $(PYTHON) is %d.%d: name another one, as in make PYTHON=python3.12 ..." % found)
+    sys.exit("rope-jax needs Python 3.11 to 3.13, but $(PYTHON) is %d.%d; choose another, as in make PYTHON=python3.12 ..." % found)
 endef
 export CHECK_PYTHON
 
@@ -98,7 +98,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml
-	@echo 'Installing the runtime packages (about a minute, longer on a slow line)'
+	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .

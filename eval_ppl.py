@@ -22,7 +22,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
     parser.add_argument(
-        "--sweep", metavar="SWEEP.yaml", help="the sweep; default: each key's default"
+        "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
     arguments = cli.parse(parser, argv)
     path = None if arguments.sweep is None else Path(arguments.sweep)

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
         "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
         Config,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", help="the experiment")
+    parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
     arguments = cli.parse(parser, argv)
     config = load(Config, Path(arguments.config), arguments.overrides)
     if arguments.print_config:
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
         return
     keep_freed_memory()
     keep_compiled_programs()
-    # Importing jax takes a second: help and config errors come before it.
+    # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.training.run import train
 

@@ -1,4 +1,4 @@
-"""What all commands share: --help, --print-config, and errors as one line. Imports no jax."""
+"""Shared by all commands: --help, --print-config, and errors as one line. Imports no jax."""
 
 import argparse
 import os
@@ -35,7 +35,7 @@ def parser(usage: str, description: str, schema: type[BaseModel]) -> argparse.Ar
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Parse a command line; the result has `overrides` beside the parser's own arguments.
 
-    A word with an equals sign is an override, wherever it stands, unless it is a path.
+    A word with an equals sign is an override, in any position, unless it is a path.
 
     Raises UserError.
     """
@@ -62,7 +62,7 @@ def _is_override(word: str) -> bool:
 def run(main: Callable[[list[str]], None]) -> NoReturn:
     """Call `main` with the command line and exit with its status.
 
-    Bad input is one line on stderr and status 2. A signal is one line and status 128 + signal.
+    Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """
     # Where training does not handle SIGTERM itself, it ends the work as Ctrl-C does.
     signal.signal(signal.SIGTERM, _stop)

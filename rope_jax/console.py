@@ -1,4 +1,4 @@
-"""The terminal: a console that prints text as it is, and what it says before the work starts."""
+"""Terminal output: a console that prints text as it is, and the overview before the work starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,8 +14,8 @@ from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 def plain_console(**options: Any) -> Console:
     """Return a console that prints text as it is: no Rich markup, no emoji codes, no highlighting.
 
-    Names and paths come from the user: `[red]` in one of them is part of the name. Style what the
-    program itself says with `style=` or `rich.text.Text`. options: as `rich.console.Console` takes.
+    Names and paths come from the user: `[red]` in one of them is part of the name. Style the
+    program's own text with `style=` or `rich.text.Text`. options: passed to `rich.console.Console`.
     """
     return Console(markup=False, emoji=False, highlight=False, **options)
 
@@ -37,7 +37,7 @@ def describe_scaling(
 ) -> list[str]:
     """Describe the scaling in force at a length: one line, or one per kind of layer.
 
-    name: what to call it; None: its type. Raises ValueError where it has no formula at `seq_len`.
+    name: shown for the scaling; None: its type. Raises ValueError if it is undefined at `seq_len`.
     """
     layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
     scalings = {}

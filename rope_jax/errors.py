@@ -1,6 +1,6 @@
-"""The exceptions that are not bugs: shown as one line, without a traceback."""
+"""Exceptions that are not bugs: shown as one line, without a traceback."""
 
-_MAX_CHARACTERS = 1000  # a file that a message quotes may have megabytes in one line
+_MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
 
 
 class UserError(Exception):
@@ -9,12 +9,12 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
-        # escape what a terminal would obey or cannot show
+        # escape what a terminal would interpret or cannot show
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
 class Stopped(BaseException):
-    """A signal asked the work to end, and it ended in order; exit status 128 + signal.
+    """The work ended cleanly after a signal; exit status 128 + signal.
 
     Like KeyboardInterrupt it is not an Exception, so code that handles errors lets it pass.
     """

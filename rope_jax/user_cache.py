@@ -33,10 +33,10 @@ def keep_compiled_programs() -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Delete the programs used least recently, beyond 1 GiB.
+    """Delete the least recently used programs beyond 1 GiB.
 
-    JAX_COMPILATION_CACHE_MAX_SIZE does not do: a process killed while it writes an entry leaves it
-    without a time stamp, and every later process warns about it at every compilation.
+    JAX_COMPILATION_CACHE_MAX_SIZE does not work: a process killed while writing an entry leaves it
+    without a timestamp, and every later process warns about it at every compilation.
     """
     entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.is_file()]
     entries.sort(key=lambda found: found[0].st_atime, reverse=True)

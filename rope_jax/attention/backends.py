@@ -58,10 +58,10 @@ def check_backend(model: ModelConfig) -> None:
 def _obstacle(model: ModelConfig, platform: str) -> str | None:
     """Return why the model's backend cannot run on a platform, or None if it can."""
     if model.attention == "splash" and platform != "tpu":
-        return f"needs a TPU, and JAX runs on {platform} here"
+        return f"needs a TPU, but JAX runs on {platform} here"
     if model.attention == "cudnn":
         if platform != "gpu" or "rocm" in jax.devices()[0].client.platform_version:
-            return f"needs an NVIDIA GPU, and JAX runs on {platform} here"
+            return f"needs an NVIDIA GPU, but JAX runs on {platform} here"
         if model.dtype == "float32":
             return "computes in 16 bits, but model.dtype is float32; set model.dtype=bfloat16"
         if model.heads_width % 8 or model.heads_width > 256:

@@ -1,1 +1,1 @@
-"""What can be configured, one schema per command, and how it is read. Imports no jax."""
+"""Configuration: one schema per command, and how YAML and overrides are read. Imports no jax."""

@@ -1,4 +1,4 @@
-"""What the annotation of a config field says: which models it may hold, and its type in words."""
+"""Read the annotation of a config field: the models it may hold, and its type in words."""
 
 import types
 from typing import Annotated, Any, Union, get_args, get_origin

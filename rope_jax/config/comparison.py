@@ -1,4 +1,4 @@
-"""What can be configured of a comparison. Imports no jax."""
+"""Schema of a comparison. Imports no jax."""
 
 from pydantic import Field
 
@@ -10,17 +10,17 @@ class CompareConfig(Frozen):
 
     sweep: FolderName | None = Field(
         None,
-        description="name of the sweep to take from every run; null: the one that all runs have, "
-        "or all sweeps",
+        description="name of the sweep to take from every run; null: the one sweep that all runs "
+        "share, or else all sweeps",
     )
     output: PathText = Field("comparison", description="folder to write to")
     force: bool = Field(
         False,
-        description="draw results that are not comparable anyway, marked as such in every output",
+        description="draw results even if they are not comparable, marked as such in every output",
     )
     tolerance: PositiveFloat = Field(
         0.02,
-        description="usable length: how many nats above the value at the window still pass",
+        description="usable length: largest rise of the NLL over its value at the window, in nats",
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
     seed: Seed = Field(0, description="seed of the bootstrap")

@@ -1,4 +1,4 @@
-"""What can be configured of the corpus: where documents come from and how they are split."""
+"""Schema of the corpus: where documents come from and how they are split."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,16 +8,16 @@ from rope_jax.config.types import Fraction, Frozen, PathText
 
 
 class _Data(Frozen):
-    """What every source has."""
+    """Keys that every source has."""
 
     validation_fraction: Fraction = Field(
         0.05,
-        description="fraction of documents for validation, unless the source has such a split",
+        description="fraction of documents for validation, unless the source has that split",
     )
     test_fraction: Fraction = Field(
         0.1,
         description="fraction of documents that only eval_ppl.py reads, unless the source has "
-        "such a split",
+        "that split",
     )
     cache_dir: PathText | None = Field(
         None, description="folder for token files; null: the user's cache directory"
@@ -38,10 +38,10 @@ Files = Annotated[
 
 
 class _FileData(_Data):
-    """What every source of local files has."""
+    """Keys that every source of local files has."""
 
     files: Files = Field(
-        description="paths or globs; or a mapping of train, validation and test to their own lists"
+        description="paths or globs: one list, or one list each for train, validation and test"
     )
 
 

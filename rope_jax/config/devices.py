@@ -1,4 +1,4 @@
-"""What can be configured of devices and processes."""
+"""Schemas of the device mesh and of runs with several processes."""
 
 from pydantic import Field, model_validator
 
@@ -6,7 +6,7 @@ from rope_jax.config.types import Frozen, NonNegativeInt, PositiveInt
 
 
 class MeshConfig(Frozen):
-    """How devices share the work; the product of the two is the number of devices."""
+    """How devices share the work; data × fsdp is the number of devices."""
 
     data: PositiveInt | None = Field(
         None,
@@ -19,18 +19,18 @@ class MeshConfig(Frozen):
 
 
 class DistributedConfig(Frozen):
-    """Several processes as one run: each has its own process_id, and all other keys are equal."""
+    """Several processes as one run; they differ only in process_id."""
 
     coordinator: str | None = Field(
-        None, description="host:port of process 0; null: found from the cluster (Slurm, TPU, …)"
+        None, description="host:port of process 0; null: detected from the cluster (Slurm, TPU, …)"
     )
     num_processes: PositiveInt | None = Field(
-        None, description="number of processes; null: found from the cluster"
+        None, description="number of processes; null: detected from the cluster"
     )
     process_id: NonNegativeInt | None = Field(
         None,
         description="this process's number; process 0 writes the files; "
-        "null: found from the cluster",
+        "null: detected from the cluster",
     )
     timeout: PositiveInt = Field(300, description="seconds to wait for all processes to connect")
 

@@ -23,9 +23,9 @@ KeyPath = list[str | int]
 
 
 def validate(schema: type[Model], raw: Any, origin: str) -> Model:
-    """Return `raw` as a `schema`; a UserError names the first wrong key and what would be right.
+    """Validate `raw`; a UserError names the first wrong key and what would be right.
 
-    origin: where `raw` comes from, which the error begins with.
+    origin: where `raw` comes from; the error begins with it.
     """
     try:
         return schema.model_validate(raw)
@@ -34,8 +34,8 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         # A missing key is often one that is misspelt: report unknown keys first.
         errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
         first = _path(schema, raw, errors[0])
-        # The members of a union each report an error at one key, and a key that one of them
-        # lacks is reported at the section above it: count neither again.
+        # Every member of a union reports its own error at the same key, or at the section above
+        # it: count these once.
         others = {tuple(_path(schema, raw, e)) for e in errors[1:]}
         others -= {tuple(first[:n]) for n in range(len(first) + 1)}
         more = f" (and {len(others)} more)" if others else ""
@@ -51,11 +51,11 @@ _REQUIREMENTS = {
     "tuple_type": "should be a list",
     "dict_type": "should be a list or a mapping",
     "too_short": "should have at least one element",
-    # the only pattern in a config is that of a folder's name
+    # only folder names have a pattern
     "string_pattern_mismatch": "should consist of letters, digits and ._=+-, "
     "starting with a letter or digit",
-    "model_type": "should be a section with keys of its own",
-    "model_attributes_type": "should be a section with keys of its own",
+    "model_type": "should be a section with keys",
+    "model_attributes_type": "should be a section with keys",
 }
 
 
@@ -69,7 +69,7 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     if kind == "invalid_key":
         parents = _path(schema, raw, error | {"loc": error["loc"][:-1]})  # type: ignore[arg-type]
         key = ".".join([*map(str, parents), show_value(given)])
-        return f"{key}: is not text; every key must be"
+        return f"{key}: every key must be text"
     if error["loc"][-1:] == ("[key]",):  # in a mapping whose keys are a Literal
         names = re.findall(r"'(\w+)'", str(error["ctx"]["expected"]))
         return f"{key}: unknown key; {_suggest(str(given), names)}"
@@ -77,15 +77,15 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return f"{key}.type: {_explain_type(given, _types_at(schema, path, raw))}"
-    message = error["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    message = re.sub("^(Value error, |Input |String )", "", error["msg"])
     message = _REQUIREMENTS.get(kind, message[:1].lower() + message[1:])
-    if kind == "value_error":  # raised by a check of ours, whose message contains the values
+    if kind == "value_error":  # raised by our own checks; the message contains the values
         return _join(key, message, _models_at(schema, path, raw))
     return f"{key}: {message}, not {show_value(given)}{_hint(schema, path, raw, error)}"
 
 
 def _explain_type(given: dict[str, Any], types: list[str]) -> str:
-    """Explain a `type` that is missing or is not one of a union's."""
+    """Explain a `type` that is missing or is not in the union."""
     if "type" not in given:
         return f"is required; it is one of {', '.join(types)}"
     close = _close_types(given["type"], types) if isinstance(given["type"], str) else []
@@ -94,13 +94,13 @@ def _explain_type(given: dict[str, Any], types: list[str]) -> str:
 
 
 def _close_types(wrong: str, types: Sequence[str]) -> list[str]:
-    """Return the types that begin with a wrong one, or else the one most like it."""
-    begun = [known for known in types if wrong and known.startswith(wrong)]
-    return begun or difflib.get_close_matches(wrong, types, n=1)
+    """Return the types that start with `wrong`, or else the most similar one."""
+    completions = [known for known in types if wrong and known.startswith(wrong)]
+    return completions or difflib.get_close_matches(wrong, types, n=1)
 
 
 def _join(key: str, message: str, models: Sequence[type[BaseModel]]) -> str:
-    """Put a section's key before the message of its check, which may begin with keys in it."""
+    """Put a section's key before a check's message, which may itself begin with keys of it."""
     names = {name for model in models for name in model.model_fields}
     begins_with_key = re.match(r"(\w+)(\.\w+)*(, \w+)*: ", message)
     between = "." if begins_with_key and begins_with_key[1] in names else ": "
@@ -108,7 +108,7 @@ def _join(key: str, message: str, models: Sequence[type[BaseModel]]) -> str:
 
 
 def _hint(schema: type[BaseModel], path: KeyPath, raw: Any, error: ErrorDetails) -> str:
-    """Return how a value of the wrong kind was probably meant."""
+    """Return a hint at what a value of the wrong type was meant to be, or ""."""
     kind, given, key = error["type"], error["input"], ".".join(map(str, path))
     if kind == "string_type" and isinstance(given, int | float):
         return f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
@@ -164,7 +164,7 @@ def _key_names(schema: type[BaseModel]) -> frozenset[str]:
 def _models_at(
     schema: type[BaseModel], path: Sequence[str | int], raw: Any
 ) -> list[type[BaseModel]]:
-    """Return the config models that may stand at a path, whatever the `type` there."""
+    """Return the config models allowed at a path, whichever `type` is given there."""
     models, node = [schema], raw
     for part in path:
         type_ = node.get("type") if isinstance(node, dict) else None
@@ -181,18 +181,18 @@ def _types_at(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> l
 
 
 def _of_type(models: list[type[BaseModel]], type_: Any) -> list[type[BaseModel]]:
-    """Return the models of this type; all of them where none is, or the type is not given."""
+    """Return the models of this type; all models if none has it or the type is not given."""
     return [m for m in models if type_ is None or type_tag(m) in (None, type_)] or models
 
 
 def _suggest(wrong: str, names: Sequence[str]) -> str:
-    """Return the name most like a wrong one, or else all names."""
+    """Suggest the name most similar to `wrong`, or else list all names."""
     close = difflib.get_close_matches(wrong, names, n=1)
     return f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(names)}"
 
 
 def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
-    """Return what an unknown key was probably meant to be, or else the keys of its section."""
+    """Suggest what an unknown key was meant to be, or else list the keys of its section."""
     *parents, wrong = path
     section = raw
     for part in parents:
@@ -217,7 +217,7 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
 
 
 def _same_name_elsewhere(schema: type[BaseModel], parents: KeyPath, name: str) -> str | None:
-    """Return the key of this name that is nearest to a section, if there is any."""
+    """Return the key with this name that is nearest to the section `parents`, if any."""
     found = [key.name for key in list_keys(schema) if key.name.rpartition(".")[2] == name]
     place = ["N" if isinstance(part, int) else part for part in parents]
     around = [key for key in found if key.split(".")[:-1] == place[: key.count(".")]]

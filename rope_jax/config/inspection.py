@@ -1,4 +1,4 @@
-"""What can be configured of an inspection: scalings of a bare geometry, or of a model's layers.
+"""Schema of an inspection: scalings of a bare geometry, or of a model's layers.
 
 For scripts/show_scaling.py and scripts/plot_decay.py. Imports no jax.
 """
@@ -21,7 +21,7 @@ from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
 DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
-MAX_DISTANCES = 2**20  # drawn in at most half a minute
+MAX_DISTANCES = 2**20  # take up to half a minute to draw
 _SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -49,14 +49,14 @@ class InspectionConfig(Frozen):
         None, description="n, tokens in the text; null: 4 times the training window"
     )
     scalings: ScalingEntries = Field(
-        description="one curve each: none, or a strategy whose factor is a number or auto, n/L; "
-        "with a training config also trained, and by default the scalings of its stages",
+        description="one curve each: none, or a strategy with a fixed or auto (n/L) factor; with a "
+        "training config also trained, and its stages' scalings are the default",
         default_factory=tuple,
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
     @model_validator(mode="after")
-    def _geometry_exists(self) -> "InspectionConfig":
+    def _geometry_is_valid(self) -> "InspectionConfig":
         RotaryGeometry(self.rotary_dim, self.base, self.train_length)
         return self
 
@@ -77,7 +77,7 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 
 
 class ScalingConfig(InspectionConfig):
-    """What scripts/show_scaling.py shows."""
+    """Config of scripts/show_scaling.py."""
 
     scalings: ScalingEntries = Field(
         description=InspectionConfig.model_fields["scalings"].description,
@@ -86,12 +86,12 @@ class ScalingConfig(InspectionConfig):
 
 
 class DecayConfig(InspectionConfig):
-    """What scripts/plot_decay.py draws."""
+    """Config of scripts/plot_decay.py."""
 
     length: DistanceCount | None = Field(
         None,
-        description="number of distances, from 0; null: 2048, or with scalings 4 times the "
-        "training window",
+        description="number of distances, from 0; null: 2048, or 4 times the training window if "
+        "scalings are given",
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
         None,
@@ -107,23 +107,23 @@ class DecayConfig(InspectionConfig):
     def _bases_are_unique(self) -> "DecayConfig":
         bases = self.bases or ()
         if len(set(bases)) < len(bases):
-            raise ValueError(f"bases: {', '.join(map(str, bases))} has a base twice")
+            raise ValueError(f"bases: {', '.join(map(str, bases))} lists a base twice")
         return self
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
-        """The bases to draw: `bases`, or their default."""
+        """The bases to draw: `bases`, or the default."""
         return self.bases or (() if self.scalings else DEFAULT_BASES)
 
 
 InspectionType = TypeVar("InspectionType", bound=InspectionConfig)
 
-# Keys that may stand in a training config too; the other keys describe a bare geometry.
+# Keys that may be added to a training config; the other keys describe a bare geometry.
 _KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
 
 
 class _UncheckedConfig(BaseModel):
-    """Any keys: a config that is not yet known to be an inspection's or a training's."""
+    """A config with any keys, not yet known to be an inspection or a training config."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -131,7 +131,7 @@ class _UncheckedConfig(BaseModel):
 def load_inspection(
     schema: type[InspectionType], path: Path | None, overrides: Sequence[str]
 ) -> tuple[InspectionType, Config | None]:
-    """Return the inspection of a config file, and its training if it is a training config.
+    """Return the inspection in a config file, and the training config if the file is one.
 
     A file with `stages` is a training config; `length`, `scalings` and `output` may be added to it.
 
@@ -152,10 +152,10 @@ def load_inspection(
 
 
 def combined_config(inspection: InspectionConfig, training: Config | None) -> BaseModel:
-    """Return both parts of `load_inspection` as one config, which loads as the same two."""
+    """Merge the results of `load_inspection` into one config, which loads as the same two."""
     if training is None:
         return inspection
-    # A key that was not given takes its default from the training config.
+    # Leave out keys that were not given: their defaults come from the training config.
     given = {key for key in _KEYS_BESIDE_TRAINING if key in inspection.model_fields_set}
     own = inspection.model_dump(include=given, mode="json")
     return _UncheckedConfig.model_validate(training.model_dump(mode="json") | own)
@@ -164,7 +164,7 @@ def combined_config(inspection: InspectionConfig, training: Config | None) -> Ba
 def check_writable(*paths: Path) -> None:
     """Raise UserError if one of these output files cannot be written.
 
-    To be called before the work whose result they are to hold.
+    Call this before computing what goes into them.
     """
     for path in paths:
         try:

@@ -14,9 +14,9 @@ class Key(NamedTuple):
     """One line of the list."""
 
     name: str
-    """Dotted; N stands for the number of a list's element."""
+    """Dotted; N stands for an index into a list."""
     type: str
-    """In words; "section" or "list" where the line is the heading of the keys below it."""
+    """In words; "section" or "list" if the line is the heading of the keys below it."""
     default: str
     """"required" if there is none."""
     description: str
@@ -25,18 +25,18 @@ class Key(NamedTuple):
 def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
     """Yield every key of a config model.
 
-    The models of a union, which `type` tells apart, share one list of keys. Where the same models
-    may appear again, the list is not repeated: the description names the key where it stands.
+    The models of a union, told apart by `type`, share one list of keys. Where the same models are
+    allowed again, the description names the key that lists them first.
     """
     return _keys_below(schema, prefix="", listed={})
 
 
-# The models of each union listed so far (their types), and the key where the list stands.
+# For each union listed so far: the types of its models, and the key that lists them.
 Listed = dict[frozenset[str], str]
 
 
 def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterator[Key]:
-    """Yield the keys of a model, their names after `prefix`; add its unions to `listed`."""
+    """Yield the keys of a model, with `prefix` before each name; add its unions to `listed`."""
     for field_name, field in schema.model_fields.items():
         name = prefix + field_name
         models = models_in(field.annotation)
@@ -59,7 +59,7 @@ def _union_keys(
 ) -> Iterator[Key]:
     """Yield `type`, then the keys of all models of a union, merged where several share one."""
     by_type = {model.model_fields["type"].default: model for model in models}
-    description = field.description or "chooses among the keys below"
+    description = field.description or "decides which of the keys below apply"
     earlier = next((listed[types] for types in listed if types >= by_type.keys()), None)
     if earlier is not None:
         description += f"; same keys as {earlier}"
@@ -70,8 +70,8 @@ def _union_keys(
     sharing: dict[str, dict[str, Key]] = {}
     found: Listed = {}
     for type_, model in by_type.items():
-        # Each model starts from the same lists: what one of them lists, the next may list again,
-        # as both become one list below.
+        # Each model starts from the same `listed`: two models may list the same union, because
+        # their lines are merged below.
         listed_here = dict(listed)
         for key in _keys_below(model, f"{name}.", listed_here):
             if key.name != f"{name}.type":
@@ -91,7 +91,7 @@ def _default_type(field: FieldInfo) -> str:
 
 
 def _merged(by_type: dict[str, Key], all_share_it: bool) -> Key:
-    """Return one line for a key of several types; it ends with these types, unless all share it."""
+    """Merge the lines of a key that several types have; name the types unless all have it."""
     only = "" if all_share_it else f" [{', '.join(by_type)}]"
     return Key(
         name=next(iter(by_type.values())).name,
@@ -102,7 +102,7 @@ def _merged(by_type: dict[str, Key], all_share_it: bool) -> Key:
 
 
 def _merged_text(by_type: dict[str, str]) -> str:
-    """Return the text that most types have, then those that differ, each after its types."""
+    """Return the most common text, then the others, each after its types."""
     sharing: dict[str, list[str]] = {}
     for type_, text in by_type.items():
         sharing.setdefault(text, []).append(type_)

@@ -1,4 +1,4 @@
-"""From a YAML file and `key=value` overrides to one validated, frozen model, and back."""
+"""Load a YAML file and `key=value` overrides as one validated, frozen model; dump it as YAML."""
 
 import re
 from collections.abc import Sequence

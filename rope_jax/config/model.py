@@ -1,4 +1,4 @@
-"""What can be configured of the decoder and of its rotary embedding. Imports no jax."""
+"""Schemas of the decoder and its rotary embedding. Imports no jax."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ from rope_jax.rope.strategies import NoScaling
 
 AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
 
-_WIDEST_HEAD = 2**16  # one frequency per pair is computed while the config is checked
+_WIDEST_HEAD = 2**16  # checking a config computes every pair's frequency
 
 
 class ModelConfig(Frozen):
@@ -89,16 +89,17 @@ Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class LayerConfig(Frozen):
-    """What distinguishes a layer from the others."""
+    """Settings in which a layer differs from the others."""
 
     scaling: AnyScaling | None = Field(
         None,
-        description="its own scaling, in every stage; drope: no positions; "
+        description="scaling of this layer in every stage; drope: no positions; "
         "null: the scaling of the stage",
     )
-    base: Base | None = Field(None, description="its own b; null: rope.base")
+    base: Base | None = Field(None, description="b of this layer; null: rope.base")
     sliding_window: PositiveInt | None = Field(
-        None, description="number of keys that a query sees, its own included; null: all before it"
+        None,
+        description="number of keys that a query sees, its own included; null: all up to its own",
     )
 
 
@@ -118,5 +119,6 @@ class RopeConfig(Frozen):
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
-        description="what layers have of their own; layer i takes element i mod the list's length",
+        description="settings that differ between layers; layer i takes element i mod the length "
+        "of the list",
     )

@@ -9,11 +9,11 @@ from rope_jax.errors import UserError
 
 
 def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
-    """Change a raw config by `key=value` overrides, in order.
+    """Apply `key=value` overrides to a raw config, in order.
 
     The value is read as YAML; a list's element is named by its number (`stages.0.steps=10`).
-    Setting a `type` drops the other keys of the old type, except those overridden one by one
-    before it.
+    Changing a `type` drops the section's other keys, except those that earlier overrides set
+    individually.
 
     Raises UserError.
     """
@@ -39,7 +39,7 @@ def _parse(text: str) -> tuple[str, Any]:
 
 
 def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
-    """Set one key, making the sections on the way to it. given: the keys overridden before."""
+    """Set one key, creating the sections above it. given: the keys overridden so far."""
     node: Any = raw
     *sections, last = key.split(".")
     for depth, name in enumerate(sections):
@@ -65,7 +65,7 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
     """
     if isinstance(node, list):
         if name not in map(str, range(len(node))):
-            one, several = "it has one, number 0", f"they are numbered 0 to {len(node) - 1}"
+            one, several = "its only element is 0", f"its elements are 0 to {len(node) - 1}"
             valid = "it is empty" if not node else one if len(node) == 1 else several
             raise UserError(f"{key}: {above} has no element {name}; {valid}")
         return int(name)

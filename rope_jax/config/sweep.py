@@ -1,8 +1,8 @@
-"""What a sweep can be asked for. Imports no jax.
+"""Schema of a sweep. Imports no jax.
 
 An entry of `scalings` is written flat: `{type: yarn, factor: auto, beta_fast: 8, name: mine}`. For
-each strategy a model with just these keys is derived from the strategy's own: from its fields come
-the errors, the lines of `--help` and the JSON schema. What a sweep uses of it is `SweepEntry`.
+each strategy, a model with exactly these keys is derived from the strategy's own; the errors,
+`--help` and the JSON schema come from its fields. A sweep uses only what `SweepEntry` defines.
 """
 
 import functools
@@ -33,7 +33,7 @@ Bos = Literal["document", "every_window", "none"]
 
 
 class SweepEntry(Frozen):
-    """One curve of a sweep: a scaling and a name. Its factor may be "auto", chosen by length."""
+    """One curve of a sweep: a scaling and a name. A factor of "auto" follows the length."""
 
     type: str
     name: FolderName | None = Field(None, description="the curve's name; null: its type and factor")
@@ -41,7 +41,7 @@ class SweepEntry(Frozen):
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
         if self.name == "trained" and self.type != "trained":
-            raise ValueError("name: trained is the checkpoint's own scaling; choose another")
+            raise ValueError("name: trained means the checkpoint's own scaling; choose another")
         return self
 
     @property
@@ -74,7 +74,7 @@ class SweepEntry(Frozen):
         """Return the scaling to use at a length; `trained` is the checkpoint's own.
 
         A factor of "auto" is length / window, at least 1: an oracle that knows the length.
-        ValueError: that factor does not fit the other settings.
+        Raises ValueError if that factor does not fit the other settings.
         """
         if not self.is_auto:
             return self.scaling_at_window
@@ -99,8 +99,8 @@ class TrainedEntry(SweepEntry):
         return trained
 
 
-def _one_complaint(message: str) -> WrapValidator:
-    """Report one error for a value that may be of several kinds, not one for each kind."""
+def _single_error(message: str) -> WrapValidator:
+    """Report a single error for a value of a union type, not one per member."""
 
     def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
         try:
@@ -112,14 +112,14 @@ def _one_complaint(message: str) -> WrapValidator:
 
 
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
-    """Derive a model from a strategy: its extension factor, if it has one, may be "auto"."""
+    """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
         default = strategy.model_fields["factor"].default
         number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
         kinds: Any = Literal["auto"] | number
         if default is None:
             kinds = kinds | None
-        kinds = Annotated[kinds, _one_complaint("should be auto or a number of at least 1")]
+        kinds = Annotated[kinds, _single_error("should be auto or a number of at least 1")]
         description = "s; auto: length / window, at least 1"
         fields["factor"] = (kinds, Field(default=default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
@@ -150,7 +150,7 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 
 
 def _as_settings(entry: Any) -> Any:
-    """Return the settings of an entry given as a bare name, or as a strategy made in Python."""
+    """Return an entry's settings; it may be given as a bare name or as a strategy object."""
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
         return entry.model_dump()
     return {"type": entry} if isinstance(entry, str) else entry
@@ -174,14 +174,14 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 class SweepConfig(Frozen):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    name: FolderName = Field("sweep", description="folder in the run's evals/")
+    name: FolderName = Field("sweep", description="name of the folder in the run's evals/")
     steps: Annotated[
         Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
-        _one_complaint("should be all, or a list of training steps from 1 on"),
+        _single_error("should be all, or a list of training steps of at least 1"),
     ] = Field(
         None,
-        description="training steps of the checkpoints to sweep, to see the curve form: a list, or "
-        "all that the run has kept; null: the newest",
+        description="training steps of the checkpoints to sweep: a list, or all for every one "
+        "that the run kept; null: the newest",
     )
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
@@ -198,8 +198,8 @@ class SweepConfig(Frozen):
     )
     max_blocks: PositiveInt = Field(
         2,
-        description="maximum per document; same_tokens: of scored blocks; other protocols: of "
-        "windows of the longest length",
+        description="maximum per document: scored blocks for same_tokens, windows of the longest "
+        "length for the other protocols",
     )
     targets: PositiveInt | None = Field(
         None, description="same_tokens: scored tokens per block; null: half the shortest length"
@@ -210,22 +210,23 @@ class SweepConfig(Frozen):
         "null: 256, or half the shortest length if that is less",
     )
     bos: Bos = Field(
-        "document", description="where the document-start token stands; in training: document"
+        "document", description="where to put the document-start token; training uses document"
     )
     split: Literal["test", "validation"] = Field(
-        "test", description="which texts to read; published figures should be those of test"
+        "test", description="which split to read; published figures should use test"
     )
-    seed: Seed = Field(0, description="for choosing documents, blocks and resamples")
+    seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     memory_gib: PositiveFloat | None = Field(
         None,
         description="memory for one batch, which sets its size at each length; null: half of an "
-        "accelerator's memory; 1/32 on a CPU, which is fastest with small batches",
+        "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
     )
     attention: AttentionName | None = Field(
-        None, description="attention backend; null: that of the training"
+        None, description="attention backend; null: as in training"
     )
     tolerance: PositiveFloat = Field(
-        0.02, description="usable length: how many nats above the value at the window still pass"
+        0.02,
+        description="usable length: largest rise of the NLL over its value at the window, in nats",
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
     distributed: DistributedConfig | None = Field(
@@ -235,7 +236,7 @@ class SweepConfig(Frozen):
     @model_validator(mode="after")
     def _protocols_are_unique(self) -> "SweepConfig":
         if len(set(self.protocols)) < len(self.protocols):
-            raise ValueError(f"protocols: {', '.join(self.protocols)} names a protocol twice")
+            raise ValueError(f"protocols: {', '.join(self.protocols)} lists a protocol twice")
         return self
 
     @model_validator(mode="after")
@@ -288,7 +289,7 @@ def check_targets(targets: int, lengths: tuple[int, ...]) -> None:
 
 
 def check_stride(stride: int, lengths: tuple[int, ...]) -> None:
-    """Refuse windows that are further apart than they are long: tokens would be left out."""
+    """Refuse a stride longer than the windows: tokens between them would not be scored."""
     if stride > lengths[0]:
         raise ValueError(
             f"stride: {stride} is more than the shortest length, {lengths[0]}: tokens between "

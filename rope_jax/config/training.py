@@ -1,4 +1,4 @@
-"""What can be configured of a training run: stages, optimizer, checkpoints, and the whole run."""
+"""Schema of a training run: stages, optimizer, checkpoints, and the run itself."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -164,9 +164,9 @@ class Config(Frozen):
         return self
 
     def _check_scaling(self, stage: int, element: int) -> None:
-        """Check that a scaling is defined, and has an effect, in the layers of a pattern's element.
+        """Check that a stage's scaling is defined and has an effect in an element's layers.
 
-        Raises ValueError with the key that was given, in this element or outside the pattern.
+        Raises ValueError, which names the key to change, in the element or outside the pattern.
         """
         pattern = self.rope.layer_pattern or (LayerConfig(),)
         own, own_key = pattern[element], f"rope.layer_pattern.{element}"
@@ -189,13 +189,13 @@ class Config(Frozen):
                 break  # the element's other layers have the same scaling
 
     def _scaling_key(self, stage: int) -> str:
-        """Return the key that `stage_scaling` was given at."""
+        """Return the key that sets `stage_scaling`."""
         given = [i for i in range(stage + 1) if self.stages[i].scaling is not None]
         return f"stages.{given[-1]}.scaling" if given else "rope.scaling"
 
     @property
     def geometry(self) -> RotaryGeometry:
-        """The unscaled rotary embedding of the layers without a base of their own."""
+        """The unscaled rotary embedding, of layers that set no base."""
         return RotaryGeometry(
             rotary_dim=self.rope.rotary_dim or self.model.heads_width,
             base=self.rope.base,
@@ -212,7 +212,7 @@ class Config(Frozen):
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:
-        """Attention windows of the layers, as a pattern that repeats."""
+        """Attention windows of the layers, as a repeating pattern."""
         return tuple(element.sliding_window for element in self.rope.layer_pattern) or (None,)
 
     def stage_scaling(self, stage: int) -> Scaling:
@@ -221,7 +221,7 @@ class Config(Frozen):
         return given[-1] if given else self.rope.scaling
 
     def stage_at(self, step: int) -> int:
-        """Return the stage in which a checkpoint after global step `step` was written."""
+        """Return the stage that wrote the checkpoint after global step `step`."""
         end = 0
         for number, stage in enumerate(self.stages):
             end += stage.steps
@@ -236,6 +236,6 @@ class Config(Frozen):
 
 
 def _with_inner(key: str, scaling: Scaling) -> list[tuple[str, Scaling]]:
-    """Return a scaling with its key, preceded by the scaling that it wraps, if it wraps one."""
+    """Return a scaling with its key, preceded by the scaling that it wraps, if any."""
     inner = getattr(scaling, "inner", None)
     return [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]

@@ -1,4 +1,4 @@
-"""Kinds of values that several configs share, and the frozen base of every config model."""
+"""Value types that several configs share, and the frozen base class of every config model."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from rope_jax.rope.numbers import Whole
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-# JAX counts in 32 bits.
+# JAX's integers have 32 bits.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]

@@ -1,4 +1,4 @@
-"""Values of a config as short text for a reader."""
+"""Config values as short text for messages."""
 
 from typing import Any
 
@@ -6,17 +6,17 @@ _MAX_CHARACTERS = 60
 
 
 def show_value(value: Any) -> str:
-    """Return a value as a reader of YAML knows it, shortened."""
+    """Return null, true and false as in YAML, any other value as its repr, shortened."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     try:
         return shorten(repr(value))
     except ValueError:  # Python does not print numbers of more than 4300 digits
-        return "a number of thousands of digits"
+        return "a number with thousands of digits"
 
 
 def shorten(text: str) -> str:
-    """Return `text`, cut to 60 characters, the last three of which then are an ellipsis."""
+    """Return `text`, cut to 60 characters that end in "..." if it is longer."""
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
 
 

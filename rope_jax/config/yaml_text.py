@@ -6,7 +6,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import GrammarParseError, KeyValidationError, OmegaConfBaseException
 
-_MAX_DEPTH = 50  # nested sections; PyYAML crashes at some ten thousand
+_MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -74,7 +74,7 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that OmegaConf would take for a number: PyYAML reads 1e3 as text."""
+    """Quotes text that OmegaConf would read as a number: PyYAML leaves 1e3 unquoted."""
 
 
 _Dumper.add_representer(
@@ -86,7 +86,7 @@ _Dumper.add_representer(
 
 
 def _escaped(node: Any) -> Any:
-    """Return the values with every `${` escaped, which otherwise starts an interpolation."""
+    """Return the values with every `${` escaped: unescaped, it starts an interpolation."""
     if isinstance(node, dict):
         return {key: _escaped(value) for key, value in node.items()}
     if isinstance(node, list):

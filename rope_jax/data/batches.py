@@ -1,4 +1,4 @@
-"""Windows of a token stream as batches: pure functions of their arguments, so nothing to save.
+"""Windows of a token stream as batches: pure functions of their arguments, with no state to save.
 
 Shapes: B windows (rows), T tokens per window.
 """
@@ -41,10 +41,9 @@ def training_batch(
     batch_size: int,
     rows: slice = slice(None),
 ) -> Batch:
-    """Return the batch of one step: windows drawn uniformly over the stream, so by token.
+    """Return the batch of one step: windows that start at tokens drawn uniformly.
 
-    rows: the part of the batch that this host builds; the parts of all hosts, concatenated, are
-    the batch.
+    rows: the rows that this host builds; the rows of all hosts, concatenated, are the batch.
 
     Raises UserError if the split has fewer than T + 1 tokens.
     """
@@ -56,7 +55,7 @@ def training_batch(
 def training_offsets(
     split: TokenSplit, seed: int, stage: int, step: int, seq_len: int, batch_size: int
 ) -> NDArray[np.int64]:
-    """Return where in the split the windows of a training batch begin: int64 [B]."""
+    """Return the offsets in the split at which a training batch's windows begin: int64 [B]."""
     choices = len(split.tokens) - seq_len  # a window's last token is only a target
     if choices < 1:
         raise UserError(

@@ -16,14 +16,14 @@ from rope_jax.errors import UserError
 from rope_jax.user_cache import user_cache
 
 RECIPE = 1
-"""To be raised when the same source would no longer give the same tokens in the same files."""
+"""Increment when the same source would no longer give the same tokens in the same files."""
 
 
 def cache_folder(data: DataConfig, tokenizer: str) -> Path:
     """Return the folder for the tokens of `data`. Imports no datasets and reads no documents.
 
     A local file is identified by its path, size and modification time; a data set on the hub by
-    its id and `data.revision` alone, so without a revision the first one that was read stays.
+    its id and `data.revision` alone, so without a revision the first one read stays cached.
 
     Raises UserError if a pattern in `data.files` matches nothing.
     """

@@ -28,9 +28,9 @@ class Documents(NamedTuple):
     """The documents of a source."""
 
     splits: "DatasetDict"
-    """train, validation and test, each with the columns `document` (where it is) and `text`."""
+    """train, validation and test, with the columns `document` (where it was found) and `text`."""
     notes: list[str]
-    """What the user should know about the source, one line each."""
+    """Notes on the source for the user, one line each."""
 
 
 def load_documents(data: DataConfig, scratch: Path) -> Documents:

@@ -52,7 +52,7 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
 
 
 def _matching(pattern: str) -> list[Path]:
-    """Return the regular files that a path or glob pattern means; opens none of them."""
+    """Return the regular files that a path or glob pattern matches, without opening them."""
     expanded = os.path.expanduser(pattern)
     if os.path.isfile(expanded):  # before globbing, as its name may contain a [
         return [Path(expanded)]
@@ -70,8 +70,8 @@ def _matching(pattern: str) -> list[Path]:
 def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]]:
     """Yield each document of the files, as a row {document, text}.
 
-    Raises UserError, with the file, if one cannot be read, is not UTF-8, is not in the format of
-    `data.type`, or has no text in `data.column`; or if there are no documents at all.
+    Raises UserError if a file cannot be read, is not UTF-8, is not in the format of `data.type`,
+    or has no text in `data.column`; or if there are no documents at all.
     """
     empty = True
     for file in files:
@@ -145,7 +145,7 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
 
 
 def require_column(column: str, columns: list[str], where: str) -> None:
-    """Raise UserError, with the columns that there are, unless `column` is one of them."""
+    """Raise UserError, listing `columns`, unless `column` is one of them."""
     if column not in columns:
         shown = [shorten(name) for name in columns[:_MAX_COLUMNS]]
         if len(columns) > _MAX_COLUMNS:
@@ -158,7 +158,7 @@ def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
         kind = "null" if value is None else f"of type {type(value).__name__}"
         raise UserError(
-            f"data.column: {column!r} of {where} is {kind}, not text; name a column of text"
+            f"data.column: {column!r} of {where} is {kind}, not text; name a text column"
         )
     try:
         value.encode("utf-8")  # JSON can escape half a character, "\ud800"

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub; no code that comes with one is run."""
+"""Data sets on the Hugging Face hub; code in a data set is never run."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def hub_splits(data: HubData) -> dict[str, "Dataset"]:
-    """Return the splits of a data set that we use, with the columns `document` and `text`.
+    """Return the splits of a data set that are in SPLITS, with columns `document` and `text`.
 
     Downloads go to Hugging Face's own cache.
 
@@ -22,10 +22,10 @@ def hub_splits(data: HubData) -> dict[str, "Dataset"]:
     """
     from datasets import Dataset, load_dataset
 
-    # load_dataset takes a bare name for one of its own loaders, and a folder's name for the folder
+    # load_dataset would read a bare name as one of its loaders, and an existing path as local data
     if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", data.id) or Path(data.id).exists():
         raise UserError(
-            f"data.id: {data.id!r} is not the id of a data set on the hub, owner/name; "
+            f"data.id: {data.id!r} is not the id (owner/name) of a data set on the hub; "
             "for local files use type text, jsonl or parquet"
         )
     try:

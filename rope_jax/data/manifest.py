@@ -1,6 +1,6 @@
-"""Folders of files that are written once: complete, or not there.
+"""Folders that are written once: complete or absent.
 
-`manifest.json` has the size of each file, by which damage is found, and content of the writer's.
+`manifest.json` holds the size of each file, to detect damage, and the writer's own content.
 """
 
 import json
@@ -56,8 +56,8 @@ def _move(new: Path, folder: Path) -> None:
     try:
         new.rename(folder)
     except OSError:
-        # The folder exists: another process was faster, or it is damaged. Replace the files and
-        # not the folder, which a reader may have open; whoever wrote them, they are the same.
+        # The folder exists: another process was faster, or it is damaged. Replace the files, not
+        # the folder, which a reader may have open; all processes write the same files.
         if read_manifest(folder) is None:
             for path in new.iterdir():
                 os.replace(path, folder / path.name)

@@ -1,4 +1,4 @@
-"""Finds near-copies among texts by their shingles: hashed n-grams of words.
+"""Find near-copies among texts by their shingles: hashed n-grams of words.
 
 Shapes: N texts, S distinct shingles of a text.
 """
@@ -15,14 +15,14 @@ WORDS = 5
 CONTAINED = 0.5
 """A text is a near-copy of a larger one that has this fraction of its shingles."""
 
-_WORD = re.compile(rb"\w+")  # bytes: which str characters are letters depends on the Python
+_WORD = re.compile(rb"\w+")  # bytes: which str characters are letters depends on Python's version
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Shingles = NDArray[np.uint64]
 
 
 def shingles(text: str) -> Shingles:
-    """Return the distinct shingles of a text, sorted: uint64 [S]; none for under WORDS words.
+    """Return the distinct shingles of a text, sorted: uint64 [S]; empty for fewer than WORDS words.
 
     A shingle is the polynomial hash, modulo 2^64, of WORDS consecutive words' CRC-32.
     """
@@ -42,11 +42,11 @@ def _distinct(texts: Sequence[Shingles]) -> Shingles:
 
 
 def near_copies(texts: Sequence[Shingles]) -> dict[int, int]:
-    """Return {text to drop: text to keep that it is a near-copy of}, both as indices.
+    """Return {text to drop: the kept text that it is a near-copy of}, both as indices.
 
-    Going from the largest text to the smallest (equal ones in their order), a text is dropped if
-    one kept before contains CONTAINED of it. Containment is never below Jaccard similarity, so
-    the latter needs no test of its own. Memory is O(N²).
+    Texts are visited from the largest to the smallest (ties in input order); one is dropped if a
+    text kept earlier has CONTAINED of its shingles or more. Containment is never below Jaccard
+    similarity, so the latter needs no test. Memory is O(N²).
     """
     sizes = np.array([len(text) for text in texts], np.int64)
     shared = _shared_counts(texts, sizes)

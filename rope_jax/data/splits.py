@@ -1,4 +1,4 @@
-"""Assigns documents to splits by a stable hash, the same on every machine and in every run."""
+"""Assign documents to splits by a stable hash, the same on every machine and in every run."""
 
 import hashlib
 

@@ -19,7 +19,7 @@ from rope_jax.errors import UserError
 LONG_BYTES = 4096
 """Bytes that a test document needs for the lengths of the default sweeps."""
 LONG_DOCUMENTS = 64
-"""Number of test documents that should have this size."""
+"""Number of test documents that should be at least this long."""
 
 # Absent on some systems, near-copies of one another, or not part of the library.
 _EXCLUDED = frozenset(
@@ -53,7 +53,7 @@ def stdlib_root() -> Path:
 
 
 def source_files(root: Path) -> list[Path]:
-    """Return the files of the corpus, sorted by path below `root` alike on every platform."""
+    """Return the files of the corpus, sorted by path below `root`, the same on every platform."""
     found: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [
@@ -81,7 +81,7 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]]
     sources = [source for path in source_files(root) for source in _read(path, root)]
     if not sources:
         raise UserError(
-            f"data.type: stdlib finds no source files in {root}; use text and data.files"
+            f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
         )
     grams = [shingles(source.text) for source in sources]
     copies = near_copies(grams)

@@ -56,7 +56,7 @@ class TokenSplit:
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Three splits, and what identifies them."""
+    """Three splits and their fingerprint."""
 
     train: TokenSplit
     validation: TokenSplit
@@ -64,7 +64,7 @@ class Corpus:
     fingerprint: str
     """SHA-256 of the tokenizer's name and each split's tokens: the same for the same data."""
     report: tuple[str, ...]
-    """What to print before the work, one line each."""
+    """Lines to print before the work starts."""
     bytes_per_token: float
     """Bytes of UTF-8 per token without document starts, to convert nats into bits per byte."""
 
@@ -89,7 +89,7 @@ def open_corpus(data: DataConfig, tokenizer: ByteTokenizer) -> Corpus:
 
 @contextmanager
 def _naming_cache_dir(folder: Path) -> Iterator[None]:
-    """Turn an OSError of the block into a UserError."""
+    """Turn an OSError in the block into a UserError that names data.cache_dir."""
     try:
         yield
     except OSError as error:

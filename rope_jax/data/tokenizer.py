@@ -19,6 +19,6 @@ class ByteTokenizer:
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
-        """Return the text without document starts; a cut character, not being UTF-8, becomes �."""
+        """Return the text without document starts; a truncated character becomes �."""
         kept = tokens[tokens != self.bos_id]
         return kept.astype(np.uint8).tobytes().decode("utf-8", "replace")

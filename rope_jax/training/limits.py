@@ -42,13 +42,13 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
         if fixed > available:
             raise UserError(
                 "model: its parameters, their gradients and the optimizer state take at least "
-                f"{_gib(fixed)} GiB per device, and there are {_gib(available)}; lower "
+                f"{_gib(fixed)} GiB per device, but there are only {_gib(available)}; lower "
                 "hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp"
             )
         windows = stage.batch_size // stage.grad_accumulation
         raise UserError(
             f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time take at least "
-            f"{_gib(need.bytes())} GiB per device, and there are {_gib(available)}; "
+            f"{_gib(need.bytes())} GiB per device, but there are only {_gib(available)}; "
             f"{need.advice(number, available)}"
         )
     layers = config.model.num_hidden_layers

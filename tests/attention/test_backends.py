@@ -232,8 +232,8 @@ def test_gradients_of_interpreted_splash_match_xla():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("splash", "needs a TPU, and JAX runs on cpu here"),
-        ("cudnn", "needs an NVIDIA GPU, and JAX runs on cpu here"),
+        ("splash", "needs a TPU, but JAX runs on cpu here"),
+        ("cudnn", "needs an NVIDIA GPU, but JAX runs on cpu here"),
     ],
 )
 def test_a_backend_that_cannot_run_here_is_an_error(name, reason):

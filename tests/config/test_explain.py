@@ -283,10 +283,10 @@ def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
         ("--seed=3", "--seed=3: not an override; write key=value (see --help)"),
         ("name=[", "name: the value '[' is not valid YAML"),
         ("name={a: b: c}", "name: the value '{a: b: c}' is not valid YAML"),
-        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; it has one, number 0"),
+        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; its only element is 0"),
         (
             "stages.last.steps=3",
-            "stages.last.steps: stages has no element last; it has one, number 0",
+            "stages.last.steps: stages has no element last; its only element is 0",
         ),
         ("name=${nowhere}", "C.yaml: name: Interpolation key 'nowhere' not found"),
     ],

@@ -181,13 +181,13 @@ def test_an_unreachable_hub_is_reported(tmp_path):
 
 @pytest.mark.parametrize("name", ["json", "pandas", "./here", "a/b/c", "hf://datasets/a/b"])
 def test_a_hub_id_must_be_owner_and_name(tmp_path, name):
-    assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id of a data set")
+    assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id (owner/name)")
 
 
 def test_a_hub_id_must_not_be_a_folder(tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id of a data set")
+    assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id (owner/name)")
 
 
 def assert_message(data, folder, start):

@@ -46,7 +46,7 @@ from tests.rope.test_strategies import LENGTH_DEPENDENT, SETTINGS, scaling
         ),
         (
             {"type": "yarn", "factor": 2, "mscale": 1, "mscale_all_dim": 1, "attention_factor": 1},
-            r"^attention_factor: sets m itself",
+            r"^attention_factor: sets m directly",
         ),
         ({"type": "llama3", "low_freq_factor": 5.0}, r"^high_freq_factor \(4\) must not be below"),
         ({"type": "dynamic_ntk", "factor": 0.5}, r"^factor: .*greater than or equal to 1"),

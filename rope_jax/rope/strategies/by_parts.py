@@ -147,7 +147,7 @@ class YaRNScaling(ByParts, WithFactor):
             raise ValueError(f"{given}: has no effect without {other}; give both")
         if self.mscale and self.mscale_all_dim and self.attention_factor is not None:
             raise ValueError(
-                "attention_factor: sets m itself; give either it or mscale and mscale_all_dim"
+                "attention_factor: sets m directly; give either it or mscale and mscale_all_dim"
             )
         return self
 
