@@ -50,8 +50,8 @@ def drop_leftovers(package: Path) -> None:
 
     Orbax raises the failure itself, which is reported in one line. Each abandoned coroutine would
     print a traceback of its own, seconds later, from whatever thread or garbage collection ends
-    it. Only records and exceptions that come from `package` (Orbax's folder) are dropped; those of
-    everything else are shown as before.
+    it. Only records and exceptions that come from `package` (Orbax's folder) or from TensorStore,
+    which it reads with, are dropped; those of everything else are shown as before.
     """
     origin = str(package)
     for name in ("absl", "asyncio"):
@@ -66,9 +66,12 @@ def drop_leftovers(package: Path) -> None:
 
 
 def _is_logged_by(record: logging.LogRecord, origin: str) -> bool:
-    """Whether code below `origin` logged a record, or asyncio did about a task of such code."""
-    about_task = record.name == "asyncio" and f"defined at {origin}" in record.getMessage()
-    return record.pathname.startswith(origin) or about_task
+    """Whether code below `origin` logged a record, or asyncio did about an operation of its own."""
+    if record.pathname.startswith(origin):
+        return True
+    # a task names the file of its coroutine; TensorStore's futures name their specification
+    marks = f"defined at {origin}", "[tensorstore_spec="
+    return record.name == "asyncio" and any(mark in record.getMessage() for mark in marks)
 
 
 def _is_abandoned(unraisable: Any, origin: str) -> bool:

@@ -5,9 +5,11 @@ later is detected by a fingerprint: a sum over the bits of every array, stored w
 """
 
 import contextlib
-from collections.abc import Callable
+import glob
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jax
@@ -59,9 +61,12 @@ class Checkpoints:
         )
         drop_leftovers(_ORBAX)
         self.directory = directory
+        self._cleanup = contextlib.ExitStack()
         try:
-            # Orbax only takes absolute paths.
-            self._manager = ocp.CheckpointManager(directory.absolute(), options=options)
+            if writes:
+                directory.mkdir(parents=True, exist_ok=True)
+            path = self._cleanup.enter_context(_path_for_orbax(directory))
+            self._manager = ocp.CheckpointManager(path, options=options)
         except OSError as error:
             raise UserError(
                 f"{directory}: could not be opened ({brief_reason(error)}); nothing was changed; "
@@ -126,7 +131,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Release Orbax's threads. Whether saves succeeded is for `wait` to report."""
-        with contextlib.suppress(Exception):
+        with self._cleanup, contextlib.suppress(Exception):
             self._manager.close()
 
     def _restore_newest(
@@ -231,6 +236,23 @@ def saved_steps(directory: Path) -> list[int]:
     if not steps:
         raise UserError(f"{directory}: holds no checkpoint; train the run further first")
     return steps
+
+
+@contextlib.contextmanager
+def _path_for_orbax(directory: Path) -> Iterator[Path]:
+    """Yield an absolute path of a folder that means the same as a glob pattern.
+
+    Orbax looks for the files that it has just written by such patterns. In a folder called [a] it
+    would find none, and leave a checkpoint that cannot be restored.
+    """
+    path = directory.absolute()
+    if glob.escape(str(path)) == str(path) and "\\" not in str(path):
+        yield path
+        return
+    with TemporaryDirectory(prefix="rope-jax-") as folder:
+        alias = Path(folder) / "checkpoints"
+        alias.symlink_to(path, target_is_directory=True)
+        yield alias
 
 
 def _steps_in(directory: Path) -> list[int]:
