@@ -3,6 +3,7 @@
 Eight devices are the CPU divided into eight (by an XLA flag); two processes run on this host.
 """
 
+import contextlib
 import csv
 import json
 import os
@@ -15,6 +16,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+from rope_jax.config.load import load
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.training.run import train
 
 ROOT = Path(__file__).parents[2]
 CONFIG = """
@@ -37,8 +43,12 @@ SWEEP = ["lengths=[8,32]", "scalings=[trained,{type: pi, factor: auto}]", "resam
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: None) -> Path:
-    """Return a folder of texts and, in `one`, a run trained on one device."""
+def folder(
+    tmp_path_factory: pytest.TempPathFactory,
+    compiled_quickly: None,
+    commands_compile_quickly: None,
+) -> Path:
+    """Return a folder of texts and, in `one`, a run trained on one device, in this process."""
     made = tmp_path_factory.mktemp("devices")
     (made / "run.yaml").write_text(CONFIG)
     (made / "texts").mkdir()
@@ -46,7 +56,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: N
     for index in range(10):
         text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
         (made / "texts" / f"{index}.txt").write_text(text)
-    ended(start(made, "train.py", "run.yaml", "runs_dir=one"))
+    with contextlib.chdir(made):
+        train(load(Config, Path("run.yaml"), ["runs_dir=one"]), plain_console(quiet=True))
     return made
 
 
@@ -181,6 +192,7 @@ def test_a_run_continues_on_another_number_of_devices(folder: Path, swept: Path)
     same_results(swept, eight)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_first_process_is_reported_by_all(folder: Path) -> None:
     for _, err in two_processes(folder, "train.py", "run.yaml", "runs_dir=one", "seed=5", status=2):
         said = [line for line in err.splitlines() if line.startswith("train.py:")]

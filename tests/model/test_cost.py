@@ -84,11 +84,13 @@ def test_the_parameter_count_matches_the_model(fields):
     ("fields", "seq_len", "batch_size", "grad_accumulation"),
     [
         ({}, 128, 16, 1),
-        ({"attention": "blockwise"}, 1024, 4, 1),
-        ({"num_key_value_heads": 1, "dtype": "bfloat16"}, 256, 8, 1),
+        pytest.param({"attention": "blockwise"}, 1024, 4, 1, marks=pytest.mark.slow),
+        pytest.param(
+            {"num_key_value_heads": 1, "dtype": "bfloat16"}, 256, 8, 1, marks=pytest.mark.slow
+        ),
         ({"remat": True, "layers": "scanned"}, 512, 8, 1),
-        ({"remat": True}, 512, 8, 1),
-        ({}, 512, 16, 4),
+        pytest.param({"remat": True}, 512, 8, 1, marks=pytest.mark.slow),
+        pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
         # parameters weigh more than what is kept for the backward pass
         ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
     ],
