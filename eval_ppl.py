@@ -1,4 +1,4 @@
-"""Sweep a trained run's perplexity over context length, for many scalings at once.
+"""Measure a trained run's perplexity against context length, for many scalings at once.
 
 python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
 """
@@ -21,7 +21,9 @@ def main(argv: list[str]) -> None:
         SweepConfig,
     )
     parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
-    parser.add_argument("--sweep", metavar="SWEEP.yaml", help="the sweep; default: every key's own")
+    parser.add_argument(
+        "--sweep", metavar="SWEEP.yaml", help="the sweep; default: each key's default"
+    )
     arguments = cli.parse(parser, argv)
     path = None if arguments.sweep is None else Path(arguments.sweep)
     config = load(SweepConfig, path, arguments.overrides)
@@ -32,7 +34,7 @@ def main(argv: list[str]) -> None:
     training = run.load_config()
     keep_freed_memory()
     keep_compiled_programs()
-    # jax takes a second to import: help and config errors answer before it
+    # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.sweeps.run import sweep_run
 

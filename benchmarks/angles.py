@@ -1,11 +1,11 @@
-"""What exact angles cost a training step, against the usual float32 product, on this machine.
+"""Measure what exact angles cost a training step, compared with the usual float32 product.
 
     python benchmarks/angles.py
 
-Two training steps of one process (the same model, batch and optimizer as in train_step.py), one
-with `cos_sin` as it is, one with cos and sin of float32 position × float32 frequency in its place.
-They take turns, step by step. Printed by shape: the median step of each, and the median of the
-ratios exact / plain of neighbouring steps with its quartiles; and the angles alone.
+Runs two training steps alternately in one process (model, batch and optimizer as in
+train_step.py): one with `cos_sin`, one with cos and sin of float32 position × float32 frequency.
+Prints for each shape the median time of both, and the median and quartiles of the ratio
+exact / plain of neighbouring steps; then the same for the angles alone.
 """
 
 import argparse
@@ -21,21 +21,21 @@ SHAPES = (Shape(128, 128, 32), Shape(128, 512, 8), Shape(256, 512, 8))
 
 
 def plain_cos_sin(frequencies: Any, positions: Any) -> tuple[Any, Any]:
-    """cos and sin of the float32 product, computed once, as `cos_sin` has it otherwise."""
+    """Return cos and sin of the float32 product, otherwise as `cos_sin` does."""
     import jax.numpy as jnp
 
-    from rope_jax.rope.angles import _computed_once
+    from rope_jax.rope.angles import computed_once
 
     inv_freq = jnp.asarray(frequencies.inv_freq)[..., None, :]
     m = jnp.asarray(frequencies.attention_factor)[..., None, None]
     position = jnp.asarray(positions)[..., :, None].astype(jnp.float32)
     position = position.reshape((1,) * (inv_freq.ndim - position.ndim) + position.shape)
     angles = position * inv_freq
-    return _computed_once(m * jnp.cos(angles)), _computed_once(m * jnp.sin(angles))
+    return computed_once(m * jnp.cos(angles)), computed_once(m * jnp.sin(angles))
 
 
 def with_plain_angles(shape: Shape) -> Callable[[], float]:
-    """The step that is traced while the plain product stands in the exact one's place."""
+    """Return the training step, traced with the plain product in place of `cos_sin`."""
     step = ours(shape)
     with mock.patch("rope_jax.model.decoder.cos_sin", plain_cos_sin):
         step()
@@ -43,13 +43,14 @@ def with_plain_angles(shape: Shape) -> Callable[[], float]:
 
 
 def seconds(step: Callable[[], Any]) -> float:
+    """Return how long one call takes."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
 def report(name: str, exact: list[float], plain: list[float]) -> None:
-    """Ratios of neighbours: what else the machine does weighs on both."""
+    """Print times and ratios of neighbouring steps, which other load slows alike."""
     ratios = np.array(exact) / np.array(plain)
     low, middle, high = np.percentile(ratios, [25, 50, 75])
     times = f"{1e3 * np.median(exact):8.1f} {1e3 * np.median(plain):8.1f} ms"
@@ -58,7 +59,7 @@ def report(name: str, exact: list[float], plain: list[float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60, help="of each, by turns")
+    parser.add_argument("--steps", type=int, default=60, help="steps of each, alternating")
     steps = parser.parse_args().steps
     for shape in SHAPES:
         exact, plain = ours(shape), with_plain_angles(shape)

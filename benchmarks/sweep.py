@@ -1,18 +1,18 @@
-"""A sweep against the usual recipe: Hugging Face's Llama on PyTorch, one window after another.
+"""Time a sweep against the usual recipe: Hugging Face's Llama on PyTorch, window by window.
 
     make demo
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/sweep.py runs/demo --torch-python TORCH/bin/python
 
 Five scalings at seven lengths over the same windows of the same documents, with the run's own
-weights on both sides. Ours is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, compilation
-included. The recipe builds the model of each scaling with Hugging Face's own implementation of it
-and computes the loss of each window with all targets masked but the scored ones. The sides take
-turns, whole sweeps at a time, each in a process of its own with all cores. Their NLLs are compared
-first: both must have measured the same.
+weights on both sides. Our side is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, including
+compilation. The recipe builds the model of each scaling with Hugging Face's own implementation of
+that scaling and computes the loss of each window with all targets masked but the scored ones. The
+sides take turns, one whole sweep each, in a process of its own that has all cores. The largest
+difference of their NLLs is printed: both must have measured the same.
 
-Printed: seconds by length, the ratio of the sums, and what reading positions as prefixes of the
-longest windows saves on top.
+Printed: the seconds by length, the ratio of the totals, and what per_position gains from reading
+shorter windows as prefixes of the longest ones.
 """
 
 import argparse
@@ -37,20 +37,19 @@ SCALINGS: dict[str, dict[str, Any]] = {
 
 
 def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, Any]:
-    """One sweep; leaves the windows and weights for the other side in `folder`.
+    """Run one sweep, and write the windows and weights for the other side to `folder`.
 
-    side: same_tokens; per_position; or separate: per_position without the prefix shortcut.
+    side: "same_tokens", "per_position", or "separate": per_position without the prefix shortcut.
     """
     from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as eval_ppl.py does
     import jax
-    import numpy as np
 
     from rope_jax.data.storage import open_corpus
     from rope_jax.data.tokenizer import ByteTokenizer
     from rope_jax.devices.mesh import Placement
-    from rope_jax.evaluation import protocols, sweep
+    from rope_jax.evaluation import sweep
     from rope_jax.evaluation.plan import Plan
     from rope_jax.model.cost import forward_bytes
     from rope_jax.model.decoder import language_model
@@ -70,67 +69,35 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     texts = [split.document(i)[1:] for i in range(len(split))]
     model = language_model(config, tokenizer.vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
-    _, params = newest_params(run.checkpoints, like, warn=print)
+    _, params = newest_params(run.checkpoints, like, print)
     settings: dict[str, Any] = {
         "max_documents": documents,
         "max_blocks": 1,
         "protocols": ["same_tokens" if side == "same_tokens" else "per_position"],
     }
 
-    def of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
+    def nll_of_last(params: Any, tokens: jax.Array, rotary: Rotary, last: int) -> jax.Array:
         positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
         return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
 
     started = time.perf_counter()
     result = sweep(
-        lambda p, t, r: of_last(p, t, r, t.shape[1] - 1),
+        lambda p, t, r: nll_of_last(p, t, r, t.shape[1] - 1),
         [{**settings_of, "name": name} for name, settings_of in SCALINGS.items()],
         LENGTHS,
         texts,
         params=params,
         geometry=config.rotary_layers,
         bos_id=tokenizer.bos_id,
-        nll_of_last=of_last,
+        nll_of_last=nll_of_last,
         row_bytes=lambda n: forward_bytes(config.model, tokenizer.vocab_size, n, n),
         **settings,
     )
     seconds = time.perf_counter() - started
     if not (folder / "weights.npz").exists():
-        _, streams = protocols.make_streams(
-            texts,
-            longest=LENGTHS[-1],
-            max_documents=documents,
-            bos="document",
-            bos_id=tokenizer.bos_id,
-            seed=0,
-        )
-        for n in LENGTHS:
-            windows = protocols.plan(
-                "same_tokens",
-                streams,
-                n,
-                lengths=LENGTHS,
-                targets=LENGTHS[0] // 2,
-                blocks=1,
-                stride=1,
-                seed=0,
-            )
-            tokens = protocols.cut(
-                streams,
-                windows.document,
-                windows.start,
-                n,
-                bos="document",
-                bos_id=tokenizer.bos_id,
-            )
-            np.save(folder / f"windows{n}.npy", tokens)
-        flat: dict[str, Any] = {
-            ".".join(str(key.key) for key in path): np.asarray(leaf)
-            for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        }
-        np.savez(folder / "weights.npz", **flat)
-        (folder / "config.json").write_text(json.dumps(_hf_configs(config, tokenizer.vocab_size)))
+        _write_inputs(folder, config, texts, params, documents)
     by_length: dict[int, float] = {}
+    # measurements that share a reading have the same seconds: count each reading once
     for n, each in {(m.length, m.seconds) for m in result.measurements}:
         by_length[n] = by_length.get(n, 0.0) + each
     return {
@@ -141,8 +108,53 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     }
 
 
+def _write_inputs(folder: Path, config: Any, texts: list[Any], params: Any, documents: int) -> None:
+    """Write what the other side reads: windows, weights and configs."""
+    import jax
+    import numpy as np
+
+    from rope_jax.data.tokenizer import ByteTokenizer
+    from rope_jax.evaluation import protocols
+
+    tokenizer = ByteTokenizer()
+    _, streams = protocols.make_streams(
+        texts,
+        longest=LENGTHS[-1],
+        max_documents=documents,
+        bos="document",
+        bos_id=tokenizer.bos_id,
+        seed=0,
+    )
+    for n in LENGTHS:
+        windows = protocols.plan(
+            "same_tokens",
+            streams,
+            n,
+            lengths=LENGTHS,
+            targets=LENGTHS[0] // 2,
+            blocks=1,
+            stride=1,
+            seed=0,
+        )
+        tokens = protocols.cut(
+            streams,
+            windows.document,
+            windows.start,
+            n,
+            bos="document",
+            bos_id=tokenizer.bos_id,
+        )
+        np.save(folder / f"windows{n}.npy", tokens)
+    flat: dict[str, Any] = {
+        ".".join(str(key.key) for key in path): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+    np.savez(folder / "weights.npz", **flat)
+    (folder / "config.json").write_text(json.dumps(_hf_configs(config, tokenizer.vocab_size)))
+
+
 def _hf_configs(config: Any, vocab_size: int) -> dict[str, Any]:
-    """Hugging Face's config of each scaling."""
+    """Return Hugging Face's config of each scaling."""
     from rope_jax.rope import parse_scaling
     from rope_jax.rope.hf import to_hf
 
@@ -166,7 +178,7 @@ def _hf_configs(config: Any, vocab_size: int) -> dict[str, Any]:
 
 
 def theirs(folder: Path) -> dict[str, Any]:
-    """The recipe: a model a scaling, a forward pass a window."""
+    """Run the recipe: one model per scaling, one forward pass per window."""
     import numpy as np
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -184,7 +196,7 @@ def theirs(folder: Path) -> dict[str, Any]:
                 losses = []
                 for window in np.load(folder / f"windows{n}.npy"):
                     tokens = torch.from_numpy(window.astype(np.int64))[None]
-                    # Not labels=: the model would read the last target as well.
+                    # Not labels=: the model would take the last target as an input as well.
                     targets = tokens[0, 1:].clone()
                     targets[: -(LENGTHS[0] // 2)] = -100
                     logits = model(input_ids=tokens[:, :-1]).logits[0].float()
@@ -212,7 +224,7 @@ def _state_dict(weights: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def turn(command: list[str]) -> dict[str, Any]:
-    """Run one side in a process; what it printed last is its answer."""
+    """Run one side in a process and return its answer, the last line that it prints."""
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
         sys.exit(done.stderr)
@@ -224,7 +236,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="a run directory: runs/demo")
     parser.add_argument("--torch-python", help="an interpreter with torch and transformers")
-    parser.add_argument("--rounds", type=int, default=2, help="sweeps each; 0: prefixes alone")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="sweeps of each side; 0: only per_position"
+    )
     parser.add_argument("--documents", type=int, default=64, help="(default 64)")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -271,7 +285,7 @@ def main() -> None:
         )
         worst = max(abs(prefixes["nll"][key] - separate["nll"][key]) for key in prefixes["nll"])
         print(
-            f"per_position: {prefixes['seconds']:.1f} s with equal frequencies read as prefixes, "
+            f"per_position: {prefixes['seconds']:.1f} s with the prefix shortcut, "
             f"{separate['seconds']:.1f} s without; NLLs differ by at most {worst:.2g} nats"
         )
 

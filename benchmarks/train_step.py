@@ -1,17 +1,17 @@
-"""The training step against Hugging Face's Llama on PyTorch, on this machine's CPU.
+"""Compare the training step with Hugging Face's Llama on PyTorch, on this machine's CPU.
 
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/train_step.py --torch-python TORCH/bin/python
 
-Both do what a training step does: forward, backward, clipping by global norm, AdamW, all in
-float32, on the same model (Llama with tied embeddings, 4 layers, 4 heads, a byte vocabulary), and
-neither reads the disk. Ours is `make_train_step` as train.py calls it, which also masks document
-borders and sums the loss by position; the peer's windows are whole documents, so that PyTorch's
-causal kernel needs no mask. Each lives in a process of its own with all cores; they take turns, a
-few steps at a time, so that what else the machine does weighs on both.
+Both run a whole training step: forward, backward, clipping by global norm and AdamW, all in
+float32, on the same model (Llama with tied embeddings, 4 layers, 4 heads and a byte vocabulary).
+Neither reads the disk. Ours is `make_train_step` as train.py calls it, which also masks document
+borders and sums the loss by position. The peer's windows are whole documents, so PyTorch's causal
+kernel needs no mask. Each runs in its own process with all cores. They take turns, a few steps at a
+time, so that other load on the machine affects both.
 
-Printed: the median over the rounds of each one's tokens a second, and the median of the rounds'
-ratios, with its quartiles.
+Prints the median over the rounds of each side's tokens per second, and the median of the rounds'
+ratios with its quartiles.
 """
 
 import argparse
@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Shape(NamedTuple):
-    """What is trained, and on how much a step."""
+    """The width of the model, and the size of a batch."""
 
     hidden_size: int
     seq_len: int
@@ -35,7 +35,7 @@ class Shape(NamedTuple):
 
     @property
     def intermediate_size(self) -> int:
-        """As Llama: about 8/3 of the width, to a multiple of 32."""
+        """As in Llama: about 8/3 of the width, rounded up to a multiple of 32."""
         return -(-8 * self.hidden_size // 3 // 32) * 32
 
 
@@ -43,7 +43,7 @@ LAYERS, HEADS, VOCABULARY, LEARNING_RATE = 4, 4, 257, 1e-3
 
 
 def ours(shape: Shape) -> Callable[[], float]:
-    """A function that takes one step and returns its loss."""
+    """Return a function that runs one step of ours and returns the loss of the step before."""
     from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as train.py does
@@ -88,7 +88,7 @@ def ours(shape: Shape) -> Callable[[], float]:
     unread = None
 
     def step() -> float:
-        # like the training loop: the step before is read when this one is under way
+        # As the training loop does: read the previous step's loss while this step runs.
         nonlocal state, unread
         state, metrics = train_step(state, batch, rotary)
         read, unread = unread, metrics
@@ -98,7 +98,7 @@ def ours(shape: Shape) -> Callable[[], float]:
 
 
 def theirs(shape: Shape) -> Callable[[], float]:
-    """The same for Hugging Face's Llama."""
+    """Return a function that runs one step of Hugging Face's Llama and returns its loss."""
     import numpy as np
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -141,14 +141,18 @@ SIDES = {"ours": ours, "theirs": theirs}
 
 
 def work(side: str, shape: Shape) -> None:
-    """In a process of its own: for every number read, take as many steps; answer the seconds."""
-    with contextlib.redirect_stdout(sys.stderr):  # whatever a library prints
+    """Serve as one side's process: read a number of steps from stdin, run them, print the seconds.
+
+    Every printed line holds the seconds and the last loss. The first line, printed before anything
+    is read, is for the start and the first step.
+    """
+    with contextlib.redirect_stdout(sys.stderr):  # stdout carries answers; libraries print too
         start = time.perf_counter()
         step = SIDES[side](shape)
         first = step()
     print(time.perf_counter() - start, first, flush=True)
     for line in sys.stdin:
-        step()  # the caches are warm again after the other one's turn
+        step()  # warms the caches again after the other side's turn
         start = time.perf_counter()
         for _ in range(int(line)):
             loss = step()
@@ -156,7 +160,7 @@ def work(side: str, shape: Shape) -> None:
 
 
 class Worker:
-    """One side's process."""
+    """The process of one side."""
 
     def __init__(self, python: str, side: str, shape: Shape) -> None:
         command = [python, str(Path(__file__).resolve()), "--side", side, *map(str, shape)]
@@ -174,7 +178,7 @@ class Worker:
         self._process.wait()
 
     def steps(self, count: int) -> float:
-        """Take steps; their seconds."""
+        """Run steps and return the seconds that they took."""
         assert self._process.stdin
         print(count, file=self._process.stdin, flush=True)
         return self._answer()[0]
@@ -183,13 +187,13 @@ class Worker:
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            sys.exit("a worker died; its error stands above")
+            sys.exit("a worker process died; its error is printed above")
         seconds, loss = map(float, line.split())
         return seconds, loss
 
 
 def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
-    """A row of the table."""
+    """Measure one shape and return its row of the table."""
     import numpy as np
 
     tokens = steps * shape.batch_size * shape.seq_len
@@ -197,7 +201,7 @@ def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
         Worker(sys.executable, "ours", shape) as us,
         Worker(torch_python, "theirs", shape) as them,
     ):
-        # taking turns at going first
+        # The two alternate in going first.
         pairs = []
         for index in range(rounds):
             if index % 2:
@@ -217,12 +221,28 @@ def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--torch-python", help="an interpreter with torch and transformers")
-    parser.add_argument("--rounds", type=int, default=15, help="turns each (default 15)")
-    parser.add_argument("--steps", type=int, default=5, help="steps a turn (default 5)")
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens a step (default 4096)")
-    parser.add_argument("--widths", type=int, nargs="+", default=[128, 256], metavar="D")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[128, 512], metavar="T")
+    parser.add_argument(
+        "--torch-python", help="a Python interpreter that has torch and transformers"
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="turns per side (default: 15)")
+    parser.add_argument("--steps", type=int, default=5, help="steps per turn (default: 5)")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens per step (default: 4096)")
+    parser.add_argument(
+        "--widths",
+        type=int,
+        nargs="+",
+        default=[128, 256],
+        metavar="D",
+        help="widths of the model (default: 128 256)",
+    )
+    parser.add_argument(
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=[128, 512],
+        metavar="T",
+        help="tokens per window (default: 128 512)",
+    )
     parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
@@ -230,7 +250,9 @@ def main() -> None:
         work(side, Shape(*map(int, sizes)))
         return
     if not arguments.torch_python:
-        parser.error("--torch-python is needed: an interpreter with torch and transformers")
+        parser.error(
+            "--torch-python is required: a Python interpreter that has torch and transformers"
+        )
     print("| D | T | windows | tokens/s | PyTorch's | ratio (quartiles) | start, s | PyTorch's |")
     print("|---|---|---|---|---|---|---|---|")
     for width in arguments.widths:

@@ -1,18 +1,20 @@
-"""What the two commands share: --help, --print-config, and errors as one line."""
+"""What all commands share: --help, --print-config, and errors as one line. Imports no jax."""
 
 import argparse
 import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
-from rich.console import Console
 from rich.table import Table
 
-from rope_jax.config.keys import fields
+from rope_jax.config.keys import list_keys
+from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
+
+_STOPPED = "stopped; run the same command again to resume"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,16 +22,23 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parser(usage: str, about: str, schema: type[BaseModel]) -> argparse.ArgumentParser:
-    """An argument parser whose --help ends with every key of `schema`."""
-    made = _Parser(usage=usage, description=about, add_help=False, allow_abbrev=False)
-    made.add_argument("--print-config", action="store_true", help="show the resolved keys, stop")
-    made.add_argument("-h", "--help", action=_help_action(schema), help="show this, stop")
+def parser(usage: str, description: str, schema: type[BaseModel]) -> argparse.ArgumentParser:
+    """Return an argument parser whose --help ends with every key of `schema`."""
+    made = _Parser(usage=usage, description=description, add_help=False, allow_abbrev=False)
+    made.add_argument(
+        "--print-config", action="store_true", help="print the resolved config and exit"
+    )
+    made.add_argument("-h", "--help", action=_help_action(schema), help="print this and exit")
     return made
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """Parse; what holds an equals sign is an override, wherever it stands, unless it is a path."""
+    """Parse a command line; the result has `overrides` beside the parser's own arguments.
+
+    A word with an equals sign is an override, wherever it stands, unless it is a path.
+
+    Raises UserError.
+    """
     overrides = [word for word in argv if _is_override(word)]
     try:
         arguments, extra = parser.parse_known_args([w for w in argv if not _is_override(w)])
@@ -51,27 +60,33 @@ def _is_override(word: str) -> bool:
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call main with the command line; bad input is one line on stderr and exit status 2."""
-    # Where training has no handler of its own, SIGTERM ends the work as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _terminate)
+    """Call `main` with the command line and exit with its status.
+
+    Bad input is one line on stderr and status 2. A signal is one line and status 128 + signal.
+    """
+    # Where training does not handle SIGTERM itself, it ends the work as Ctrl-C does.
+    signal.signal(signal.SIGTERM, _stop)
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
-    except (Stopped, KeyboardInterrupt) as stop:
-        if isinstance(stop, KeyboardInterrupt):
-            stop = Stopped("stopped; the same command goes on from what was saved", signal.SIGINT)
-        print(f"{os.path.basename(sys.argv[0])}: {stop}", file=sys.stderr)
-        sys.exit(128 + stop.signal)
+    except Stopped as stop:
+        _exit(str(stop), 128 + stop.signal)
+    except KeyboardInterrupt:
+        _exit(_STOPPED, 128 + signal.SIGINT)
     except UserError as error:
-        print(f"{os.path.basename(sys.argv[0])}: {error}", file=sys.stderr)
-        sys.exit(2)
+        _exit(str(error), 2)
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 
 
-def _terminate(number: int, _: object) -> NoReturn:
-    raise Stopped("stopped; the same command goes on from what was saved", number)
+def _exit(message: str, status: int) -> NoReturn:
+    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    raise Stopped(_STOPPED, number)
 
 
 def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:
@@ -79,7 +94,7 @@ def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:
         def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
             super().__init__(option_strings, dest, nargs=0, help=help)
 
-        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
             print(parser.format_help())
             _print_keys(schema)
             parser.exit()
@@ -88,18 +103,17 @@ def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:
 
 
 def _print_keys(schema: type[BaseModel]) -> None:
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    console = plain_console(width=None if sys.stdout.isatty() else 120)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("key", no_wrap=True)
     table.add_column("type", overflow="fold", max_width=34, style="dim")
     table.add_column("default", overflow="fold", max_width=16)
     table.add_column("")
     section = ""
-    for key, kind, default, about in fields(schema):
-        start = key.partition(".")[0] if "." in key else ""
+    for key in list_keys(schema):
+        start = key.name.partition(".")[0] if "." in key.name else ""
         if start != section:
             table.add_row()
             section = start
-        # plain text: a description's [brackets] are not Rich markup
-        table.add_row(*(cell.replace("[", r"\[") for cell in (key, kind, default, about)))
+        table.add_row(key.name, key.type, key.default, key.description)
     console.print(table)

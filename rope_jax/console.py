@@ -1,4 +1,4 @@
-"""The terminal: a console that prints names as they are, and the facts before the work starts."""
+"""The terminal: a console that prints text as it is, and what it says before the work starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 
@@ -19,49 +20,53 @@ def plain_console(**options: Any) -> Console:
     return Console(markup=False, emoji=False, highlight=False, **options)
 
 
-def facts(console: Console, title: str, rows: Mapping[str, str | Sequence[str]]) -> None:
-    """A titled list of named facts; one with several lines is indented under its name."""
-    console.print(title, style="bold", highlight=False)
+def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
+    """Print a titled list of named facts; a fact of several strings has one line for each."""
+    console.print(Text(title, style="bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in rows.items():
-        table.add_row("  " + name, value if isinstance(value, str) else "\n".join(value))
-    console.print(table, highlight=False)
+    for name, value in facts.items():
+        text = value if isinstance(value, str) else "\n".join(value)
+        table.add_row(Text("  " + name), Text(text))
+    console.print(table)
 
 
-def scaling_lines(
+def describe_scaling(
     layers: RotaryLayers, scaling: Scaling, seq_len: int, name: str | None = None
 ) -> list[str]:
-    """What is in force at a text's length: a line, or one for each kind of layer."""
-    kinds: dict[tuple[RotaryGeometry, str], list[int]] = {}
+    """Describe the scaling in force at a length: one line, or one per kind of layer.
+
+    name: what to call it; None: its type. Raises ValueError where it has no formula at `seq_len`.
+    """
+    layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
     scalings = {}
     for layer in range(layers.count):
-        geometry, own = layers.of(layer, scaling)
-        key = geometry, own.model_dump_json()
-        kinds.setdefault(key, []).append(layer)
-        scalings[key] = own
+        geometry, own = layers.for_layer(layer, scaling)
+        kind = geometry, own.model_dump_json()
+        layers_of_kind.setdefault(kind, []).append(layer)
+        scalings[kind] = own
     lines = []
-    for (geometry, settings), numbers in kinds.items():
-        own = scalings[geometry, settings]
-        line = f"{name or own.type}: {_effect(own, geometry, seq_len)}"
-        if len(kinds) > 1:
+    for kind, numbers in layers_of_kind.items():
+        geometry, own = kind[0], scalings[kind]
+        line = f"{name or own.type}: {_describe_frequencies(own, geometry, seq_len)}"
+        if len(layers_of_kind) > 1:
             plural = "s" if len(numbers) > 1 else ""
-            which = ", ".join(map(str, numbers))
-            line = f"layer{plural} {which}: {own.type}, base {geometry.base:g}: " + line
+            shown = ", ".join(map(str, numbers))
+            line = f"layer{plural} {shown}: {own.type}, base {geometry.base:g}: {line}"
         lines.append(line)
     return lines
 
 
-def _effect(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
-    """The effective frequencies of one strategy, against those of no scaling."""
+def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
+    """Describe the frequencies θ and attention factor m in force, θ relative to no scaling."""
     frequencies = scaling.frequencies(geometry, seq_len)
     inv_freq = np.asarray(frequencies.inv_freq, np.float64)
-    turning = inv_freq[inv_freq > 0]
+    rotating = inv_freq[inv_freq > 0]
     parts = ["no pair rotates"]
-    if turning.size:
+    if rotating.size:
         ratio = inv_freq / geometry.inv_freq()
-        shortest, longest = 2 * np.pi / turning.max(), 2 * np.pi / turning.min()
+        shortest, longest = 2 * np.pi / rotating.max(), 2 * np.pi / rotating.min()
         parts = [
             f"wavelengths {shortest:.4g} to {longest:.4g} tokens",
             f"θ × {_range(ratio.max(), ratio.min())}",

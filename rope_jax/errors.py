@@ -1,6 +1,6 @@
-"""The exceptions that are no fault of the program: shown as one line, without a traceback."""
+"""The exceptions that are not bugs: shown as one line, without a traceback."""
 
-_LONGEST = 1000  # characters; a file's own words may be megabytes
+_MAX_CHARACTERS = 1000  # a file that a message quotes may have megabytes in one line
 
 
 class UserError(Exception):
@@ -8,18 +8,18 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
-        line = line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "..."
-        # what a terminal would obey, or cannot show, is spelt out
+        line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
+        # escape what a terminal would obey or cannot show
         super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
 
 
 class Stopped(BaseException):
     """A signal asked the work to end, and it ended in order; exit status 128 + signal.
 
-    No Exception, as KeyboardInterrupt is none: whoever handles errors lets it pass.
+    Like KeyboardInterrupt it is not an Exception, so code that handles errors lets it pass.
     """
 
     def __init__(self, message: str, signal: int, together: bool = False) -> None:
-        """together: all processes of the run agreed on it, none is left waiting."""
+        """together: all processes of the run agreed to stop, so none waits for another."""
         super().__init__(message)
         self.signal, self.together = signal, together

@@ -1,4 +1,4 @@
-"""What is kept between runs, in the user's cache directory. Imports no jax."""
+"""Our folder in the user's cache directory, and the compiled programs in it. Imports no jax."""
 
 import contextlib
 import hashlib
@@ -6,19 +6,18 @@ import os
 from pathlib import Path
 
 _MAX_BYTES = 2**30
-_MIN_SECONDS = 0.3
+_MIN_SECONDS = 0.3  # to compile: faster programs are not worth a file
 
 
 def user_cache() -> Path:
-    """Our folder in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache)."""
+    """Return our folder in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache)."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rope_jax"
 
 
 def keep_compiled_programs() -> None:
-    """Have JAX keep what it compiles for the next run; call before importing jax.
+    """Have JAX cache compiled programs for later runs; call before importing jax.
 
-    Whoever sets JAX_COMPILATION_CACHE_DIR has chosen: nothing is changed. Where our folder cannot
-    be written, nothing is kept.
+    Does nothing if JAX_COMPILATION_CACHE_DIR is set, or if our folder is not writable.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
@@ -34,10 +33,10 @@ def keep_compiled_programs() -> None:
 
 
 def _prune(folder: Path) -> None:
-    """Keep at most 1 GiB, what was used last.
+    """Delete the programs used least recently, beyond 1 GiB.
 
-    Not by JAX_COMPILATION_CACHE_MAX_SIZE: a process killed while it writes an entry leaves that
-    without its time stamp, and every later process warns of it at every compilation.
+    JAX_COMPILATION_CACHE_MAX_SIZE does not do: a process killed while it writes an entry leaves it
+    without a time stamp, and every later process warns about it at every compilation.
     """
     entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.is_file()]
     entries.sort(key=lambda found: found[0].st_atime, reverse=True)
@@ -45,18 +44,18 @@ def _prune(folder: Path) -> None:
     for status, path in entries:
         kept += status.st_size
         if kept > _MAX_BYTES:
-            with contextlib.suppress(FileNotFoundError):  # another process was faster
+            with contextlib.suppress(FileNotFoundError):  # another process deleted it first
                 os.remove(path)
 
 
 def _machine() -> str:
-    """A name for this kind of processor: a home directory may be shared by several kinds.
+    """Return a name for this kind of processor; several kinds may share a home directory.
 
-    Programs for the CPU are machine code; on a processor that lacks an instruction they die.
+    Programs for the CPU are machine code, which crashes on a processor that lacks an instruction.
     """
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-    except OSError:  # not Linux: JAX's own key has to do
+    except OSError:  # not Linux: JAX's own cache key has to suffice
         lines = []
     flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return hashlib.sha256(flags.encode()).hexdigest()[:12]

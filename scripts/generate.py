@@ -1,7 +1,7 @@
-"""Write what is derived: JSON schemas, the tables of scalings, the demo's, docs/bad-input.md.
+"""Generate derived files: JSON schemas, tables of scalings and of the demo, docs/bad-input.md.
 
 python scripts/generate.py           # or: make generate
-python scripts/generate.py --check   # exit status 1 where a file is stale; changes nothing
+python scripts/generate.py --check   # exit with status 1 if a file is stale; write nothing
 """
 
 import argparse
@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
@@ -24,47 +25,45 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SCALINGS = ROOT / "docs/scalings.md"
 BAD_INPUT = """\
-# What wrong input is answered
+# How bad input is reported
 
-One line on stderr, exit status 2, no traceback, and nothing left behind: no run directory, no part
-of a corpus in the cache. The line names the key or the file, what is wrong, and what would be
-right. Where several things are wrong it tells of the first and counts the others.
+A command reports bad input in one line on stderr, without a traceback, and exits with status 2. It
+leaves nothing behind: no run directory, no part of a corpus in the cache. The line names the key or
+the file, what is wrong, and what would be right. If several things are wrong, it explains the first
+and counts the others.
 
-Values are taken as what they are. `true` is no number and `"10"` is text; but `1e3` and `3.0` are
-whole numbers, as YAML has no other short way to write large ones. A name such as `3` needs quotes.
-YAML here is what PyYAML reads, YAML 1.1, so `010` is 8 and `1:30` is 90. `${key}` stands for the
-value of another key, and `${oc.env:NAME}` for an environment variable; a run's `config.yaml` holds
-what they stood for.
+Values are not converted: `true` is not a number, and `"10"` is text, so a name such as `3` needs
+quotes. The one exception: `1e3` and `3.0` are accepted as whole numbers, because YAML has no other
+short way to write large ones. YAML is read as PyYAML does (YAML 1.1), so `010` is 8 and `1:30` is
+90. `${key}` stands for the value of another key, and `${oc.env:NAME}` for an environment variable;
+the `config.yaml` of a run has the values in their place.
 
-The lines below are the commands' own: `make generate` writes this page from
-`tests/bad_input.yaml`, and the tests compare each line with what the command says, in a folder
-with these files: `run.yaml`, a small training; the same with data of each type in `text.yaml`
-(`files: [texts/*]`), `jsonl.yaml`, `parquet.yaml` and `hub.yaml`; and a run, `runs/tiny`.
+`make generate` writes this page from `tests/bad_input.yaml`, and the tests compare every line with
+what the command prints. They run it in a folder with these files: `run.yaml`, a small training run;
+the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.yaml`,
+`parquet.yaml` and `hub.yaml`; and `runs/tiny`, the directory of a run.
 """
-# results.csv of the sweeps whose figures the README shows
+# The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
 
 
 def json_schema(model: type[BaseModel]) -> str:
-    """With this an editor completes and checks the YAML."""
+    """Return the JSON schema with which an editor completes and checks the YAML."""
     return json.dumps(model.model_json_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def scalings_table() -> str:
-    """Each strategy's type, its docstring's first line, whether it follows the length, source."""
+    """Return a table of strategies: type, what it does, when it follows the length, source."""
     lines = ["| `type` | what it does | follows the length | source |", "|---|---|---|---|"]
     for name, strategy in STRATEGIES.items():
         about = (strategy.__doc__ or "").splitlines()[0]
-        follows = "no"
-        if "length_dependent" in vars(strategy):
-            follows = vars(strategy)["length_dependent"].__doc__
-        lines.append(f"| `{name}` | {about} | {follows} | {strategy.source} |")
+        lines.append(f"| `{name}` | {about} | {strategy.follows_length} | {strategy.source} |")
     return "\n".join(lines) + "\n"
 
 
 def settings_table() -> str:
-    """Each strategy's settings, and what Hugging Face's config calls it."""
+    """Return a table of each strategy's settings and its name in Hugging Face's config."""
     lines = ["| `type` | settings | in Hugging Face's config |", "|---|---|---|"]
     for name, strategy in STRATEGIES.items():
         own = [field for field in strategy.model_fields if field not in ("type", "query_scale")]
@@ -74,7 +73,7 @@ def settings_table() -> str:
 
 
 def query_scales_table() -> str:
-    """Each query scale's type, formula and source."""
+    """Return a table of query scales: type, formula and source."""
     lines = ["| `type` | factor on a query at position p | source |", "|---|---|---|"]
     for name, scale in QUERY_SCALES.items():
         about = (scale.__doc__ or "").splitlines()[0]
@@ -83,7 +82,7 @@ def query_scales_table() -> str:
 
 
 def demo_table() -> str:
-    """Perplexity of the same tokens by scaling and length, from the demo's own results."""
+    """Return the demo's perplexities of the same tokens, by scaling and length."""
     with DEMO.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
     lengths = sorted({int(row["length"]) for row in rows})
@@ -101,7 +100,7 @@ def demo_table() -> str:
 
 
 def protocols_table() -> str:
-    """Perplexity by scaling and protocol at twice and at eight times the window."""
+    """Return perplexities by scaling and protocol, at twice and eight times the window."""
     with PROTOCOLS.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     protocols = list(dict.fromkeys(row["protocol"] for row in rows))
@@ -117,11 +116,27 @@ def protocols_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def bad_input() -> str:
-    """The catalogue of wrong input, whose answers tests/test_bad_input.py compares with it."""
+def bad_input_catalogue() -> dict[str, Any]:
+    """Return tests/bad_input.yaml with the names of scalings in place of its placeholders."""
+    names = list(STRATEGIES)
+    with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
+    placeholders = {
+        "<scalings>": ", ".join(names),
+        "<inner scalings>": ", ".join(name for name in names if name != "resonance"),
+        "<scalings with a factor>": " or ".join([", ".join(with_factor[:-1]), with_factor[-1]]),
+    }
     catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
-    parts = [BAD_INPUT]
     for section in catalogue["sections"]:
+        for case in section["cases"]:
+            for placeholder, text in placeholders.items():
+                case["says"] = case["says"].replace(placeholder, text)
+    return catalogue
+
+
+def bad_input() -> str:
+    """Return docs/bad-input.md: the catalogue that tests/test_bad_input.py checks, as tables."""
+    parts = [BAD_INPUT]
+    for section in bad_input_catalogue()["sections"]:
         parts.append(f"\n## {section['title']}\n\n| input | stderr |\n|---|---|\n")
         for case in section["cases"]:
             run = case["run"] if isinstance(case["run"], str) else case["run"][0][0] + "…"
@@ -137,21 +152,21 @@ def bad_input() -> str:
 
 
 def _code(text: str) -> str:
-    """`text` as code in a table's cell."""
+    """Format `text` as code in a table cell."""
     fence = "``" if "`" in text else "`"
     return f"{fence}{text}{fence}".replace("|", "\\|")
 
 
 def between(text: str, name: str, content: str) -> str:
-    """`text` with what stands between the markers of a part replaced."""
+    """Return `text` with new content between the markers of the part called `name`."""
     pattern = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- /{name} -->\n)", re.DOTALL)
     if not pattern.search(text):
-        sys.exit(f"no part marked {name}")
+        sys.exit(f"no part is marked {name}")
     return pattern.sub(lambda found: found[1] + content + found[2], text)
 
 
 def generated() -> dict[Path, str]:
-    """Every derived file and what it should hold."""
+    """Return every derived file and the text that it should have."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())
@@ -168,7 +183,7 @@ def generated() -> dict[Path, str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--check", action="store_true", help="only say which files are stale")
+    parser.add_argument("--check", action="store_true", help="only report stale files")
     check = parser.parse_args().check
     stale = [
         (path, text)

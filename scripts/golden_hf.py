@@ -1,9 +1,9 @@
-"""Hugging Face transformers' frequencies for many rope configs: golden files, and a comparison.
+"""Compare frequencies with Hugging Face transformers for random configs, or write a golden file.
 
-python scripts/golden_hf.py --write           # tests/rope/golden_hf.json: 15 configs a type
-python scripts/golden_hf.py --compare 1000    # worst differences by type, this many configs each
+python scripts/golden_hf.py --write           # tests/rope/golden_hf.json, 15 configs per type
+python scripts/golden_hf.py --compare 1000    # worst difference per type, over 1,000 configs each
 
-Runs where transformers and torch are installed; the tests read the golden file everywhere.
+Needs transformers and torch. The tests need neither; they read the golden file.
 """
 
 import argparse
@@ -25,7 +25,7 @@ HEAD_DIMS = (32, 48, 64, 80, 96, 128, 160, 192, 256)
 
 
 def random_config(kind: str, rng: random.Random) -> tuple[dict[str, Any], int]:
-    """A config.json of one rope_type in one of the forms that have been written, and a length."""
+    """Return a config.json of one rope_type, in one of the forms in use, and a text length."""
     head_dim = rng.choice(HEAD_DIMS)
     share = rng.choice((1.0, 1.0, 0.25, 0.5, 0.75))
     base = round(math.exp(rng.uniform(math.log(1e3), math.log(1e8))), 2)
@@ -45,13 +45,13 @@ def random_config(kind: str, rng: random.Random) -> tuple[dict[str, Any], int]:
         for name in ("short_factor", "long_factor"):
             rope[name] = [round(rng.uniform(1, 40), 4) for _ in range(pairs)]
         if rng.random() < 0.5:
-            del rope["factor"]  # transformers then takes the ratio of the two lengths
+            del rope["factor"]  # transformers then uses the ratio of the two lengths
         if rng.random() < 0.3:
             rope["attention_factor"] = round(rng.uniform(0.5, 2), 4)
     if kind == "yarn":
         rope |= _yarn_extras(rng)
     config: dict[str, Any] = {"head_dim": head_dim, "max_position_embeddings": longest}
-    # the two forms: base and share inside (5.x) or beside them (4.x)
+    # the two forms: base and share in the rope parameters (5.x) or at the top level (4.x)
     place = rope if rng.random() < 0.5 else config
     place["rope_theta"] = base
     if kind == "proportional":
@@ -85,7 +85,7 @@ def _yarn_extras(rng: random.Random) -> dict[str, Any]:
 
 
 def reference(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
-    """transformers' inv_freq and attention factor, of a fresh module."""
+    """Return the inv_freq and attention factor that transformers computes."""
     import torch
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -103,7 +103,7 @@ def reference(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
 
 
 def cases(count: int, seed: int) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Configs of every type that have a reading here: a YaRN ramp that runs backwards has none."""
+    """Yield configs of every type, except YaRN ramps that run backwards, which are refused here."""
     for kind in TYPES:
         rng, made = random.Random(f"{kind} {seed}"), 0
         while made < count:
@@ -129,7 +129,7 @@ def _check_ramp(config: dict[str, Any]) -> None:
 
 
 def ours(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
-    """The same from `from_hf`, in float64."""
+    """Return the inv_freq and attention factor of `from_hf`, in float64."""
     geometry, scaling = from_hf(config)
     made = scaling.frequencies(geometry, seq_len)
     exact = made.inv_freq.astype(np.float64) + made.inv_freq_remainder
@@ -137,7 +137,7 @@ def ours(config: dict[str, Any], seq_len: int) -> tuple[np.ndarray, float]:
 
 
 def difference(one: tuple[np.ndarray, float], other: tuple[np.ndarray, float]) -> float:
-    """The worst relative difference of frequencies and m; infinite where one of two is 0."""
+    """Return the worst relative difference of frequencies and m; infinite if one of two is 0."""
     (a, m), (b, n) = one, other
     if a.shape != b.shape or np.any((a == 0) != (b == 0)):
         return math.inf
@@ -150,7 +150,9 @@ def write() -> None:
     made = []
     for _, config, seq_len in cases(15, 0):
         inv_freq, m = reference(config, seq_len)
-        numbers = [float(str(value)) for value in inv_freq]  # the shortest that float32 reads back
+        numbers = [
+            float(str(value)) for value in inv_freq
+        ]  # the shortest decimals that float32 reads back
         made.append({"config": config, "seq_len": seq_len, "inv_freq": numbers, "m": m})
     lines = ",\n".join(json.dumps(case) for case in made)
     GOLDEN.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
@@ -160,7 +162,7 @@ def write() -> None:
 def compare(count: int) -> None:
     import transformers
 
-    print(f"transformers {transformers.__version__}, {count} configs a type, worst difference")
+    print(f"transformers {transformers.__version__}, {count} configs per type, worst difference")
     there: dict[str, float] = dict.fromkeys(TYPES, 0.0)
     back = dict(there)
     for kind, config, seq_len in cases(count, 1):
@@ -174,8 +176,8 @@ def compare(count: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="the golden file anew")
-    parser.add_argument("--compare", type=int, metavar="N", help="configs a type")
+    parser.add_argument("--write", action="store_true", help="write the golden file")
+    parser.add_argument("--compare", type=int, metavar="N", help="configs per type")
     arguments = parser.parse_args()
     if arguments.write:
         write()

@@ -3,9 +3,9 @@
     python scripts/plot_decay.py                                      # bases from 1 to 50000
     python scripts/plot_decay.py 'bases=[1e4, 5e5]' rotary_dim=128 length=65536
     python scripts/plot_decay.py 'scalings=[none, {type: yarn, factor: auto}, {type: cope}]'
-    python scripts/plot_decay.py configs/extend.yaml                  # a training's own
+    python scripts/plot_decay.py configs/extend.yaml                  # those of a training run
 
-A figure, a .csv of the curves beside it, and in the terminal their means by octave of distance.
+Draws a figure, writes the curves to a .csv beside it, and prints their means by octave of distance.
 """
 
 import csv
@@ -15,74 +15,87 @@ from pathlib import Path
 import numpy as np
 
 from rope_jax import cli
-from rope_jax.config.inspection import LONGEST, DecayAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    MAX_DISTANCES,
+    DecayConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
 from rope_jax.errors import UserError
-from rope_jax.inspection.curves import Model, check_curves, curves
-from rope_jax.rope.pairs import Array, decay
+from rope_jax.inspection.curves import check_curve_count, make_curves
+from rope_jax.inspection.model import InspectedModel
+from rope_jax.inspection.output import output_file
+from rope_jax.rope.decay import Scores, decay_scores
 
 
 def main(argv: list[str]) -> None:
     parser = cli.parser(
         "plot_decay.py [CONFIG.yaml] [key=value ...] [--print-config]",
-        "Draw scores over distance, by base or by scaling, of a geometry or of a training config's "
-        "layers. Keys; length, scalings and output go with a training config too, beside its own:",
-        DecayAsked,
+        "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
+        "training config. Keys (a training config takes length, scalings and output beside its "
+        "own):",
+        DecayConfig,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys or a training")
+    parser.add_argument(
+        "config",
+        metavar="CONFIG.yaml",
+        nargs="?",
+        help="these keys, or a training config",
+    )
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(DecayAsked, path, arguments.overrides)
+    asked, training = load_inspection(DecayConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
-    model, output = Model.of(asked, training), Path(asked.output)
+    model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     of_scalings = training is not None or bool(asked.scalings)
     length = asked.length or (4 * model.window if of_scalings else 2048)
-    shown = curves(model, asked, length)
+    curves = make_curves(model, asked, length)
     bases = asked.bases_shown if training is None else ()
     unscaled = {
         f"base {f'{base:,}'.removesuffix('.0')}": replace(model.layers.geometry, base=base)
         for base in bases
     }
-    check_curves(len(shown) + len(unscaled))
-    if length > LONGEST:
-        raise UserError(f"length: {length:,} distances are more than {LONGEST:,}; give fewer")
+    check_curve_count(len(curves) + len(unscaled))
+    if length > MAX_DISTANCES:
+        raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
     table = output.with_suffix(".csv")
-    check_output(output, table)
-    # matplotlib and jax take seconds to import: help and config errors answer before it
+    check_writable(output, table)
+    # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.inspection.plots import decay_figure
-    from rope_jax.inspection.report import decay_tables
+    from rope_jax.inspection.figures import write_decay_figure
+    from rope_jax.inspection.tables import print_decay_tables
 
     distances = np.arange(length)
-    scores = {name: decay(geometry.inv_freq(), distances) for name, geometry in unscaled.items()}
-    scores |= {c.name: decay(c.pairs.inv_freq, distances, c.pairs.m) for c in shown}
+    scores = {
+        name: decay_scores(geometry.inv_freq(), distances) for name, geometry in unscaled.items()
+    }
+    scores |= {c.name: decay_scores(c.pairs.inv_freq, distances, c.pairs.m) for c in curves}
     dimension = model.layers.geometry.rotary_dim
     title = model.title() if of_scalings else f"d {dimension}, without scaling"
     title += f"; score {'m²·' * of_scalings}Σ 2·cos(Δθ')/√d"
     console = plain_console()
     console.print(title, style="bold")
-    decay_tables(console, scores)
-    kinds = {curve.name: curve.kind for curve in shown}
-    decay_figure(output, scores, kinds=kinds, unscaled=unscaled, title=title)
+    print_decay_tables(console, scores)
+    kinds = {curve.name: curve.kind for curve in curves}
+    write_decay_figure(output, scores, kinds=kinds, unscaled=unscaled, title=title)
     write_csv(table, scores)
     console.print(f"figure: {output}; curves: {table}")
 
 
-def write_csv(path: Path, scores: dict[str, Array]) -> None:
-    """A row a distance, a column a curve; the whole file or none of it."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            rows = csv.writer(file)
-            rows.writerow(["distance", *scores])
-            for distance, row in enumerate(zip(*scores.values(), strict=True)):
-                rows.writerow([distance, *(f"{score:.12g}" for score in row)])
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"output: {path} cannot be written ({error.strerror or error})") from None
+def write_csv(path: Path, scores: dict[str, Scores]) -> None:
+    """Write one row per distance and one column per curve.
+
+    UserError: the file cannot be written.
+    """
+    with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow(["distance", *scores])
+        for distance, row in enumerate(zip(*scores.values(), strict=True)):
+            rows.writerow([distance, *(f"{score:.12g}" for score in row)])
 
 
 if __name__ == "__main__":

@@ -1,50 +1,61 @@
-"""Show scalings pair by pair: wavelengths, turns, scale, and angles that training never showed.
+"""Show scalings pair by pair: wavelengths, turns, scale, and angles not seen in training.
 
-    python scripts/show_scaling.py                                    # PI, NTK and YaRN by 4
+    python scripts/show_scaling.py                                    # PI, NTK and YaRN, factor 4
     python scripts/show_scaling.py rotary_dim=128 base=500000 train_length=8192 length=131072
     python scripts/show_scaling.py 'scalings=[{type: yarn, factor: 8}, {type: cope}]'
-    python scripts/show_scaling.py configs/extend.yaml length=2048    # a training's own
+    python scripts/show_scaling.py configs/extend.yaml length=2048    # those of a training run
 
-Tables by pair in the terminal, and a figure.
+Prints tables by pair and draws a figure.
 """
 
 from pathlib import Path
 
 from rope_jax import cli
-from rope_jax.config.inspection import ScalingAsked, check_output, read, resolved
+from rope_jax.config.inspection import (
+    ScalingConfig,
+    check_writable,
+    combined_config,
+    load_inspection,
+)
 from rope_jax.config.load import dump
-from rope_jax.inspection.curves import Model, check_curves, curves
+from rope_jax.inspection.curves import check_curve_count, make_curves
+from rope_jax.inspection.model import InspectedModel
 
 
 def main(argv: list[str]) -> None:
     parser = cli.parser(
         "show_scaling.py [CONFIG.yaml] [key=value ...] [--print-config]",
-        "Show scalings pair by pair, of a geometry or of a training config's layers. "
-        "Keys; length, scalings and output go with a training config too, beside its own:",
-        ScalingAsked,
+        "Show scalings pair by pair, for a geometry or for the layers of a training config. "
+        "Keys (a training config takes length, scalings and output beside its own):",
+        ScalingConfig,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys or a training")
+    parser.add_argument(
+        "config",
+        metavar="CONFIG.yaml",
+        nargs="?",
+        help="these keys, or a training config",
+    )
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else Path(arguments.config)
-    asked, training = read(ScalingAsked, path, arguments.overrides)
+    asked, training = load_inspection(ScalingConfig, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(resolved(asked, training)), end="")
+        print(dump(combined_config(asked, training)), end="")
         return
-    model, output = Model.of(asked, training), Path(asked.output)
+    model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
-    shown = curves(model, asked, length)
-    check_curves(len(shown))
-    check_output(output)
-    # matplotlib and jax take seconds to import: help and config errors answer before it
+    curves = make_curves(model, asked, length)
+    check_curve_count(len(curves))
+    check_writable(output)
+    # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.inspection.plots import scaling_figure
-    from rope_jax.inspection.report import scaling_tables
+    from rope_jax.inspection.figures import write_scaling_figure
+    from rope_jax.inspection.tables import print_scaling_tables
 
     console = plain_console()
     title = f"{model.title()}; a text of {length:,}"
     console.print(title, style="bold")
-    scaling_tables(console, shown)
-    scaling_figure(output, shown, window=model.window, length=length, title=title)
+    print_scaling_tables(console, curves)
+    write_scaling_figure(output, curves, window=model.window, length=length, title=title)
     console.print(f"figure: {output}")
 
 

@@ -1,6 +1,6 @@
-"""Wrong input gets one line that says what would be right: a catalogue, and a fuzz of the loader.
+"""Bad input is reported in one line: a catalogue of cases, and fuzz tests of the loader.
 
-The catalogue, tests/bad_input.yaml, is also docs/bad-input.md.
+The catalogue, tests/bad_input.yaml, is also the source of docs/bad-input.md.
 """
 
 import io
@@ -23,15 +23,16 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from scripts.generate import bad_input_catalogue
 
 ROOT = Path(__file__).parents[1]
-CATALOGUE = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
+CATALOGUE = bad_input_catalogue()
 CASES = [case for section in CATALOGUE["sections"] for case in section["cases"]]
 COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
 
 
 def content(text) -> bytes:
-    """Of a file, or of a command line, as the catalogue writes it."""
+    """Return the bytes of a file or command line, which the catalogue gives in several forms."""
     if isinstance(text, list):
         text = "".join(part * times for part, times in text)
     return text if isinstance(text, bytes) else text.encode()
@@ -47,21 +48,23 @@ def name_of(case) -> str:
 
 
 def everything_in(folder):
-    """What is there, but for corpora that are whole, which the next run will read."""
-    whole = {path.parent for path in folder.rglob("manifest.json")}
-    kept = [*whole, *(path.parent for path in whole)]
-    return {p for p in folder.rglob("*") if p not in kept and p.parent not in whole}
+    """Return all paths in a folder, except corpora cached completely, which the next run reads."""
+    corpora = {path.parent for path in folder.rglob("manifest.json")}
+    kept = [*corpora, *(path.parent for path in corpora)]
+    return {p for p in folder.rglob("*") if p not in kept and p.parent not in corpora}
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the catalogue's own files."""
+    """Return a working directory with the catalogue's files."""
     folder = tmp_path / "here"
     for name, text in CATALOGUE["files"].items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    # the first import of matplotlib writes a list of fonts, which is slow to make
+    monkeypatch.setenv("MPLCONFIGDIR", str(ROOT / ".pytest_cache" / "matplotlib"))
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     # the catalogue's messages name it
     monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda: 16 * 2**30)
@@ -72,7 +75,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def refused(folder, monkeypatch, capsys):
-    """Call a command in this process; its line, having checked that it is all there is."""
+    """Call a command in this process; return its error line, having checked that it did no more."""
 
     def refused(*words: str) -> str:
         before = everything_in(folder.parent)
@@ -96,15 +99,15 @@ def refused(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_the_catalogue(folder, refused, case):
+def test_every_case_of_the_catalogue(folder, refused, case):
     for name, text in case.get("files", {}).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content(text))
     assert refused(*words(case)) == case["says"]
 
 
-def test_files_that_may_not_be_read(folder, refused, monkeypatch):
-    # root may read every file, so the system's answer is played
+def test_files_without_read_permission(folder, refused, monkeypatch):
+    # the tests may run as root, who can read every file: simulate the error
     really_open = io.open
 
     def open_unless_forbidden(path, *arguments, **settings):
@@ -137,7 +140,7 @@ def test_whole_numbers_may_be_written_with_an_exponent(folder):
         "eval_ppl.py runs/lr=0.1",
     ],
 )
-def test_the_commands_themselves(folder, line):
+def test_the_commands_as_processes(folder, line):
     (folder / "c.yaml").write_text("a: " + "[" * 100_000)
     (folder / "a.jsonl").write_text("{oops")
     before = everything_in(folder)
@@ -151,12 +154,11 @@ def test_the_commands_themselves(folder, line):
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith(f"{script}: ")
     assert everything_in(folder) == before
-    if "jsonl" not in line:  # the others need neither jax nor datasets: about half a second
+    if "jsonl" not in line:  # the others import neither jax nor datasets, and take half a second
         assert seconds < 5
 
 
-# Whatever the input, the loader returns a config or raises a UserError
-
+# Fuzz tests: whatever the input, the loader returns a config or raises a UserError
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 FILES = [
@@ -181,12 +183,12 @@ keys = st.one_of(st.sampled_from(KEYS), st.text(max_size=4), st.integers(-1, 3))
 values = st.recursive(
     scalars, lambda v: st.lists(v, max_size=3) | st.dictionaries(keys, v, max_size=3), max_leaves=6
 )
-# what looks like YAML to a reader who does not look twice
+# looks like YAML at first sight
 yamlish = st.text("ab01.e_:{}[]-,&*!#|>'\"%@?=<~$ \t\n", max_size=40)
 
 
 def places(node, path=()):
-    """The path of every value in a raw config."""
+    """Yield the path of every value in a raw config."""
     yield path
     if isinstance(node, dict | list):
         for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
@@ -195,7 +197,7 @@ def places(node, path=()):
 
 @st.composite
 def mutants(draw):
-    """A shipped config with some values replaced, deleted or added: (schema, raw)."""
+    """Draw a config of configs/ with some values replaced, deleted or added: (schema, raw)."""
     schema, path = draw(st.sampled_from(FILES))
     raw = {"": yaml.safe_load(path.read_text(encoding="utf-8"))}
     for _ in range(draw(st.integers(1, 3))):
@@ -222,11 +224,11 @@ overrides = st.builds(
 
 
 @pytest.fixture(scope="module")
-def holds(tmp_path_factory):
-    """Check what the loader does with a file and overrides."""
+def check_load(tmp_path_factory):
+    """Return a check: the loader returns a config that survives a dump, or raises a UserError."""
     path = tmp_path_factory.mktemp("fuzz") / "C.yaml"
 
-    def holds(schema, content: bytes, given=()):
+    def check_load(schema, content: bytes, given=()):
         path.write_bytes(content)
         try:
             config = load(schema, path, given)
@@ -239,7 +241,7 @@ def holds(tmp_path_factory):
         assert said.isprintable()
         assert len(said) > 5
 
-    return holds
+    return check_load
 
 
 fuzz = settings(
@@ -253,15 +255,15 @@ fuzz = settings(
 
 @fuzz
 @given(mutant=mutants(), given=st.lists(overrides, max_size=2))
-def test_a_changed_config(holds, mutant, given):
+def test_any_change_of_a_config(check_load, mutant, given):
     schema, raw = mutant
-    holds(schema, yaml.safe_dump(raw).encode("utf-8", "replace"), given)
+    check_load(schema, yaml.safe_dump(raw).encode("utf-8", "replace"), given)
 
 
 @fuzz
 @given(schema=st.sampled_from([Config, SweepConfig]), raw=values)
-def test_any_structure(holds, schema, raw):
-    holds(schema, yaml.safe_dump(raw).encode("utf-8", "replace"))
+def test_any_structure(check_load, schema, raw):
+    check_load(schema, yaml.safe_dump(raw).encode("utf-8", "replace"))
 
 
 @fuzz
@@ -269,5 +271,5 @@ def test_any_structure(holds, schema, raw):
     schema=st.sampled_from([Config, SweepConfig]),
     content=st.one_of(st.binary(max_size=60), yamlish.map(str.encode)),
 )
-def test_any_bytes(holds, schema, content):
-    holds(schema, content)
+def test_any_bytes(check_load, schema, content):
+    check_load(schema, content)

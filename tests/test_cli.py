@@ -1,23 +1,25 @@
-"""The two commands as a user types them: help, the resolved config, and mistakes."""
+"""The two commands as a user types them: help, the resolved config, and bad arguments."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, Field
 
 from rope_jax import cli
-from rope_jax.config.keys import fields
-from rope_jax.config.load import load
+from rope_jax.config.keys import list_keys
+from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.errors import UserError
+from rope_jax.errors import Stopped, UserError
 
 ROOT = Path(__file__).parent.parent
 
-# Runs a script as the interpreter would, then says whether jax, which takes a second to import,
-# was among what it imported.
+# Runs a script as the interpreter would, then writes which of these libraries it has imported: jax
+# takes a second.
 WATCH = """
 import runpy, sys
 script, note, *sys.argv = sys.argv[1:]
@@ -31,9 +33,9 @@ finally:
 
 @pytest.fixture
 def command(tmp_path):
-    """Run a script; (exit status, stdout, stderr), having checked that it did not load jax."""
+    """Run a script, check that it did not import jax; return (exit status, stdout, stderr)."""
 
-    def command(script, *arguments):
+    def command(script, *arguments, **options):
         note = tmp_path / "imported"
         done = subprocess.run(
             [sys.executable, "-c", WATCH, script, str(note), *arguments],
@@ -41,6 +43,7 @@ def command(tmp_path):
             capture_output=True,
             text=True,
             env=os.environ | {"COLUMNS": "80"},
+            **options,
         )
         assert note.read_text() == "pydantic"
         return done.returncode, done.stdout, done.stderr
@@ -55,9 +58,10 @@ def test_help_lists_every_key(command, script, schema):
     assert out.startswith(f"usage: {script} ")
     table = out.partition("\nkey ")[2].splitlines()
     lines = {line.split()[0]: line for line in table if line[:1].strip()}
-    for key, kind, default, about in fields(schema):
-        for cell in (kind, default, about):  # the first word: a long cell goes on below
-            assert cell[:10].split(" ")[0] in lines[key]
+    for key in list_keys(schema):
+        for cell in (key.type, key.default, key.description):
+            # the first word: a long cell continues on the next line
+            assert cell[:10].split(" ")[0] in lines[key.name]
     assert "\\" not in out
     assert "[yarn]" in out
 
@@ -74,7 +78,7 @@ def test_the_printed_config_gives_the_same_run(command, tmp_path):
 
 def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
     overrides = ["lengths=[32,64]", "tolerance=0.5"]
-    # a run that does not exist: nothing but the sweep is looked at
+    # the run does not exist: only the sweep is read
     arguments = ["--print-config", "runs/none", "--sweep", "configs/sweeps/demo.yaml", *overrides]
     status, out, err = command("eval_ppl.py", *arguments)
     assert (status, err) == (0, "")
@@ -94,8 +98,8 @@ def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
         ),
         (
             'train.py configs/demo.yaml name="two\\nlines"',
-            "train.py: configs/demo.yaml: name: should be of letters, digits and ._=+-, "
-            "a letter or digit first, not 'two\\nlines'",
+            "train.py: configs/demo.yaml: name: should consist of letters, digits and ._=+-, "
+            "starting with a letter or digit, not 'two\\nlines'",
         ),
         (
             "eval_ppl.py nowhere/run tolerance=1",
@@ -112,7 +116,7 @@ def test_a_mistake_is_one_line_and_status_2(command, words, message):
     assert (status, out, err) == (2, "", message + "\n")
 
 
-def test_a_reader_of_the_help_may_leave_early():
+def test_help_may_be_piped_to_a_reader_that_stops_early():
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
@@ -122,7 +126,7 @@ def test_a_reader_of_the_help_may_leave_early():
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-# What needs no process of its own
+# In this process
 
 
 @pytest.fixture
@@ -137,18 +141,18 @@ def parse():
     return parse
 
 
-def test_overrides_stand_anywhere_and_keep_their_order(parse):
+def test_overrides_may_stand_anywhere_and_keep_their_order(parse):
     got = parse("b=1", "--sweep", "file", "a=2", "word", "c=d=e", "b=3")
     assert got.overrides == ["b=1", "a=2", "c=d=e", "b=3"]
     assert (got.word, got.sweep, got.print_config) == ("word", "file", False)
 
 
-def test_an_option_with_an_equals_sign_is_no_override(parse):
+def test_an_option_with_an_equals_sign_is_not_an_override(parse):
     got = parse("--sweep=file", "word")
     assert (got.sweep, got.overrides) == ("file", [])
 
 
-def test_a_path_with_an_equals_sign_is_no_override(parse, tmp_path):
+def test_a_path_with_an_equals_sign_is_not_an_override(parse, tmp_path):
     run = tmp_path / "lr=0.1"
     run.mkdir()
     got = parse(str(run), "a=2")
@@ -192,7 +196,49 @@ def test_run_turns_the_outcome_into_a_status(monkeypatch, capsys, raised, status
     assert capsys.readouterr() == ("", err)
 
 
-def test_run_lets_a_bug_show_itself(monkeypatch):
+def test_run_shows_the_traceback_of_a_bug(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["thing.py"])
     with pytest.raises(ZeroDivisionError):
         cli.run(lambda _: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "message"),
+    [
+        (KeyboardInterrupt(), 130, "stopped; run the same command again to resume"),
+        (Stopped("stopped after step 3", signal.SIGTERM), 143, "stopped after step 3"),
+    ],
+)
+def test_run_turns_a_signal_into_a_status(monkeypatch, capsys, raised, status, message):
+    monkeypatch.setattr(sys, "argv", ["/some/where/thing.py"])
+
+    def main(arguments):
+        raise raised
+
+    with pytest.raises(SystemExit) as caught:
+        cli.run(main)
+    assert caught.value.code == status
+    assert capsys.readouterr() == ("", f"thing.py: {message}\n")
+
+
+def test_help_shows_brackets_and_backslashes_as_they_are(capsys):
+    class Schema(BaseModel):
+        key: str = Field(r"C:\[red]x", description=r"[bold]a[/], [/] and :smile: \[b]")
+
+    parser = cli.parser("prog", "About.", Schema)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.split(None, 3)[2:] == [r"C:\[red]x", r"[bold]a[/], [/] and :smile: \[b]"]
+
+
+def test_a_config_may_be_a_pipe(command):
+    read_end, write_end = os.pipe()
+    os.write(write_end, (ROOT / "configs/demo.yaml").read_bytes())
+    os.close(write_end)
+    status, out, err = command(
+        "train.py", f"/dev/fd/{read_end}", "--print-config", pass_fds=(read_end,)
+    )
+    os.close(read_end)
+    assert (status, err) == (0, "")
+    assert out == dump(load(Config, ROOT / "configs/demo.yaml"))

@@ -1,4 +1,4 @@
-"""What the README shows works as shown."""
+"""The examples of the README and of docs/scalings.md run as they are printed."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from rope_jax.config.training import Config
-from rope_jax.rope import RotaryGeometry, parse_scaling
+from rope_jax.rope import parse_scaling
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -16,20 +16,6 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 def code(containing: str) -> str:
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     return next(block for block in blocks if containing in block)
-
-
-def test_the_scaling_that_the_readme_adds() -> None:
-    """With the test that stands below it."""
-    names: dict = {"RotaryGeometry": RotaryGeometry}
-    exec(code("class HalfScaling"), names)
-    names["parse_scaling"] = names["HalfScaling"].model_validate
-
-    def assert_golden(frequencies, golden) -> None:
-        np.testing.assert_allclose(frequencies.inv_freq, list(golden.values()), rtol=1e-6)
-
-    names["assert_golden"] = assert_golden
-    exec(code("def test_half_golden"), names)
-    names["test_half_golden"]()
 
 
 def test_the_examples_of_docs_scalings() -> None:
@@ -47,7 +33,7 @@ def test_the_examples_of_docs_scalings() -> None:
         raw | {"stages": [{"steps": 200, "seq_len": 128, "batch_size": 1}]}
     )
     assert config.sliding_windows == (1024, 1024, 1024, None, 1024, 1024, 1024, None)
-    kinds = [config.rotary_layers.of(i, config.rope.scaling)[1].type for i in range(8)]
+    kinds = [config.rotary_layers.for_layer(i, config.rope.scaling)[1].type for i in range(8)]
     assert kinds == ["none"] * 3 + ["yarn"] + ["none"] * 3 + ["drope"]
     # every setting of every explicit example parses
     for line in re.findall(r"scaling: (\{type: explicit.*?\})(?: |$)", text, re.MULTILINE):

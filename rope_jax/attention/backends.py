@@ -1,4 +1,4 @@
-"""Attention's backends by name, and what each of them needs.
+"""The attention backends by name, and what each of them needs.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
 """
@@ -27,11 +27,15 @@ Attention = Callable[
 
 
 def _splash(
-    q: Array, k: Array, v: Array, segment_ids: Array | None = None, window: int | None = None
-) -> Array:
-    from rope_jax.attention.splash import splash_attention  # slow to import, for TPUs alone
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K H"],
+    segment_ids: Int[Array, "B S"] | None = None,
+    sliding_window: int | None = None,
+) -> Float[Array, "B T N H"]:
+    from rope_jax.attention.splash import splash_attention  # slow to import, and only for TPUs
 
-    return splash_attention(q, k, v, segment_ids, window)
+    return splash_attention(q, k, v, segment_ids, sliding_window)
 
 
 BACKENDS: dict[AttentionName, Attention] = {
@@ -43,23 +47,25 @@ BACKENDS: dict[AttentionName, Attention] = {
 
 
 def check_backend(model: ModelConfig) -> None:
-    """UserError where the model's backend cannot run here: another one is never taken instead."""
-    reason = _missing(model, jax.default_backend())
+    """Raise UserError if the model's backend cannot run here. No other one is ever substituted."""
+    reason = _obstacle(model, jax.default_backend())
     if reason:
         raise UserError(
             f"model.attention: {model.attention} {reason}; blockwise and xla run everywhere"
         )
 
 
-def _missing(model: ModelConfig, platform: str) -> str | None:
-    """What the model's backend lacks on a platform."""
+def _obstacle(model: ModelConfig, platform: str) -> str | None:
+    """Return why the model's backend cannot run on a platform, or None if it can."""
     if model.attention == "splash" and platform != "tpu":
-        return f"is a kernel for TPUs, and this is {platform}"
+        return f"needs a TPU, and JAX runs on {platform} here"
     if model.attention == "cudnn":
         if platform != "gpu" or "rocm" in jax.devices()[0].client.platform_version:
-            return f"is a kernel for NVIDIA GPUs, and this is {platform}"
+            return f"needs an NVIDIA GPU, and JAX runs on {platform} here"
         if model.dtype == "float32":
-            return "computes in 16 bits, and model.dtype is float32; set model.dtype to bfloat16"
+            return "computes in 16 bits, but model.dtype is float32; set model.dtype=bfloat16"
         if model.heads_width % 8 or model.heads_width > 256:
-            return f"needs heads of a multiple of 8, at most 256, not {model.heads_width}"
+            return (
+                f"needs a head width that is a multiple of 8, at most 256, not {model.heads_width}"
+            )
     return None

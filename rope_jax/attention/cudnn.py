@@ -15,13 +15,13 @@ def cudnn_attention(
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
 ) -> Float[Array, "B T N H"]:
-    """softmax(q·kᵀ/√H)·v as `xla_attention`, in bfloat16 or float16.
+    """softmax(q·kᵀ/√H)·v as in `xla_attention`, in bfloat16 or float16.
 
-    Linear in memory where a row is one document. Borders of documents are a mask, which cuDNN
-    takes as a whole: one byte for each of B·S·S.
+    Memory is linear in S if each row is one document. Document borders need a mask, which cuDNN
+    takes as one array: B·S·S bytes.
     """
     before = k.shape[1] - q.shape[1]
-    # cuDNN aligns the first query with the first key: so there are as many of them.
+    # cuDNN aligns the first query with the first key, so pad the queries to S.
     q = jnp.pad(q, ((0, 0), (before, 0), (0, 0), (0, 0)))
     mask = None
     if segment_ids is not None:
@@ -32,7 +32,7 @@ def cudnn_attention(
         v,
         mask=mask,
         is_causal=True,
-        # (keys before, keys after), the query itself left out of the count
+        # (keys before, keys after); the count leaves out the query's own key
         local_window_size=None if sliding_window is None else (sliding_window - 1, 0),
         implementation="cudnn",
     )

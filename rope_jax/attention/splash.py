@@ -13,7 +13,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jaxtyping import Array, Float, Int
 
-_LANES = 128  # the kernel's blocks are multiples of it
+_LANES = 128  # the kernel's block sizes are multiples of this
 _BLOCK = 512
 
 
@@ -26,15 +26,17 @@ def splash_attention(
     *,
     interpret: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """softmax(q·kᵀ/√H)·v as `xla_attention`, by the TPU's kernel. interpret: anywhere, and slow.
+    """softmax(q·kᵀ/√H)·v as in `xla_attention`, by the TPU kernel.
 
-    The window is filled up at its end to whole blocks, where causality hides it.
+    interpret: run without a TPU, slowly, for tests.
+
+    The window is padded at its end to whole blocks, where causality hides the padding.
     """
     queries, keys = q.shape[1], k.shape[1]
     size = -(-keys // _LANES) * _LANES
     if size > _BLOCK:
         size = -(-keys // _BLOCK) * _BLOCK
-    # All S rows of queries, of which the kernel skips none: those before the last T are zeros.
+    # The kernel computes all S rows of queries and skips none; those before the last T are zeros.
     q = jnp.pad(q, ((0, 0), (keys - queries, size - keys), (0, 0), (0, 0)))
     k, v = (jnp.pad(x, ((0, 0), (0, size - keys), (0, 0), (0, 0))) for x in (k, v))
     ids = None
@@ -44,7 +46,7 @@ def splash_attention(
     shape = size, size
     mask: masks.Mask = masks.CausalMask(shape)
     if sliding_window is not None and sliding_window < keys:
-        # (how far back, how far ahead); the kernel's count leaves out the query itself
+        # (how far back, how far ahead); the kernel's count leaves out the query's own key
         mask = masks.LocalMask(shape, (sliding_window - 1, 0), 0)
     block = min(size, _BLOCK)
     attend = kernel.make_splash_mha(

@@ -1,1 +1,1 @@
-"""Results of many runs, seeds and sweeps beside one another."""
+"""Comparisons of the results of many runs, seeds and sweeps."""

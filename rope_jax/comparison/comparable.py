@@ -1,6 +1,4 @@
-"""Which results may stand beside one another: same corpus, split, bos, targets, and one meaning a
-name.
-"""
+"""Which sweeps may be compared: same corpus, split, bos and targets, one meaning for each name."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -9,63 +7,73 @@ from typing import NamedTuple
 from rope_jax.comparison.sweeps import Sweep
 from rope_jax.errors import UserError
 
-_MENDING = {
-    "corpus": "they were trained and tested on other texts",
+_REMEDIES = {
+    "corpus": "they were trained and tested on different texts",
     "split": "sweep them with the same split",
     "bos": "sweep them with the same bos",
     "targets": "sweep them with the same lengths, targets, max_documents, max_blocks, stride and "
-    "seed, or take one sweep of each run with sweep=NAME",
+    "seed, or choose one sweep of each run with sweep=NAME",
     "scalings": "give one of them another name",
 }
 
 
-class Fact(NamedTuple):
-    """Something that sweeps must agree in, where both have it. place: of what, for the reader."""
+class Condition(NamedTuple):
+    """Something in which sweeps must agree if both have it."""
 
     field: str
-    place: str
+    part: str
+    """The part of the sweep it is about, for the reader; "" where it is the whole sweep."""
 
 
 class Mismatch(NamedTuple):
-    """Why a sweep's figures cannot be compared with those before it."""
+    """Why a sweep's results cannot be compared with those before it."""
 
     sweep: Sweep
     message: str
 
 
-def mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
-    """What keeps sweeps from standing beside those named before them; [] is good."""
-    known: dict[Fact, tuple[str, Sweep]] = {}
-    found = []
+def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
+    """Return what keeps each sweep from being compared with those before it; [] if nothing does."""
+    known: dict[Condition, tuple[str, Sweep]] = {}
+    mismatches = []
     for sweep in sweeps:
-        own = _facts(sweep)
-        other = [fact for fact in own if fact in known and known[fact][0] != own[fact]]
-        for field in dict.fromkeys(fact.field for fact in other):
-            of_field = [fact for fact in other if fact.field == field]
+        own = _conditions(sweep)
+        differing = [c for c in own if c in known and known[c][0] != own[c]]
+        for field in dict.fromkeys(condition.field for condition in differing):
+            of_field = [condition for condition in differing if condition.field == field]
             value, first = known[of_field[0]]
-            where = ", ".join(filter(None, (fact.place for fact in of_field)))
-            what = f"{first.label} has {value}, {sweep.label} {own[of_field[0]]}"
-            message = f"{field}: {what}{f' ({where})' if where else ''}; {_MENDING[field]}"
-            found.append(Mismatch(sweep, message))
-        if not other:
-            known |= {fact: (value, sweep) for fact, value in own.items() if fact not in known}
-    return found
+            parts = ", ".join(filter(None, (condition.part for condition in of_field)))
+            message = (
+                f"{field}: {first.label} has {value}, {sweep.label} has {own[of_field[0]]}"
+                f"{f' ({parts})' if parts else ''}; {_REMEDIES[field]}"
+            )
+            mismatches.append(Mismatch(sweep, message))
+        if not differing:
+            known |= {c: (value, sweep) for c, value in own.items() if c not in known}
+    return mismatches
 
 
-def refuse(found: Sequence[Mismatch]) -> None:
-    """UserError that names what differs, if anything does."""
-    if found:
-        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        raise UserError(f"{found[0].message}{more}; force=true draws them all the same, marked")
+def refuse_mismatches(mismatches: Sequence[Mismatch]) -> None:
+    """Raise a UserError that names the first mismatch, if there is any."""
+    if mismatches:
+        more = f" (and {len(mismatches) - 1} more)" if len(mismatches) > 1 else ""
+        raise UserError(
+            f"{mismatches[0].message}{more}; with force=true they are drawn anyway, and marked"
+        )
 
 
-def _facts(sweep: Sweep) -> dict[Fact, str]:
-    """same_tokens scores the same at every length, the others at each what fits."""
-    values: dict[Fact, set[str]] = defaultdict(set)
+def _conditions(sweep: Sweep) -> dict[Condition, str]:
+    """Return the value of each condition.
+
+    same_tokens scores the same targets at every length; the other protocols score what fits.
+    """
+    values: dict[Condition, set[str]] = defaultdict(set)
     for row in sweep.rows:
         for field in ("corpus", "split", "bos"):
-            values[Fact(field, "")].add(getattr(row, field))
-        at = "" if row.protocol == "same_tokens" else f" {row.length}"
-        values[Fact("targets", row.protocol + at)].add(row.targets)
-    facts = {fact: ", ".join(sorted(found)) for fact, found in values.items()}
-    return facts | {Fact("scalings", name): text for name, text in sweep.settings.items()}
+            values[Condition(field, "")].add(getattr(row, field))
+        at_length = "" if row.protocol == "same_tokens" else f" {row.length}"
+        values[Condition("targets", row.protocol + at_length)].add(row.targets)
+    conditions = {condition: ", ".join(sorted(found)) for condition, found in values.items()}
+    return conditions | {
+        Condition("scalings", name): settings for name, settings in sweep.settings.items()
+    }

@@ -3,19 +3,33 @@
 import math
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rope_jax.comparison.curves import Comparison, Curve, Group
-from rope_jax.comparison.report import title
-from rope_jax.plots import BAND, MARKERS, colours, draw_line, panels, save
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.groups import MARK, Group
+from rope_jax.comparison.report import describe_groups
+from rope_jax.plots import (
+    BAND_OPACITY,
+    LineStyle,
+    assign_styles,
+    draw_line,
+    draw_panels,
+    literal_text,
+)
+
+# With more curves than these, their bands become fainter, or would hide everything else.
+_MOST_FULL_BANDS = 4
+_MOST_BANDS = 12
 
 
 class Dash(NamedTuple):
-    """A kind of line."""
+    """One dash pattern, as matplotlib and as plotly name it."""
 
     matplotlib: Any
     plotly: str
@@ -33,78 +47,97 @@ _DASHES = (
 )
 
 
-def figure(path: Path, comparison: Comparison) -> None:
-    """Of each group's newest checkpoint: the mean over seeds, and each seed as a thin line."""
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Draw each group's newest checkpoint: the mean over seeds, and each seed as a thin line."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
-    groups, styles = comparison.groups, styles_of(curves)
-    drawn, axes = panels(
-        points,
-        windows=sorted({curve.window for curve in curves}),
-        truncation=truncation(curves),
-        lines_of_legend=len(styles) + len(groups) + 4,
-    )
-    band = BAND * min(1, 6 / len(curves))
-    for protocol, axis in axes.items():
-        for curve in curves:
-            own = [point for point in curve.points if point.protocol == protocol]
-            style = styles[curve.name] | {"linestyle": dash(curve.group, groups).matplotlib}
-            draw_line(axis, curve.label, style, own, band=band)
-            seeds = len(own[0].of_seeds) if own else 0
-            for seed in range(seeds if seeds > 1 else 0):
-                x = [point.last_position for point in own]
-                y = [point.of_seeds[seed] for point in own]
-                with np.errstate(over="ignore"):
-                    axis.plot(x, np.exp(y), lw=0.5, alpha=0.6, **(style | {"marker": ""}))
-    legend: list[Line2D] = [Line2D([], [], label=name, **style) for name, style in styles.items()]
-    if len(groups) > 1 or groups[0].marked:
-        legend += [
-            Line2D([], [], color="0.3", linestyle=dash(group, groups).matplotlib, label=group.label)
-            for group in groups
-        ]
-    if any(len(point.of_seeds) > 1 for point in points):
-        legend.append(Line2D([], [], color="0.3", lw=0.5, label="each seed"))
-    legend.append(
-        Line2D([], [], lw=7, color="0.85", label="95% interval over\ndocuments and seeds")
-    )
-    drawn.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
-    drawn.suptitle(_heading(comparison), fontsize=11)
-    save(drawn, path)
+    groups, styles = comparison.groups, assign_curve_styles(curves)
+    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / len(curves))
+    if len(curves) > _MOST_BANDS:
+        opacity = 0.0
+    with literal_text():
+        figure, axes = draw_panels(
+            points,
+            windows=sorted({curve.window for curve in curves}),
+            truncation=truncation_levels(curves),
+            legend_lines=len(styles) + len(groups) + 4,
+            with_bands=opacity > 0,
+        )
+        for protocol, axis in axes.items():
+            for curve in curves:
+                own = [point for point in curve.points if point.protocol == protocol]
+                dash = dash_of(curve.group, groups)
+                style = replace(styles[curve.name], linestyle=dash.matplotlib)
+                draw_line(axis, curve.label, style, own, band_opacity=opacity)
+                _draw_seeds(axis, style, own)
+        legend = _legend(comparison, styles, with_bands=opacity > 0)
+        figure.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
+        figure.suptitle(_title(comparison), fontsize=11)
+    return figure
 
 
-def _heading(comparison: Comparison) -> str:
-    """What is compared; a mark where something cannot be."""
-    about = textwrap.fill(title(comparison), 100)
-    if any(group.marked for group in comparison.groups):
-        about += "\n† NOT COMPARABLE with what stands before it: see the table's notes"
-    return about
-
-
-def styles_of(curves: Sequence[Curve]) -> dict[str, dict[str, Any]]:
-    """By scaling's name: a colour by type, a marker for each of one colour."""
+def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
+    """Return a style for each scaling, by its name; dashes are the groups' and not in it."""
     kinds: dict[str, str] = {}
     for curve in curves:
         kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.scaling)
-    by_kind = colours(kinds.values())
-    seen: dict[str, int] = {}
-    styles = {}
-    for name, kind in kinds.items():
-        nth = seen[by_kind[kind]] = seen.get(by_kind[kind], -1) + 1
-        styles[name] = {"color": by_kind[kind], "marker": MARKERS[nth % len(MARKERS)]}
-    return styles
+    return assign_styles(kinds)
 
 
-def dash(group: Group, groups: Sequence[Group]) -> Dash:
-    """A group's own; from the ninth on they repeat."""
+def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
+    """Return a group's dash pattern; from the ninth group on, they repeat."""
     return _DASHES[groups.index(group) % len(_DASHES)]
 
 
-def truncation(curves: Sequence[Curve]) -> list[float]:
-    """NLL of `trained` at the window of each group that measured it."""
-    found = {
+def truncation_levels(curves: Sequence[Curve]) -> list[float]:
+    """Return the NLL of `trained` at the window for each group that measured it."""
+    levels = {
         curve.group.label: point.nll + point.gain.value
         for curve in curves
         for point in curve.points
         if point.gain is not None and math.isfinite(point.gain.value)
     }
-    return list(dict.fromkeys(round(nll, 9) for nll in found.values()))
+    return list(dict.fromkeys(round(nll, 9) for nll in levels.values()))
+
+
+def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
+    seeds = len(points[0].nll_by_seed) if points else 0
+    if seeds < 2:
+        return
+    thin = replace(style, marker="", linewidth=0.5)
+    x = [point.last_position for point in points]
+    for seed in range(seeds):
+        with np.errstate(over="ignore"):
+            y = np.exp([point.nll_by_seed[seed] for point in points])
+        axis.plot(x, y, alpha=0.6, **vars(thin))
+
+
+def _legend(
+    comparison: Comparison, styles: dict[str, LineStyle], *, with_bands: bool
+) -> list[Line2D]:
+    groups = comparison.groups
+    lines = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
+    if len(groups) > 1 or groups[0].marked:
+        lines += [
+            Line2D(
+                [],
+                [],
+                color="0.3",
+                linestyle=dash_of(group, groups).matplotlib,
+                label=textwrap.fill(group.label, 40),
+            )
+            for group in groups
+        ]
+    if any(len(p.nll_by_seed) > 1 for c in comparison.curves if c.is_newest for p in c.points):
+        lines.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
+    if with_bands:
+        interval = "95% interval over\ndocuments and seeds"
+        lines.append(Line2D([], [], color="0.85", linewidth=7, label=interval))
+    return lines
+
+
+def _title(comparison: Comparison) -> str:
+    title = textwrap.fill(describe_groups(comparison), 100)
+    if any(group.marked for group in comparison.groups):
+        title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; the tables' notes say why"
+    return title

@@ -1,27 +1,51 @@
-"""What a comparison leaves in its folder, once all of it is there."""
+"""The files of a comparison, written together."""
 
-import tempfile
+import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from rope_jax.comparison.curves import Comparison
-from rope_jax.comparison.figure import figure
-from rope_jax.comparison.page import page
-from rope_jax.comparison.report import markdown, tidy
+from rope_jax.comparison.figure import draw_comparison
+from rope_jax.comparison.page import format_page
+from rope_jax.comparison.points_csv import format_csv
+from rope_jax.comparison.report import format_markdown
+from rope_jax.comparison.sweeps import readable_path
 from rope_jax.errors import UserError
+from rope_jax.plots import save_figure
+from rope_jax.runs.files import replacing
+
+FILES = ("comparison.png", "comparison.html", "comparison.md", "comparison.csv")
 
 
-def leave(folder: Path, comparison: Comparison) -> None:
-    """comparison.png, .html, .md and .csv. UserError where they cannot be written."""
+def check_output(folder: Path) -> None:
+    """Raise a UserError where `folder` is a file or an impossible path."""
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(
+            f"output: {readable_path(folder)} cannot be written ({error.strerror})"
+        ) from None
+    if not os.path.isdir(folder):
+        raise UserError(f"output: {readable_path(folder)} is a file; name a folder")
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write the four files of `FILES`: all of them, or none where one cannot be written."""
+    texts = {
+        "comparison.csv": format_csv(comparison),
+        "comparison.md": format_markdown(comparison),
+        "comparison.html": format_page(comparison),
+    }
+    figure = draw_comparison(comparison)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
-            new = Path(temporary)
-            (new / "comparison.csv").write_text(tidy(comparison), encoding="utf-8")
-            (new / "comparison.md").write_text(markdown(comparison), encoding="utf-8")
-            (new / "comparison.html").write_text(page(comparison), encoding="utf-8")
-            figure(new / "comparison.png", comparison)
-            for path in sorted(new.iterdir()):
-                path.replace(folder / path.name)
+        with ExitStack() as stack:
+            temporary = {name: stack.enter_context(replacing(folder / name)) for name in FILES}
+            for name, text in texts.items():
+                temporary[name].write_text(text, encoding="utf-8")
+            save_figure(figure, temporary["comparison.png"])
     except OSError as error:
-        place = error.filename2 or folder
+        place = readable_path(Path(error.filename2 or folder))
         raise UserError(f"output: {place} cannot be written ({error.strerror})") from None

@@ -1,4 +1,4 @@
-"""The interactive page of a comparison: one file that holds its data and its script."""
+"""The interactive page of a comparison: one HTML file with its data and scripts."""
 
 import html
 import json
@@ -9,8 +9,8 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.comparison.figure import dash, styles_of
-from rope_jax.comparison.report import sources, title, usable
+from rope_jax.comparison.figure import assign_curve_styles, dash_of
+from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.sweeps.terminal import caption
 
@@ -26,47 +26,48 @@ _SYMBOLS = {
 }
 
 
-def page(comparison: Comparison) -> str:
-    """HTML that needs nothing else: plotly.js and the figures are in it."""
+def format_page(comparison: Comparison) -> str:
+    """Return HTML that needs nothing else: plotly.js and the data are in it."""
     template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
-    data = json.dumps(_data(comparison), allow_nan=False).replace("<", "\\u003c")
-    name = html.escape(title(comparison))
+    data = json.dumps(_page_data(comparison), allow_nan=False).replace("<", "\\u003c")
+    title = html.escape(describe_groups(comparison))
     before, _, after = template.partition("PLOTLY")
-    return before.replace("TITLE", name, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
+    return before.replace("TITLE", title, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
 
 
-def _data(comparison: Comparison) -> dict[str, Any]:
+def _page_data(comparison: Comparison) -> dict[str, Any]:
+    """Return what the page's script reads, ready for JSON."""
     groups, curves = comparison.groups, comparison.curves
     protocols = dict.fromkeys(point.protocol for curve in curves for point in curve.points)
     strides = {r.protocol: r.stride for group in groups for s in group.sweeps for r in s.rows}
     return {
-        "title": title(comparison),
+        "title": describe_groups(comparison),
         "notes": comparison.notes,
         "tolerance": comparison.tolerance,
         "captions": {p: caption(p, strides[p]) for p in protocols},
-        "groups": [{"label": g.label, "dash": dash(g, groups).plotly} for g in groups],
-        "names": {
-            name: {"color": style["color"], "symbol": _SYMBOLS[style["marker"]]}
-            for name, style in styles_of(curves).items()
-        },
-        "sources": sources(comparison),
-        "curves": [_curve(curve, groups.index(curve.group)) for curve in curves],
+        "groups": [{"label": g.label, "dash": dash_of(g, groups).plotly} for g in groups],
+        "names": [
+            {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}
+            for name, style in assign_curve_styles(curves).items()
+        ],
+        "sources": describe_sources(comparison),
+        "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
 
 
-def _curve(curve: Curve, group: int) -> dict[str, Any]:
+def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
     return {
         "group": group,
         "name": curve.name,
         "step": curve.step,
         "newest": curve.is_newest,
         "window": curve.window,
-        "usable": usable(curve),
-        "points": [_point(point) for point in curve.points],
+        "usable": format_usable(curve),
+        "points": [_point_data(point) for point in curve.points],
     }
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point_data(point: Point) -> dict[str, Any]:
     return {
         "protocol": point.protocol,
         "length": point.length,
@@ -77,7 +78,7 @@ def _point(point: Point) -> dict[str, Any]:
         "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
         "documents": point.documents,
-        "seeds": [_number(nll) for nll in point.of_seeds],
+        "seeds": [_number(nll) for nll in point.nll_by_seed],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),
         "from_first": _estimate(point.from_first),
@@ -89,7 +90,7 @@ def _estimate(estimate: Estimate | None) -> list[Any] | None:
 
 
 def _number(value: float) -> Any:
-    """JSON has neither infinities nor nan: the page makes them of this."""
+    """Return a number for JSON, which has no infinities and no nan; the page turns them back."""
     if math.isnan(value):
         return None
     return value if math.isfinite(value) else {"∞": math.copysign(1, value)}

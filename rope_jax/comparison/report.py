@@ -1,153 +1,168 @@
-"""A comparison as a Markdown page of tables, as one tidy CSV, and in the terminal."""
+"""A comparison as a Markdown page of tables."""
 
-import csv
-import io
 import math
-from collections.abc import Callable, Sequence
-
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate, perplexity
 from rope_jax.sweeps.terminal import perplexity_text, usable_text
 
-_COLUMNS = (
-    *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
-    *("factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
-    *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
-    *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
-    *("from_first", "from_first_low", "from_first_high"),
+# What Markdown would not show as it is; an underscore only where it could begin emphasis.
+_SPECIAL = re.compile(r"[\\`*\[\]<>|~$&#]|(?<!\w)_|_(?!\w)")
+_INTERVALS = (
+    "Each cell is the perplexity ± half of its 95% interval over documents and seeds, or with the "
+    "whole interval where that is wider than the perplexity. The interval of a group with one seed "
+    "says nothing about other seeds."
 )
 
 
-def tidy(comparison: Comparison) -> str:
-    """A row a figure, of every checkpoint; differences and gain in nats a token."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for curve in comparison.curves:
-        sweeps = curve.group.at(curve.step)
-        own = (
-            *(curve.group.label, curve.group.marked, " ".join(s.run for s in sweeps)),
-            *(" ".join(str(s.seed) for s in sweeps), curve.name, curve.scaling),
-            *(curve.auto, curve.step, curve.window),
-        )
-        for p in curve.points:
-            estimates = [value for e in (p.difference, p.gain, p.from_first) for value in _cells(e)]
-            figures = (*p[:12], " ".join(map(repr, p.of_seeds)))
-            writer.writerow((*own, *figures, *estimates))
-    return text.getvalue()
+@dataclass(frozen=True)
+class PlottedCurve:
+    """A curve's points by one protocol, by their length."""
+
+    curve: Curve
+    points: Mapping[int, Point]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Of each group's newest checkpoint: notes, what was compared, and a table a protocol."""
+def format_markdown(comparison: Comparison) -> str:
+    """Return the notes, what was compared, and tables by protocol of each newest checkpoint."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
-    parts = [f"# {title(comparison)}\n"]
-    parts += [f"> {note}\n" for note in comparison.notes]
-    heading, *rows = sources(comparison)
-    lines = [heading, ["---"] * len(heading), *rows]
-    parts.append("".join(f"| {' | '.join(cells)} |\n" for cells in lines))
+    parts = [f"# {_escape(describe_groups(comparison))}\n"]
+    parts += [f"> {_escape(note)}\n" for note in comparison.notes]
+    heading, *rows = describe_sources(comparison)
+    rows = [[_escape(cell) for cell in row] for row in rows]
+    parts.append(_format_table(heading, *rows, alignment="---"))
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
-        parts.append(_of_protocol(protocol, curves))
+        parts.append(_format_protocol(protocol, curves))
     parts.append(
-        "usable: the longest length up to which the same tokens stay within "
-        f"{comparison.tolerance:g} nats of `trained` at the window.\n"
+        "Usable is the longest length up to which the same tokens stay within "
+        f"{comparison.tolerance:g} nats per token of `trained` at the window.\n"
     )
     return "\n".join(parts)
 
 
-def title(comparison: Comparison) -> str:
-    """The groups, or how many there are where they are many."""
+def describe_groups(comparison: Comparison) -> str:
+    """Return the labels of the groups, or how many groups there are if they are more than four."""
     groups = comparison.groups
     if len(groups) > 4:
         return f"{len(groups)} groups of runs"
     return "; ".join(group.label for group in groups)
 
 
-def sources(comparison: Comparison) -> list[list[str]]:
-    """A heading, and a row a group: what was compared."""
+def describe_sources(comparison: Comparison) -> list[list[str]]:
+    """Return a heading, and one row per group that says what was compared."""
     lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
     for group in comparison.groups:
-        steps = sorted({step for sweep in group.sweeps for step in sweep.windows})
-        windows = dict.fromkeys(sweep.windows[s] for s in steps for sweep in group.at(s))
-        corpora = {row.corpus for sweep in group.sweeps for row in sweep.rows}
+        windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
         columns = (
             [f"{sweep.run} ({sweep.seed})" for sweep in group.sweeps],
-            map(str, steps),
-            map(str, windows),
+            map(str, group.steps),
+            map(str, dict.fromkeys(windows)),
             dict.fromkeys(sweep.name for sweep in group.sweeps),
-            sorted(corpora),
+            sorted({row.corpus for sweep in group.sweeps for row in sweep.rows}),
         )
         lines.append([group.label, *map(", ".join, columns)])
     return lines
 
 
-def usable(curve: Curve) -> str:
-    """Its usable length, for the reader; nothing where it was not measured."""
-    return "" if curve.usable is None else usable_text(*curve.usable)
+def points_of(protocol: str, curves: Sequence[Curve]) -> list[PlottedCurve]:
+    """Return the curves that have points by a protocol, with these points."""
+    plotted = [
+        PlottedCurve(curve, {p.length: p for p in curve.points if p.protocol == protocol})
+        for curve in curves
+    ]
+    return [one for one in plotted if one.points]
 
 
-def _of_protocol(protocol: str, curves: Sequence[Curve]) -> str:
-    shown = [(c, {p.length: p for p in c.points if p.protocol == protocol}) for c in curves]
-    shown = [(curve, points) for curve, points in shown if points]
-    counts = [p.documents for _, points in shown for p in points.values()]
+def format_usable(curve: Curve) -> str:
+    """Return the usable length for the reader; "" where it was not measured."""
+    usable = curve.usable
+    if usable is None:
+        return ""
+    return usable_text(length=usable.length, is_last=usable.is_last, is_known=usable.is_known)
+
+
+def format_interval(point: Point) -> str:
+    """Return ± half of a perplexity's interval, or the interval where half of it is wider.
+
+    "" where there is no interval.
+    """
+    if not (math.isfinite(point.ci_low) and math.isfinite(point.ci_high)):
+        return ""
+    half = (perplexity(point.ci_high) - perplexity(point.ci_low)) / 2
+    if half <= perplexity(point.nll):
+        return f"± {half:.2f}"
+    return f"[{perplexity_text(point.ci_low)}, {perplexity_text(point.ci_high)}]"
+
+
+def _format_protocol(protocol: str, curves: Sequence[Curve]) -> str:
+    """Return a heading and tables: perplexity, then whichever differences there are."""
+    plotted = points_of(protocol, curves)
+    counts = [p.documents for one in plotted for p in one.points.values()]
     documents = "–".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
-    parts = [f"## `{protocol}`, {documents} documents\n"]
-    parts.append(
-        "Perplexity ± half of the 95% interval over documents and seeds. Where a group has one "
-        "seed, it says nothing of others.\n"
-    )
-    parts.append(_grid(shown, _perplexity, with_usable=protocol == "same_tokens"))
-    for about, pick in (
-        ("Difference from `trained` at the same length, nats a token, paired.", _difference),
-        ("Difference from the same scaling in the first runs, nats a token, paired.", _from_first),
-        ("Gain over truncation to the window, nats a token, paired.", _gain),
+    has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
+    parts = [f"## `{protocol}`, {documents} documents\n", _INTERVALS + "\n"]
+    parts.append(_format_grid(plotted, _perplexity_cell, with_usable=has_usable))
+    for caption, cell in (
+        ("The difference from `trained` at the same length", _difference_cell),
+        ("The difference from the same scaling of the first group", _from_first_cell),
+        ("The gain over truncation to the window", _gain_cell),
     ):
-        some = [(curve, points) for curve, points in shown if any(map(pick, points.values()))]
+        some = [one for one in plotted if any(map(cell, one.points.values()))]
         if some:
-            parts += [about + "\n", _grid(some, pick, with_usable=False)]
+            parts.append(f"{caption}, in nats per token, paired by document:\n")
+            parts.append(_format_grid(some, cell, with_usable=False))
     return "\n".join(parts)
 
 
-def _grid(
-    shown: Sequence[tuple[Curve, dict[int, Point]]],
-    pick: Callable[[Point], str],
-    *,
-    with_usable: bool,
+def _format_grid(
+    plotted: Sequence[PlottedCurve], cell: Callable[[Point], str], *, with_usable: bool
 ) -> str:
-    lengths = sorted({length for _, points in shown for length in points})
-    with_usable = with_usable and any(curve.usable for curve, _ in shown)
-    heading = ["runs", "scaling", *(f"{n:,}" for n in lengths), *["usable"] * with_usable]
-    lines = [f"| {' | '.join(heading)} |", "|---|---" + "|---:" * (len(heading) - 2) + "|"]
-    for curve, points in shown:
-        cells = [pick(points[n]) if n in points else "" for n in lengths]
-        cells += [usable(curve)] * with_usable
-        lines.append(f"| {' | '.join((curve.group.label, curve.name, *cells))} |")
-    return "\n".join(lines) + "\n"
+    """Return a table of one row per curve and one column per length."""
+    lengths = sorted({length for one in plotted for length in one.points})
+    heading = ["runs", "scaling", *(f"{n:,}" for n in lengths)]
+    rows = [
+        [
+            _escape(one.curve.group.label),
+            _escape(one.curve.name),
+            *(cell(one.points[n]) if n in one.points else "" for n in lengths),
+        ]
+        for one in plotted
+    ]
+    if with_usable:
+        heading.append("usable")
+        for row, one in zip(rows, plotted, strict=True):
+            row.append(format_usable(one.curve))
+    return _format_table(heading, *rows, alignment="---:")
 
 
-def _perplexity(point: Point) -> str:
-    half = (perplexity(point.ci_high) - perplexity(point.ci_low)) / 2
-    return perplexity_text(point.nll) + (f" ± {half:.2f}" if math.isfinite(half) else "")
+def _format_table(heading: Sequence[str], *rows: Sequence[str], alignment: str) -> str:
+    """Return a Markdown table; alignment: of the columns after the first two."""
+    rule = f"|---|---{f'|{alignment}' * (len(heading) - 2)}|\n"
+    lines = [f"| {' | '.join(cells)} |\n" for cells in (heading, *rows)]
+    return lines[0] + rule + "".join(lines[1:])
 
 
-def _difference(point: Point) -> str:
-    return _nats(point.difference)
+def _perplexity_cell(point: Point) -> str:
+    return f"{perplexity_text(point.nll)} {format_interval(point)}".rstrip()
 
 
-def _from_first(point: Point) -> str:
-    return _nats(point.from_first)
+def _difference_cell(point: Point) -> str:
+    return _format_nats(point.difference)
 
 
-def _gain(point: Point) -> str:
-    return _nats(point.gain)
+def _from_first_cell(point: Point) -> str:
+    return _format_nats(point.from_first)
 
 
-def _nats(estimate: Estimate | None) -> str:
-    """With its interval: it need not be symmetric."""
+def _gain_cell(point: Point) -> str:
+    return _format_nats(point.gain)
+
+
+def _format_nats(estimate: Estimate | None) -> str:
+    """Return an estimate with its interval, which need not be symmetric; "" for None."""
     if estimate is None:
         return ""
     value, low, high = estimate
@@ -157,35 +172,6 @@ def _nats(estimate: Estimate | None) -> str:
     return f"{value:+.3f}{interval}"
 
 
-def _cells(estimate: Estimate | None) -> tuple[float | None, ...]:
-    return (None, None, None) if estimate is None else tuple(estimate)
-
-
-def show(console: Console, comparison: Comparison) -> None:
-    """Notes and the first protocol's perplexities, in the terminal."""
-    curves = [curve for curve in comparison.curves if curve.is_newest]
-    protocol = curves[0].points[0].protocol
-    shown = [(c, {p.length: p for p in c.points if p.protocol == protocol}) for c in curves]
-    lengths = sorted({length for _, points in shown for length in points})
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=f"perplexity, {protocol}: ± half of the 95% interval over documents and seeds",
-        title_justify="left",
-        title_style="bold",
-    )
-    table.add_column("runs")
-    table.add_column("scaling", no_wrap=True)
-    for length in lengths:
-        table.add_column(f"{length}", justify="right")
-    before = None
-    for curve, points in shown:
-        cells = [
-            _perplexity(points[n]).replace(" ± ", "\n±") if n in points else "" for n in lengths
-        ]
-        name = "" if curve.group is before else curve.group.label
-        table.add_row(escape(name), curve.name, *cells)
-        before = curve.group
-    console.print(table)
-    for note in comparison.notes:
-        console.print(note, style="yellow", markup=False)
+def _escape(text: str) -> str:
+    """Return text that Markdown shows as it is."""
+    return _SPECIAL.sub(r"\\\g<0>", text)

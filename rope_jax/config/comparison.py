@@ -1,4 +1,4 @@
-"""What a comparison can be asked for. Imports no jax."""
+"""What can be configured of a comparison. Imports no jax."""
 
 from pydantic import Field
 
@@ -6,19 +6,21 @@ from rope_jax.config.types import FolderName, Frozen, PathText, PositiveFloat, P
 
 
 class CompareConfig(Frozen):
-    """Results of sweeps, overlaid."""
+    """The results of several sweeps, overlaid."""
 
     sweep: FolderName | None = Field(
         None,
-        description="take this sweep of every run; null: the one that all have, or all of them",
+        description="name of the sweep to take from every run; null: the one that all runs have, "
+        "or all sweeps",
     )
-    output: PathText = Field("comparison", description="the folder to write to")
+    output: PathText = Field("comparison", description="folder to write to")
     force: bool = Field(
         False,
-        description="draw results that cannot be compared all the same, marked in every output",
+        description="draw results that are not comparable anyway, marked as such in every output",
     )
     tolerance: PositiveFloat = Field(
-        0.02, description="usable length: nats above the value at the window that still pass"
+        0.02,
+        description="usable length: how many nats above the value at the window still pass",
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
-    seed: Seed = Field(0, description="of the resamples")
+    seed: Seed = Field(0, description="seed of the bootstrap")

@@ -1,31 +1,30 @@
 """What can be configured of the corpus: where documents come from and how they are split."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from rope_jax.config.types import Fraction, Frozen, PathText
 
 
 class _Data(Frozen):
+    """What every source has."""
+
     validation_fraction: Fraction = Field(
-        0.05, description="share of documents held out to validate on, unless the source has some"
+        0.05,
+        description="fraction of documents for validation, unless the source has such a split",
     )
     test_fraction: Fraction = Field(
-        0.1, description="share of documents that eval_ppl.py alone reads, unless given"
+        0.1,
+        description="fraction of documents that only eval_ppl.py reads, unless the source has "
+        "such a split",
     )
     cache_dir: PathText | None = Field(
-        None, description="where token files are kept; null: the user's cache directory"
+        None, description="folder for token files; null: the user's cache directory"
     )
 
     @model_validator(mode="after")
-    def _something_to_train_on(self) -> Self:
+    def _something_to_train_on(self) -> "_Data":
         if self.validation_fraction + self.test_fraction >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
         return self
@@ -39,48 +38,56 @@ Files = Annotated[
 
 
 class _FileData(_Data):
-    files: Files = Field(description="paths or globs; or lists of them for train, validation, test")
+    """What every source of local files has."""
+
+    files: Files = Field(
+        description="paths or globs; or a mapping of train, validation and test to their own lists"
+    )
 
 
 class StdlibData(_Data):
-    """Source files of Python's standard library: real text on every machine, no network."""
+    """Source files of Python's standard library: real text on every machine, without network."""
 
     type: Literal["stdlib"] = "stdlib"
-    test_fraction: Fraction = Field(0.25, description="share of packages that eval_ppl.py reads")
-    validation_fraction: Fraction = Field(0.1, description="share of packages to validate on")
+    test_fraction: Fraction = Field(
+        0.25, description="fraction of packages that only eval_ppl.py reads"
+    )
+    validation_fraction: Fraction = Field(0.1, description="fraction of packages for validation")
 
 
 class TextData(_FileData):
-    """Your own text files, one document a file."""
+    """Your own text files, one document per file."""
 
     type: Literal["text"] = "text"
 
 
 class JsonLinesData(_FileData):
-    """JSON lines, one document a line."""
+    """JSON lines, one document per line."""
 
     type: Literal["jsonl"] = "jsonl"
-    column: str = Field("text", description="the field that holds the text")
+    column: str = Field("text", description="field that contains the text")
 
 
 class ParquetData(_FileData):
-    """Parquet files, one document a row."""
+    """Parquet files, one document per row."""
 
     type: Literal["parquet"] = "parquet"
-    column: str = Field("text", description="the column that holds the text")
+    column: str = Field("text", description="column that contains the text")
 
 
 class HubData(_Data):
-    """A data set on the Hugging Face hub; code that comes with a data set is never run."""
+    """A data set on the Hugging Face hub; code in a data set is never run."""
 
     type: Literal["hub"] = "hub"
-    id: str = Field(description="the data set's id, for instance emozilla/pg19")
-    subset: str | None = Field(None, description="the data set's configuration, where it has some")
-    revision: str | None = Field(None, description="branch, tag or commit; null: the newest")
-    column: str = Field("text", description="the column that holds the text")
+    id: str = Field(description="id of the data set, for instance emozilla/pg19")
+    subset: str | None = Field(None, description="configuration of the data set, if it has several")
+    revision: str | None = Field(
+        None, description="branch, tag or commit; null: the newest when first read"
+    )
+    column: str = Field("text", description="column that contains the text")
 
 
-def _stdlib_unless_named(data: Any) -> Any:
+def _stdlib_by_default(data: Any) -> Any:
     return {"type": "stdlib"} | data if isinstance(data, dict) else data
 
 
@@ -88,5 +95,5 @@ DataConfig = Annotated[
     Annotated[
         StdlibData | TextData | JsonLinesData | ParquetData | HubData, Field(discriminator="type")
     ],
-    BeforeValidator(_stdlib_unless_named),
+    BeforeValidator(_stdlib_by_default),
 ]

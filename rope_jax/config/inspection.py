@@ -1,12 +1,12 @@
-"""What scripts/show_scaling.py and scripts/plot_decay.py can be asked, of a geometry or a model.
+"""What can be configured of an inspection: scalings of a bare geometry, or of a model's layers.
 
-Imports no jax.
+For scripts/show_scaling.py and scripts/plot_decay.py. Imports no jax.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self, TypeVar
+from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -20,147 +20,160 @@ from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
-USUAL_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
-LONGEST = 2**20  # distances of a decay: half a minute, at most
-# What is asked of a training config's layers; the other keys are of a geometry.
-_OF_A_MODEL = ("length", "scalings", "output")
+DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
+MAX_DISTANCES = 2**20  # drawn in at most half a minute
 _SUFFIXES = (".png", ".pdf", ".svg")
 
 
-def _is_a_figure(path: str) -> str:
+def _check_suffix(path: str) -> str:
     if Path(path).suffix not in _SUFFIXES:
         raise ValueError(f"{path} should end in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}")
     return path
 
 
-FigurePath = Annotated[PathText, AfterValidator(_is_a_figure)]
-Entries = Annotated[tuple[AnyEntry, ...], Field(strict=False)]
-Distances = Annotated[int, Field(ge=2, le=LONGEST), Whole]
+FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
+ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False)]
+DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
 
 
-class Asked(Frozen):
-    """A bare geometry and scalings of it; or scalings of a training config's layers."""
+class InspectionConfig(Frozen):
+    """Scalings of a bare geometry, or of the layers of a training config."""
 
     rotary_dim: Annotated[int, Field(ge=2, le=2**12), Whole] = Field(
-        64, description="d, even; a training config has its own, and b, and L"
+        64,
+        description="d, even; a training config sets d, b and L itself",
     )
-    base: Base = Field(10000.0, description="b")
-    train_length: Length = Field(4096, description="L, tokens that training saw at once")
+    base: Base = Field(10000.0, description="b, the base of the frequencies")
+    train_length: Length = Field(4096, description="L, tokens in a training window")
     length: Length | None = Field(
-        None, description="n, tokens of the text; null: 4 times the training window"
+        None, description="n, tokens in the text; null: 4 times the training window"
     )
-    scalings: Entries = Field(
-        description="one curve each: none, or a strategy with a factor or auto, n/L; of a training "
-        "config also trained, and by default those of its stages",
+    scalings: ScalingEntries = Field(
+        description="one curve each: none, or a strategy whose factor is a number or auto, n/L; "
+        "with a training config also trained, and by default the scalings of its stages",
         default_factory=tuple,
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
 
     @model_validator(mode="after")
-    def _geometry_makes_sense(self) -> Self:
+    def _geometry_exists(self) -> "InspectionConfig":
         RotaryGeometry(self.rotary_dim, self.base, self.train_length)
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _names_are_unique(self) -> "InspectionConfig":
         labels = [entry.label for entry in self.scalings]
-        twice = {label for label in labels if labels.count(label) > 1}
-        if twice:
-            raise ValueError(f"scalings: {', '.join(sorted(twice))} stands twice; give a name")
+        repeated = {label for label in labels if labels.count(label) > 1}
+        if repeated:
+            raise ValueError(
+                f"scalings: {', '.join(sorted(repeated))} occurs twice; give one a name"
+            )
         return self
 
 
-def _usual_scalings() -> tuple[SweepEntry, ...]:
+def _default_scalings() -> tuple[SweepEntry, ...]:
     autos = [ENTRIES[name].model_validate({"factor": "auto"}) for name in ("pi", "ntk", "yarn")]
     return (ENTRIES["none"].model_validate({}), *autos)
 
 
-class ScalingAsked(Asked):
+class ScalingConfig(InspectionConfig):
     """What scripts/show_scaling.py shows."""
 
-    scalings: Entries = Field(
-        description=Asked.model_fields["scalings"].description, default_factory=_usual_scalings
+    scalings: ScalingEntries = Field(
+        description=InspectionConfig.model_fields["scalings"].description,
+        default_factory=_default_scalings,
     )
 
 
-class DecayAsked(Asked):
+class DecayConfig(InspectionConfig):
     """What scripts/plot_decay.py draws."""
 
-    length: Distances | None = Field(
+    length: DistanceCount | None = Field(
         None,
-        description="distances, from 0; null: 2048; with scalings 4 times the training window",
+        description="number of distances, from 0; null: 2048, or with scalings 4 times the "
+        "training window",
     )
     bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
         None,
-        description="an unscaled curve each; null: from 1 to 50000, unless scalings are given",
+        description="one unscaled curve each; null: seven from 1 to 50000, "
+        "or none if scalings are given",
     )
     output: FigurePath = Field(
-        "decay.png", description="the figure: .png, .pdf or .svg; a .csv goes beside it"
+        "decay.png",
+        description="the figure: .png, .pdf or .svg; a .csv is written beside it",
     )
 
     @model_validator(mode="after")
-    def _bases_are_unique(self) -> Self:
+    def _bases_are_unique(self) -> "DecayConfig":
         bases = self.bases or ()
         if len(set(bases)) < len(bases):
-            raise ValueError(f"bases: {', '.join(map(str, bases))} names one twice")
+            raise ValueError(f"bases: {', '.join(map(str, bases))} has a base twice")
         return self
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
-        """bases, resolved."""
-        return self.bases or (() if self.scalings else USUAL_BASES)
+        """The bases to draw: `bases`, or their default."""
+        return self.bases or (() if self.scalings else DEFAULT_BASES)
 
 
-AskedType = TypeVar("AskedType", bound=Asked)
+InspectionType = TypeVar("InspectionType", bound=InspectionConfig)
+
+# Keys that may stand in a training config too; the other keys describe a bare geometry.
+_KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
 
 
-class _Anything(BaseModel):
-    """A config whose kind is not known yet."""
+class _UncheckedConfig(BaseModel):
+    """Any keys: a config that is not yet known to be an inspection's or a training's."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
-def read(
-    schema: type[AskedType], path: Path | None, overrides: Sequence[str]
-) -> tuple[AskedType, Config | None]:
-    """What is asked, and the training config where it is one: where it has `stages`.
+def load_inspection(
+    schema: type[InspectionType], path: Path | None, overrides: Sequence[str]
+) -> tuple[InspectionType, Config | None]:
+    """Return the inspection of a config file, and its training if it is a training config.
 
-    Such a file may hold `length`, `scalings` and `output` as well.
+    A file with `stages` is a training config; `length`, `scalings` and `output` may be added to it.
+
+    Raises UserError.
     """
-    raw = dict(load(_Anything, path, overrides).model_extra or {})
+    raw = dict(load(_UncheckedConfig, path, overrides).model_extra or {})
     origin = "overrides" if path is None else str(path)
-    if "stages" not in raw:
-        asked = validate(schema, raw, origin)
-        if any(isinstance(entry, TrainedEntry) for entry in asked.scalings):
-            raise UserError(
-                f"{origin}: scalings: trained is a training config's own; "
-                "without training the scaling is none"
-            )
-        return asked, None
-    asked = validate(schema, {key: raw.pop(key) for key in _OF_A_MODEL if key in raw}, origin)
-    return asked, validate(Config, raw, origin)
+    if "stages" in raw:
+        own = {key: raw.pop(key) for key in _KEYS_BESIDE_TRAINING if key in raw}
+        inspection = validate(schema, own, origin)
+        return inspection, validate(Config, raw, origin)
+    inspection = validate(schema, raw, origin)
+    if any(isinstance(entry, TrainedEntry) for entry in inspection.scalings):
+        raise UserError(
+            f"{origin}: scalings: trained needs a training config; for a bare geometry write none"
+        )
+    return inspection, None
 
 
-def resolved(asked: Asked, training: Config | None) -> BaseModel:
-    """Both as one config, which gives the same when it is read again."""
+def combined_config(inspection: InspectionConfig, training: Config | None) -> BaseModel:
+    """Return both parts of `load_inspection` as one config, which loads as the same two."""
     if training is None:
-        return asked
-    # what was not given follows from the model
-    own = {key: getattr(asked, key) for key in _OF_A_MODEL if key in asked.model_fields_set}
-    own = asked.model_dump(include=set(own), mode="json")
-    return _Anything.model_validate(training.model_dump(mode="json") | own)
+        return inspection
+    # A key that was not given takes its default from the training config.
+    given = {key for key in _KEYS_BESIDE_TRAINING if key in inspection.model_fields_set}
+    own = inspection.model_dump(include=given, mode="json")
+    return _UncheckedConfig.model_validate(training.model_dump(mode="json") | own)
 
 
-def check_output(*paths: Path) -> None:
-    """UserError where a file cannot be put, before the work that it is for."""
+def check_writable(*paths: Path) -> None:
+    """Raise UserError if one of these output files cannot be written.
+
+    To be called before the work whose result they are to hold.
+    """
     for path in paths:
         try:
-            there, taken = path.parent.is_dir(), path.is_dir()
+            folder_exists, is_folder = path.parent.is_dir(), path.is_dir()
         except OSError as error:  # a name that is too long
             raise UserError(f"output: {path}: {error.strerror}") from None
-        if not there:
-            raise UserError(f"output: {path.parent} is not a folder; make it, or name another")
-        if taken:
+        if not folder_exists:
+            raise UserError(f"output: {path.parent} is not a folder; create it, or name another")
+        if is_folder:
             raise UserError(f"output: {path} is a folder; name a file")
         if not os.access(path.parent, os.W_OK):
-            raise UserError(f"output: nothing can be written to {path.parent}")
+            raise UserError(f"output: {path.parent} is not writable; name another folder")

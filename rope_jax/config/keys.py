@@ -1,129 +1,117 @@
-"""The keys of a config model, as `--help` lists them: dotted key, type, default, description."""
+"""The keys of a config model, as `--help` lists them."""
 
-import types
 from collections.abc import Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rope_jax.config.annotations import is_list, models_in, type_in_words
+from rope_jax.config.values import show_value
 
 
-def fields(schema: type[BaseModel]) -> Iterator[tuple[str, str, str, str]]:
-    """(dotted key, type, default, description) of every key.
+class Key(NamedTuple):
+    """One line of the list."""
 
-    The keys of a union's choices are merged, and listed where such a union first stands.
+    name: str
+    """Dotted; N stands for the number of a list's element."""
+    type: str
+    """In words; "section" or "list" where the line is the heading of the keys below it."""
+    default: str
+    """"required" if there is none."""
+    description: str
+
+
+def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
+    """Yield every key of a config model.
+
+    The models of a union, which `type` tells apart, share one list of keys. Where the same models
+    may appear again, the list is not repeated: the description names the key where it stands.
     """
-    return _fields(schema, "", {})
+    return _keys_below(schema, prefix="", listed={})
 
 
-def _fields(
-    schema: type[BaseModel], prefix: str, listed: dict[frozenset[str], str]
-) -> Iterator[tuple[str, str, str, str]]:
-    """listed: the key at which a union of these types has been listed."""
-    for name, field in schema.model_fields.items():
-        key = prefix + name
+# The models of each union listed so far (their types), and the key where the list stands.
+Listed = dict[frozenset[str], str]
+
+
+def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterator[Key]:
+    """Yield the keys of a model, their names after `prefix`; add its unions to `listed`."""
+    for field_name, field in schema.model_fields.items():
+        name = prefix + field_name
         models = models_in(field.annotation)
         if not models:
-            default = "required" if field.is_required() else _default(field.get_default())
-            yield key, _type_name(field.annotation), default, field.description or ""
+            default = "required" if field.is_required() else _show_default(field.get_default())
+            yield Key(name, type_in_words(field.annotation), default, field.description or "")
             continue
-        if is_list(field.annotation):
-            key += ".N"
-        if len(models) == 1:
-            if field.description:
-                yield key, "list" if key.endswith(".N") else "section", "", field.description
-            yield from _fields(models[0], key + ".", listed)
+        element = f"{name}.N" if is_list(field.annotation) else name
+        if len(models) > 1:
+            yield from _union_keys(field, models, element, listed)
             continue
-        choices = {model.model_fields["type"].default: model for model in models}
-        default_model = field.get_default(call_default_factory=False)
-        default = getattr(default_model, "type", "" if field.default_factory else "required")
-        if field.default is None:
-            default = "null"
-        about = field.description or "one of these, by its type:"
-        place = next((listed[types] for types in listed if types >= choices.keys()), None)
-        if place is not None:
-            yield key + ".type", "|".join(choices), default, f"{about}; keys as of {place}"
-            continue
-        yield key + ".type", "|".join(choices), default, about
-        listed[frozenset(choices)] = key
-        rows: dict[str, dict[str, tuple[str, str, str]]] = {}
-        inside: dict[frozenset[str], str] = {}
-        for choice, model in choices.items():
-            below = dict(listed)  # for each choice anew: they share the rows that are merged
-            for row in _fields(model, key + ".", below):
-                if row[0] != key + ".type":
-                    rows.setdefault(row[0], {})[choice] = row[1:]
-            inside |= below
-        listed |= inside
-        for name, by_choice in rows.items():
-            yield name, *_one_line(by_choice, len(choices))
+        if field.description:
+            heading = "list" if is_list(field.annotation) else "section"
+            yield Key(element, heading, "", field.description)
+        yield from _keys_below(models[0], f"{element}.", listed)
 
 
-def _one_line(by_choice: dict[str, tuple[str, str, str]], choices: int) -> tuple[str, str, str]:
-    """A field that several types of a section share, listed once: (type, default, description)."""
-    only = "" if len(by_choice) == choices else f" [{', '.join(by_choice)}]"
-    kind, default, about = (
-        _merged({choice: row[column] for choice, row in by_choice.items()}) for column in range(3)
+def _union_keys(
+    field: FieldInfo, models: list[type[BaseModel]], name: str, listed: Listed
+) -> Iterator[Key]:
+    """Yield `type`, then the keys of all models of a union, merged where several share one."""
+    by_type = {model.model_fields["type"].default: model for model in models}
+    description = field.description or "chooses among the keys below"
+    earlier = next((listed[types] for types in listed if types >= by_type.keys()), None)
+    if earlier is not None:
+        description += f"; same keys as {earlier}"
+    yield Key(f"{name}.type", "|".join(by_type), _default_type(field), description)
+    if earlier is not None:
+        return
+    listed[frozenset(by_type)] = name
+    sharing: dict[str, dict[str, Key]] = {}
+    found: Listed = {}
+    for type_, model in by_type.items():
+        # Each model starts from the same lists: what one of them lists, the next may list again,
+        # as both become one list below.
+        listed_here = dict(listed)
+        for key in _keys_below(model, f"{name}.", listed_here):
+            if key.name != f"{name}.type":
+                sharing.setdefault(key.name, {})[type_] = key
+        found |= listed_here
+    listed |= found
+    for keys in sharing.values():
+        yield _merged(keys, all_share_it=len(keys) == len(models))
+
+
+def _default_type(field: FieldInfo) -> str:
+    """Return the `type` of a union's default."""
+    if field.default is None:
+        return "null"
+    default = field.get_default(call_default_factory=False)
+    return getattr(default, "type", "" if field.default_factory else "required")
+
+
+def _merged(by_type: dict[str, Key], all_share_it: bool) -> Key:
+    """Return one line for a key of several types; it ends with these types, unless all share it."""
+    only = "" if all_share_it else f" [{', '.join(by_type)}]"
+    return Key(
+        name=next(iter(by_type.values())).name,
+        type=_merged_text({type_: key.type for type_, key in by_type.items()}),
+        default=_merged_text({type_: key.default for type_, key in by_type.items()}),
+        description=_merged_text({type_: key.description for type_, key in by_type.items()}) + only,
     )
-    return kind, default, about + only
 
 
-def _merged(by_choice: dict[str, str]) -> str:
-    """What most choices have, then what others have instead."""
+def _merged_text(by_type: dict[str, str]) -> str:
+    """Return the text that most types have, then those that differ, each after its types."""
     sharing: dict[str, list[str]] = {}
-    for choice, text in by_choice.items():
-        sharing.setdefault(text, []).append(choice)
+    for type_, text in by_type.items():
+        sharing.setdefault(text, []).append(type_)
     most = max(sharing, key=lambda text: len(sharing[text]))
-    others = [f"{', '.join(c)}: {text}" for text, c in sharing.items() if text != most]
+    others = [f"{', '.join(types)}: {text}" for text, types in sharing.items() if text != most]
     return "; ".join([most, *others])
 
 
-def type_of(model: type[BaseModel]) -> str | None:
-    field = model.model_fields.get("type")
-    return field.default if field else None
-
-
-def models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The config models that an annotation may hold, in order."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for inner in get_args(annotation) for model in models_in(inner)]
-
-
-def is_list(annotation: Any) -> bool:
-    return get_origin(annotation) in (list, tuple)
-
-
-def _type_name(annotation: Any) -> str:
-    if annotation is type(None):
-        return "null"
-    if get_origin(annotation) is Annotated:
-        return _type_name(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, types.UnionType):
-        return " or ".join(_type_name(inner) for inner in get_args(annotation))
-    if is_list(annotation):
-        return f"list of {_type_name(get_args(annotation)[0])}"
-    if get_origin(annotation) is dict:
-        return "mapping of lists"
-    if args := get_args(annotation):  # Literal
-        return "|".join(str(value) for value in args)
-    return annotation.__name__
-
-
-def shown(value: Any) -> str:
-    """A value as a reader of YAML knows it, and not at length."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    try:
-        return cut_short(repr(value))
-    except ValueError:  # Python writes no number of more than 4300 digits
-        return "a number of thousands of digits"
-
-
-def _default(value: Any) -> str:
+def _show_default(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
-    return value if isinstance(value, str) else shown(value)
-
-
-def cut_short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."
+    return value if isinstance(value, str) else show_value(value)

@@ -1,11 +1,8 @@
 """What can be configured of the decoder and of its rotary embedding. Imports no jax."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from rope_jax.config.types import Frozen, PositiveFloat, PositiveInt
 from rope_jax.rope import AnyScaling
@@ -18,35 +15,44 @@ _WIDEST_HEAD = 2**16  # one frequency per pair is computed while the config is c
 
 
 class ModelConfig(Frozen):
-    """The decoder. Names are those of Hugging Face's Llama."""
+    """The decoder, with the names of Hugging Face's Llama."""
 
     hidden_size: PositiveInt = Field(128, description="width of the residual stream")
     intermediate_size: PositiveInt = Field(352, description="width of the SwiGLU feed-forward")
     num_hidden_layers: PositiveInt = Field(4, description="number of decoder layers")
-    num_attention_heads: PositiveInt = Field(4, description="query heads")
+    num_attention_heads: PositiveInt = Field(4, description="number of query heads")
     num_key_value_heads: PositiveInt | None = Field(
-        None, description="key and value heads; null: as many as query heads"
+        None, description="number of key and value heads; null: num_attention_heads"
     )
     head_dim: PositiveInt | None = Field(
         None, description="width of a head, even; null: hidden_size / num_attention_heads"
     )
-    tie_word_embeddings: bool = Field(True, description="one matrix for embedding and output")
-    qk_norm: bool = Field(False, description="RMSNorm on queries and keys, before rotation")
+    tie_word_embeddings: bool = Field(
+        True, description="share one matrix between embedding and output"
+    )
+    qk_norm: bool = Field(False, description="apply RMSNorm to queries and keys, before rotation")
     rms_norm_eps: PositiveFloat = Field(1e-5, description="epsilon of every RMSNorm")
-    initializer_range: PositiveFloat = Field(0.02, description="standard deviation at the start")
+    initializer_range: PositiveFloat = Field(
+        0.02, description="standard deviation of the initial weights"
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="of activations; angles, softmax and loss are float32 always"
+        "float32",
+        description="type of the activations; angles, softmax and loss are always float32",
     )
     layers: Literal["unrolled", "scanned"] = Field(
         "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
     )
-    remat: bool = Field(False, description="recompute each layer in the backward pass: less memory")
+    remat: bool = Field(
+        False, description="recompute each layer in the backward pass, to use less memory"
+    )
     attention: AttentionName = Field(
-        "xla", description="backend; blockwise: memory linear in the length; others: kernels"
+        "xla",
+        description="backend; blockwise: memory linear in the length; "
+        "cudnn, splash: kernels for GPU, TPU",
     )
 
     @model_validator(mode="after")
-    def _shapes_fit(self) -> Self:
+    def _shapes_fit(self) -> "ModelConfig":
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -58,7 +64,9 @@ class ModelConfig(Frozen):
                 "num_attention_heads"
             )
         if self.heads_width % 2:
-            raise ValueError(f"head_dim {self.heads_width} is odd; rotation works on pairs")
+            raise ValueError(
+                f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"
+            )
         if self.num_attention_heads % self.kv_heads:
             raise ValueError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of "
@@ -68,12 +76,12 @@ class ModelConfig(Frozen):
 
     @property
     def heads_width(self) -> int:
-        """head_dim, resolved."""
+        """Width of a head: head_dim, or its default."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def kv_heads(self) -> int:
-        """num_key_value_heads, resolved."""
+        """Number of key and value heads: num_key_value_heads, or its default."""
         return self.num_key_value_heads or self.num_attention_heads
 
 
@@ -81,29 +89,34 @@ Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
 class LayerConfig(Frozen):
-    """What a layer has of its own."""
+    """What distinguishes a layer from the others."""
 
     scaling: AnyScaling | None = Field(
-        None, description="its scaling, whatever the others have; drope: no positions"
+        None,
+        description="its own scaling, in every stage; drope: no positions; "
+        "null: the scaling of the stage",
     )
-    base: Base | None = Field(None, description="its b")
+    base: Base | None = Field(None, description="its own b; null: rope.base")
     sliding_window: PositiveInt | None = Field(
-        None, description="keys that a query sees, itself among them; null: all before it"
+        None, description="number of keys that a query sees, its own included; null: all before it"
     )
 
 
 class RopeConfig(Frozen):
-    """The rotary embedding that training starts with."""
+    """The rotary embedding at the start of training."""
 
-    base: Base = Field(10000.0, description="b; HF's rope_theta")
+    base: Base = Field(10000.0, description="b; Hugging Face's rope_theta")
     rotary_dim: PositiveInt | None = Field(
-        None, description="rotated dimensions of a head, even; null: all of head_dim"
+        None, description="number of rotated dimensions in a head, even; null: all of head_dim"
     )
     train_length: PositiveInt | None = Field(
-        None, description="L in the scalings' formulas; null: the first stage's seq_len"
+        None, description="L in the scalings' formulas; null: seq_len of the first stage"
     )
-    layout: Layout = Field("half", description="which dimensions make a pair; HF Llama: half")
-    scaling: AnyScaling = Field(NoScaling(), description="scaling during training")
+    layout: Layout = Field(
+        "half", description="which dimensions form a pair; Hugging Face's Llama: half"
+    )
+    scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
-        (), description="layer i has element i mod their number; what it lacks is as above"
+        (),
+        description="what layers have of their own; layer i takes element i mod the list's length",
     )

@@ -1,28 +1,30 @@
-"""What a sweep can be asked for. Imports no jax."""
+"""What a sweep can be asked for. Imports no jax.
+
+An entry of `scalings` is written flat: `{type: yarn, factor: auto, beta_fast: 8, name: mine}`. For
+each strategy a model with just these keys is derived from the strategy's own: from its fields come
+the errors, the lines of `--help` and the JSON schema. What a sweep uses of it is `SweepEntry`.
+"""
 
 import functools
 import operator
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union, get_args
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BeforeValidator,
     Field,
     TypeAdapter,
     ValidationError,
-    ValidatorFunctionWrapHandler,
     WrapValidator,
     create_model,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName
 from rope_jax.config.types import FolderName, Frozen, Length, PositiveFloat, PositiveInt, Seed
 from rope_jax.rope import STRATEGIES, Scaling
-from rope_jax.rope.numbers import EXTENSION
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 
@@ -31,27 +33,30 @@ Bos = Literal["document", "every_window", "none"]
 
 
 class SweepEntry(Frozen):
-    """One curve: a strategy's settings and a name; its factor may be "auto"."""
+    """One curve of a sweep: a scaling and a name. Its factor may be "auto", chosen by length."""
 
     type: str
-    name: FolderName | None = Field(
-        None, description="the curve's name; null: made of type and factor"
-    )
+    name: FolderName | None = Field(None, description="the curve's name; null: its type and factor")
 
     @model_validator(mode="after")
-    def _trained_is_trained(self) -> Self:
+    def _trained_is_reserved(self) -> "SweepEntry":
         if self.name == "trained" and self.type != "trained":
             raise ValueError("name: trained is the checkpoint's own scaling; choose another")
         return self
 
     @property
+    def is_auto(self) -> bool:
+        """Whether the factor is length / window."""
+        return getattr(self, "factor", None) == "auto"
+
+    @property
     def factor_label(self) -> str:
-        """The factor as given: a number, "auto", or "" where there is none but the default."""
+        """The factor as given, a number or "auto"; "" if there is none or it is the default."""
         factor = getattr(self, "factor", None)
         field = type(self).model_fields.get("factor")
-        if field is not None and factor == field.default:
+        if factor is None or (field is not None and factor == field.default):
             return ""
-        return factor if isinstance(factor, str) else "" if factor is None else f"{factor:g}"
+        return factor if isinstance(factor, str) else f"{factor:g}"
 
     @property
     def label(self) -> str:
@@ -61,17 +66,23 @@ class SweepEntry(Frozen):
         return self.name or "-".join(part for part in parts if part)
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
-        """The scaling to use at a length; `trained` is the checkpoint's own.
+        """Return the scaling to use at a length; `trained` is the checkpoint's own.
 
-        factor "auto" is length / window, at least 1: an oracle that knows the length.
+        A factor of "auto" is length / window, at least 1: an oracle that knows the length.
+        ValueError: that factor does not fit the other settings.
         """
-        if self.type == "trained":
-            return trained
+        if not self.is_auto:
+            return self.scaling_at_window
+        return self.scaling_at_window.with_factor(max(1.0, length / window))
+
+    @functools.cached_property
+    def scaling_at_window(self) -> Scaling:
+        """The strategy without the entry's name; an "auto" factor is 1, as at the window."""
         settings = self.model_dump(exclude={"name"})
         for strategy in (settings, settings.get("inner", {})):
             if strategy.get("factor") == "auto":
-                strategy["factor"] = max(1.0, length / window)
-        return STRATEGIES[self.type](**settings)
+                strategy["factor"] = 1.0
+        return STRATEGIES[self.type].model_validate(settings)
 
 
 class TrainedEntry(SweepEntry):
@@ -79,47 +90,39 @@ class TrainedEntry(SweepEntry):
 
     type: Literal["trained"] = "trained"
 
-
-def _factor(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One complaint, not one for each of the two things that a factor may be."""
-    try:
-        return handler(value)
-    except ValidationError:
-        message = "should be auto or a number of at least 1"
-        raise PydanticCustomError("factor", message) from None
+    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
+        return trained
 
 
-def _steps(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One complaint, not one for each of the things that `steps` may be."""
-    try:
-        return handler(value)
-    except ValidationError:
-        message = "should be all, or a list of training steps from 1 on"
-        raise PydanticCustomError("steps", message) from None
+def _one_complaint(message: str) -> WrapValidator:
+    """Report one error for a value that may be of several kinds, not one for each kind."""
 
+    def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("one_of_several", message) from None  # type: ignore[arg-type]
 
-def _is_extension(field: FieldInfo) -> bool:
-    """Whether a field is how many times longer the context becomes."""
-    inside = [getattr(part, "__metadata__", ()) for part in get_args(field.annotation)]
-    return any(EXTENSION in metadata for metadata in (field.metadata, *inside))
+    return WrapValidator(validator)
 
 
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
-    """The strategy's own settings, but that its factor may be "auto"."""
-    field = strategy.model_fields.get("factor")
-    if field is not None and _is_extension(field):
-        choices: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        if field.default is None:
-            choices = choices | None
-        either = Annotated[choices, WrapValidator(_factor)]
+    """Derive a model from a strategy: its extension factor, if it has one, may be "auto"."""
+    if strategy.has_extension_factor():
+        default = strategy.model_fields["factor"].default
+        number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+        kinds: Any = Literal["auto"] | number
+        if default is None:
+            kinds = kinds | None
+        kinds = Annotated[kinds, _one_complaint("should be auto or a number of at least 1")]
         description = "s; auto: length / window, at least 1"
-        fields["factor"] = (either, Field(default=field.default, description=description))
+        fields["factor"] = (kinds, Field(default=default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
 
 
-def _inner() -> Any:
-    """What resonance may stand on, its factor "auto" or not."""
-    models = [_with_auto(strategy, strategy.__name__ + "Inner") for strategy in PLAIN]
+def _inner_with_auto() -> Any:
+    """Return the field of resonance's inner strategy, whose factor may be "auto" as well."""
+    models = [_with_auto(strategy, f"{strategy.__name__}Inner") for strategy in PLAIN]
     field = ResonanceScaling.model_fields["inner"]
     union = functools.reduce(operator.or_, models)
     default = Field(default=models[0](), description=field.description)
@@ -127,9 +130,12 @@ def _inner() -> Any:
 
 
 def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
-    """The strategy's own settings, plus a name; its factor may be "auto"."""
-    fields = {"inner": _inner()} if strategy is ResonanceScaling else {}
-    return _with_auto(strategy, strategy.__name__ + "Entry", SweepEntry, **fields)
+    """Derive a strategy's entry: its own settings, "auto" as a factor, and a name."""
+    fields = {"inner": _inner_with_auto()} if strategy is ResonanceScaling else {}
+    model: type[SweepEntry] = _with_auto(
+        strategy, f"{strategy.__name__}Entry", SweepEntry, **fields
+    )
+    return model
 
 
 ENTRIES: Mapping[str, type[SweepEntry]] = {
@@ -139,7 +145,7 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 
 
 def _as_settings(entry: Any) -> Any:
-    """A bare name, or a strategy made in Python, as an entry's settings."""
+    """Return the settings of an entry given as a bare name, or as a strategy made in Python."""
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
         return entry.model_dump()
     return {"type": entry} if isinstance(entry, str) else entry
@@ -161,98 +167,104 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 
 
 class SweepConfig(Frozen):
-    """Perplexity over context length, for many scalings, on one set of documents."""
+    """Perplexity against context length for many scalings, on one set of documents."""
 
-    name: FolderName = Field("sweep", description="the folder in the run's evals/")
+    name: FolderName = Field("sweep", description="folder in the run's evals/")
     steps: Annotated[
         Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
-        WrapValidator(_steps),
+        _one_complaint("should be all, or a list of training steps from 1 on"),
     ] = Field(
         None,
-        description="checkpoints to sweep, by training step, to see the curve form: a list, or all "
-        "that the run has kept; null: the newest",
+        description="training steps of the checkpoints to sweep, to see the curve form: a list, or "
+        "all that the run has kept; null: the newest",
     )
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
-        ("same_tokens",), description="how windows are cut and which of their tokens count"
+        ("same_tokens",), description="how windows are cut and which of their tokens are scored"
     )
     scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
-        description="one curve each: trained, or a strategy with a factor or auto",
+        description="one curve each: trained, or a strategy with a fixed or auto factor",
         default_factory=_default_scalings,
     )
-    max_documents: PositiveInt = Field(64, description="documents, the same for all lengths")
+    max_documents: PositiveInt = Field(
+        64, description="maximum number of documents, the same ones for all lengths"
+    )
     max_blocks: PositiveInt = Field(
-        2, description="same_tokens: scored blocks a document; else its text in longest windows"
+        2,
+        description="maximum per document; same_tokens: of scored blocks; other protocols: of "
+        "windows of the longest length",
     )
     targets: PositiveInt | None = Field(
-        None, description="same_tokens: scored tokens a block; null: half the shortest length"
+        None, description="same_tokens: scored tokens per block; null: half the shortest length"
     )
     stride: PositiveInt | None = Field(
         None,
         description="sliding, yarn_compat: tokens from one window to the next; "
-        "null: 256, or half the shortest length where that is less",
+        "null: 256, or half the shortest length if that is less",
     )
     bos: Bos = Field(
-        "document", description="where the document-start token stands; training has it as document"
+        "document", description="where the document-start token stands; in training: document"
     )
     split: Literal["test", "validation"] = Field(
-        "test", description="what is read; test is what figures come from"
+        "test", description="which texts to read; published figures should be those of test"
     )
-    seed: Seed = Field(0, description="of the choice of documents, blocks and resamples")
+    seed: Seed = Field(0, description="for choosing documents, blocks and resamples")
     memory_gib: PositiveFloat | None = Field(
         None,
-        description="for one batch; sets its size at each length; null: half of an accelerator's "
-        "memory, 1/32 on a CPU, which is fastest with small ones",
+        description="memory for one batch, which sets its size at each length; null: half of an "
+        "accelerator's memory; 1/32 on a CPU, which is fastest with small batches",
     )
     attention: AttentionName | None = Field(
-        None, description="backend to read with; null: that of the training"
+        None, description="attention backend; null: that of the training"
     )
     tolerance: PositiveFloat = Field(
-        0.02, description="usable length: nats above the value at the window that still pass"
+        0.02, description="usable length: how many nats above the value at the window still pass"
     )
     resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
     distributed: DistributedConfig | None = Field(
-        None, description="null: this process is the whole sweep"
+        None, description="several processes, one sweep; null: this process alone"
     )
 
     @model_validator(mode="after")
-    def _protocols_are_unique(self) -> Self:
+    def _protocols_are_unique(self) -> "SweepConfig":
         if len(set(self.protocols)) < len(self.protocols):
-            raise ValueError(f"protocols: {', '.join(self.protocols)} names one twice")
+            raise ValueError(f"protocols: {', '.join(self.protocols)} names a protocol twice")
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
+    def _names_are_unique(self) -> "SweepConfig":
         labels = [entry.label for entry in self.scalings]
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png"}  # fmt: skip
         if taken & set(labels):
-            raise ValueError(f"scalings: {', '.join(taken & set(labels))} is a file of the results")
+            raise ValueError(
+                f"scalings: {', '.join(taken & set(labels))} is the name of a results file"
+            )
         twice = {label for label in labels if labels.count(label) > 1}
         if twice:
-            raise ValueError(f"scalings: {', '.join(sorted(twice))} stands twice; give a name")
+            raise ValueError(f"scalings: {', '.join(sorted(twice))} occurs twice; give one a name")
         return self
 
     @model_validator(mode="after")
-    def _steps_rise(self) -> Self:
+    def _steps_ascend(self) -> "SweepConfig":
         if self.steps is None or self.steps == "all":
             return self
         if not self.steps:
             raise ValueError("steps: give at least one, or all, or null for the newest")
         if list(self.steps) != sorted(set(self.steps)):
-            raise ValueError(f"steps: {list(self.steps)} must rise without repeats")
+            raise ValueError(f"steps: {list(self.steps)} must be ascending, without repeats")
         return self
 
     @model_validator(mode="after")
-    def _lengths_rise(self) -> Self:
+    def _lengths_ascend(self) -> "SweepConfig":
         lengths = self.lengths
         if lengths is not None:
             if not lengths:
                 raise ValueError("lengths: give at least one")
             if list(lengths) != sorted(set(lengths)):
-                raise ValueError(f"lengths: {list(lengths)} must rise without repeats")
+                raise ValueError(f"lengths: {list(lengths)} must be ascending, without repeats")
             if self.targets is not None:
                 check_targets(self.targets, lengths)
             if self.stride is not None:
@@ -261,7 +273,7 @@ class SweepConfig(Frozen):
 
 
 def check_targets(targets: int, lengths: tuple[int, ...]) -> None:
-    """At most half of the shortest length may be scored, so that every target has a context."""
+    """Refuse to score more than half of the shortest length: every target needs some context."""
     if targets > lengths[0] // 2:
         raise ValueError(
             f"lengths: {lengths[0]} is too short for {targets} scored targets; "
@@ -271,7 +283,7 @@ def check_targets(targets: int, lengths: tuple[int, ...]) -> None:
 
 
 def check_stride(stride: int, lengths: tuple[int, ...]) -> None:
-    """Windows further apart than they are long would leave tokens out."""
+    """Refuse windows that are further apart than they are long: tokens would be left out."""
     if stride > lengths[0]:
         raise ValueError(
             f"stride: {stride} is more than the shortest length, {lengths[0]}: tokens between "

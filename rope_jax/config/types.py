@@ -2,12 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rope_jax.rope.numbers import Whole
 
@@ -18,22 +13,22 @@ PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
-# A name becomes a folder; it may not climb out of its parent.
+# A name becomes a folder, which must not lie outside its parent.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
 
 
-def _as_a_path(text: str) -> str:
+def _check_path(text: str) -> str:
     if "\0" in text:
-        raise ValueError("holds a NUL character, which no file's name can")
+        raise ValueError("contains a NUL character, which a file name cannot have")
     if any(len(name.encode()) > 255 for name in text.split("/")):
-        raise ValueError("a name in it is longer than 255 bytes, the most a file's name can have")
+        raise ValueError("contains a name longer than 255 bytes, the limit for a file name")
     return text
 
 
-PathText = Annotated[str, AfterValidator(_as_a_path)]
+PathText = Annotated[str, AfterValidator(_check_path)]
 
 
 class Frozen(BaseModel):
-    """Immutable, an unknown key is an error, and so is a value of another type."""
+    """A config model: immutable, and strict about unknown keys and about the types of values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)

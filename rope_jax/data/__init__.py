@@ -1,1 +1,1 @@
-"""From a source of text to batches: corpora → token memory maps → windows."""
+"""From a source of text to batches: documents → tokens on disk → windows."""

@@ -1,6 +1,6 @@
-"""Windows of a token stream as batches: pure functions of numbers, no iterator to save.
+"""Windows of a token stream as batches: pure functions of their arguments, so nothing to save.
 
-Shapes: B rows (windows), T tokens a window, N tokens in the split.
+Shapes: B windows (rows), T tokens per window.
 """
 
 from collections.abc import Iterator
@@ -12,23 +12,23 @@ from numpy.typing import NDArray
 from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
-# numpy on the host, jax inside jit: both are leaves of the same tree.
+# numpy on the host, jax inside jit
 Array = Any
 
 
 class Batch(NamedTuple):
-    """B windows. A window may hold the end of one document, whole ones, and the start of one."""
+    """B windows; each is T consecutive tokens of the stream, which may come from many documents."""
 
     tokens: Array
-    """int32 [B, T]"""
+    """int32 [B, T]."""
     targets: Array
-    """int32 [B, T], the token after each."""
+    """int32 [B, T]: the next token."""
     segment_ids: Array
-    """int32 [B, T], which document of the window a token belongs to: 0, 1, 2…"""
+    """int32 [B, T]: number of the token's document in its window, from 0."""
     positions: Array
-    """int32 [B, T], from 0 at the window's start and at each document's start."""
+    """int32 [B, T]: from 0 at the start of the window and of each document."""
     weights: Array
-    """float32 [B, T], 0 where the target starts another document, else 1."""
+    """float32 [B, T]: 0 where the target starts another document, else 1."""
 
 
 def training_batch(
@@ -41,12 +41,12 @@ def training_batch(
     batch_size: int,
     rows: slice = slice(None),
 ) -> Batch:
-    """The batch of one step: windows drawn uniformly over the stream, so by token.
+    """Return the batch of one step: windows drawn uniformly over the stream, so by token.
 
-    A pure function of its arguments. `rows` are those of the whole batch that this host builds;
-    put together, the hosts' batches are the whole one.
+    rows: the part of the batch that this host builds; the parts of all hosts, concatenated, are
+    the batch.
 
-    Raises UserError if the split is shorter than a window of T + 1 tokens.
+    Raises UserError if the split has fewer than T + 1 tokens.
     """
     return _windows(
         split, training_offsets(split, seed, stage, step, seq_len, batch_size)[rows], seq_len
@@ -56,12 +56,12 @@ def training_batch(
 def training_offsets(
     split: TokenSplit, seed: int, stage: int, step: int, seq_len: int, batch_size: int
 ) -> NDArray[np.int64]:
-    """Where in the split the windows of a training batch begin: [B]."""
+    """Return where in the split the windows of a training batch begin: int64 [B]."""
     choices = len(split.tokens) - seq_len  # a window's last token is only a target
     if choices < 1:
         raise UserError(
-            f"stages[{stage}].seq_len: windows of {seq_len} tokens need {seq_len + 1}, and the "
-            f"train split has {len(split.tokens)}; lower it or give more text"
+            f"stages[{stage}].seq_len: a window of {seq_len} tokens needs {seq_len + 1}, but the "
+            f"train split has {len(split.tokens)}; lower seq_len or give more text"
         )
     return _uniform(np.random.SeedSequence([seed, stage, step]), choices, batch_size)
 
@@ -69,18 +69,18 @@ def training_offsets(
 def validation_batches(
     split: TokenSplit, *, seq_len: int, batch_size: int, batches: int
 ) -> Iterator[Batch]:
-    """Evenly spaced windows, the same at every call, the first at the split's start.
+    """Return evenly spaced windows, the same at every call, from the start to the end of the split.
 
-    They overlap where the split is shorter than all of them together.
+    They overlap if the split is shorter than all windows together.
 
-    Raises UserError if the split is shorter than a window of T + 1 tokens.
+    Raises UserError if the split has fewer than T + 1 tokens.
     """
     last = len(split.tokens) - seq_len - 1
     if last < 0:
         raise UserError(
-            f"data.validation_fraction: windows of {seq_len} tokens need {seq_len + 1}, and the "
-            f"validation split has {len(split.tokens)}; raise it, give more text, or lower "
-            "the stages' seq_len"
+            f"data.validation_fraction: a window of {seq_len} tokens needs {seq_len + 1}, but the "
+            f"validation split has {len(split.tokens)}; raise the fraction, give more text, or "
+            "lower the stages' seq_len"
         )
     windows = batches * batch_size
     offsets = np.arange(windows) * last // max(windows - 1, 1)
@@ -88,14 +88,14 @@ def validation_batches(
 
 
 def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[np.int64]:
-    """`count` integers in [0, choices), the same under every version of numpy."""
-    # NumPy keeps raw bits stable, not what Generator.integers makes of them.
+    """Return `count` integers in [0, choices), the same under every version of numpy."""
+    # numpy guarantees the raw bits, but not what Generator.integers makes of them.
     raw = np.random.Philox(seed).random_raw(count)
     return np.array([(bits * choices) >> 64 for bits in raw.tolist()], np.int64)
 
 
 def _windows(split: TokenSplit, offsets: NDArray[np.int64], seq_len: int) -> Batch:
-    """Windows of T + 1 tokens at each offset, as a batch."""
+    """Return the windows that begin at these offsets; the last token of each is only a target."""
     window = np.empty((len(offsets), seq_len + 1), np.int32)
     is_start = np.zeros(window.shape, bool)
     for row, offset in enumerate(offsets.tolist()):

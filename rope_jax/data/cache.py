@@ -1,18 +1,13 @@
-"""Where the tokens of a corpus lie on disk, whether they are whole, and how they get there.
+"""Where the tokens of a corpus are cached: one folder per corpus, named by its identity.
 
-A folder a corpus: its name is a hash of everything that the tokens depend on, so what is in it
-never changes. `manifest.json` holds each file's size beside what the writer put in it.
+The name is a hash of everything that the tokens depend on, so the content of a folder never
+changes.
 """
 
 import hashlib
 import json
 import os
-import shutil
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
@@ -21,16 +16,14 @@ from rope_jax.errors import UserError
 from rope_jax.user_cache import user_cache
 
 RECIPE = 1
-"""Raise it when the same source would no longer give the same tokens in the same files."""
-
-_MANIFEST = "manifest.json"
+"""To be raised when the same source would no longer give the same tokens in the same files."""
 
 
 def cache_folder(data: DataConfig, tokenizer: str) -> Path:
-    """The folder that the tokens of `data` belong in. Imports no datasets, reads no documents.
+    """Return the folder for the tokens of `data`. Imports no datasets and reads no documents.
 
-    A local file is known by path, size and time of change; a hub's data set by its id and
-    `data.revision` alone, so with no revision named the first one that was read stays.
+    A local file is identified by its path, size and modification time; a data set on the hub by
+    its id and `data.revision` alone, so without a revision the first one that was read stays.
 
     Raises UserError if a pattern in `data.files` matches nothing.
     """
@@ -38,23 +31,24 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
         "recipe": RECIPE,
         "data": data.model_dump(exclude={"cache_dir"}),
         "tokenizer": tokenizer,
-        "files": _identity(data),
+        "files": _file_identities(data),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
 
 
 def _cache_root(data: DataConfig) -> Path:
-    if data.cache_dir is not None:
-        try:
-            return Path(data.cache_dir).expanduser()
-        except RuntimeError:
-            user = data.cache_dir.partition("/")[0]
-            raise UserError(f"data.cache_dir: there is no user {user}; name a folder") from None
-    return user_cache()
+    if data.cache_dir is None:
+        return user_cache()
+    try:
+        return Path(data.cache_dir).expanduser()
+    except RuntimeError:
+        user = data.cache_dir.partition("/")[0]
+        raise UserError(f"data.cache_dir: there is no user {user}; name another folder") from None
 
 
-def _identity(data: DataConfig) -> list[Any]:
+def _file_identities(data: DataConfig) -> list[tuple[str, str, int, int]]:
+    """Return split, absolute path, size and modification time of every local file."""
     if isinstance(data, HubData):
         return []
     if isinstance(data, StdlibData):
@@ -66,56 +60,3 @@ def _identity(data: DataConfig) -> list[Any]:
         for split, paths in by_split.items()
         for path in paths
     ]
-
-
-def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """What the writer put in the manifest; None if the folder is absent or damaged."""
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text("utf-8"))
-        whole = all((folder / n).stat().st_size == size for n, size in manifest["sizes"].items())
-        return manifest["content"] if whole else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return None
-
-
-@contextmanager
-def written_at_once(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """A new folder to write files to, and a dict for the manifest; `folder` exists after.
-
-    No other process sees a part of it. Two that write the same folder both succeed.
-
-    Raises UserError if it cannot be written.
-    """
-    there = folder.parent.exists()
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        new = folder.with_name(f".{folder.name}-{uuid.uuid4().hex}")
-        new.mkdir()
-        try:
-            content: dict[str, Any] = {}
-            yield new, content
-            sizes = {path.name: path.stat().st_size for path in sorted(new.iterdir())}
-            manifest = json.dumps({"content": content, "sizes": sizes})
-            (new / _MANIFEST).write_text(manifest, "utf-8")
-            _move(new, folder)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-            if not there:
-                with suppress(OSError):  # not empty: the tokens, or another process's
-                    folder.parent.rmdir()
-    except OSError as error:
-        raise UserError(
-            f"data.cache_dir: cannot write tokens in {folder.parent} "
-            f"({error.strerror or error}); name a folder that can be written"
-        ) from error
-
-
-def _move(new: Path, folder: Path) -> None:
-    try:
-        new.rename(folder)
-    except OSError:
-        # There already: another process was faster, or it is damaged. One key has one content,
-        # so replacing file by file is safe under a reader's feet; replacing the folder is not.
-        if read_manifest(folder) is None:
-            for path in new.iterdir():
-                os.replace(path, folder / path.name)

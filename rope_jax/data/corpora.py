@@ -1,10 +1,9 @@
-"""Every source of text as Hugging Face datasets: train, validation, test; no code from data run.
+"""Every source of text as Hugging Face datasets: train, validation and test.
 
-`datasets` takes over a second to import, so it is imported where it is used, and only when there
-is no token file yet.
+`datasets` takes over a second to import, so it is imported where it is used: only if the tokens
+are not cached yet.
 """
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
-from rope_jax.data.files import FileData, matching_files, read_documents, require_column
+from rope_jax.data.files import FileData, matching_files, read_documents
+from rope_jax.data.hub import hub_splits
 from rope_jax.data.splits import SPLITS, assign, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
-from rope_jax.errors import UserError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -26,34 +25,33 @@ _ROWS = 16  # held in memory at once; a row may be a book
 
 
 class Documents(NamedTuple):
-    """A source, read."""
+    """The documents of a source."""
 
     splits: "DatasetDict"
     """train, validation and test, each with the columns `document` (where it is) and `text`."""
     notes: list[str]
-    """What a reader should know of the source, one line each."""
+    """What the user should know about the source, one line each."""
 
 
 def load_documents(data: DataConfig, scratch: Path) -> Documents:
-    """Reads a source. A split that it lacks is taken from train, by a hash of the document.
+    """Read a source. A split that it lacks is taken from train, by a hash of the document.
 
-    `scratch` is a folder for Arrow files, to be kept while the datasets are in use; what is
-    downloaded from the hub goes to Hugging Face's own cache.
+    scratch: a folder for Arrow files, which must be kept while the datasets are in use.
 
-    Raises UserError where the source is missing, unreadable, or has no documents.
+    Raises UserError if the source is missing or unreadable, or has no documents.
     """
     if isinstance(data, StdlibData):
-        return _from_stdlib(data)
-    given = _from_hub(data) if isinstance(data, HubData) else _from_files(data, scratch)
+        return _stdlib_documents(data)
+    given = hub_splits(data) if isinstance(data, HubData) else _file_splits(data, scratch)
     return Documents(_with_missing_splits(given, data), [])
 
 
-def batches(dataset: "Dataset") -> Iterator[dict[str, list[str]]]:
-    """The rows of a dataset, a few at a time: {document: [...], text: [...]}."""
+def row_batches(dataset: "Dataset") -> Iterator[dict[str, list[str]]]:
+    """Yield the rows of a dataset, a few at a time: {document: [...], text: [...]}."""
     yield from dataset.iter(batch_size=_ROWS)
 
 
-def _from_stdlib(data: StdlibData) -> Documents:
+def _stdlib_documents(data: StdlibData) -> Documents:
     from datasets import Dataset, DatasetDict
 
     sources, notes = stdlib_splits(data, stdlib_root())
@@ -67,9 +65,9 @@ def _from_stdlib(data: StdlibData) -> Documents:
     return Documents(DatasetDict(splits), notes)
 
 
-def _from_files(data: FileData, scratch: Path) -> dict[str, "Dataset"]:
-    # Not load_dataset("text") or ("json"): they turn CRLF into LF, and text that looks like a
-    # date into a timestamp.
+def _file_splits(data: FileData, scratch: Path) -> dict[str, "Dataset"]:
+    # load_dataset("text") and ("json") would turn CRLF into LF, and text that looks like a date
+    # into a timestamp.
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
 
@@ -84,42 +82,7 @@ def _from_files(data: FileData, scratch: Path) -> dict[str, "Dataset"]:
                     writer_batch_size=_ROWS,
                 )
         except DatasetGenerationError as error:
-            raise error.__cause__ or error from None  # ours, naming the file
-    return splits
-
-
-def _from_hub(data: HubData) -> dict[str, "Dataset"]:
-    from datasets import Dataset, load_dataset
-
-    # A bare name may mean one of the library's own loaders, and a folder's name that folder.
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", data.id) or Path(data.id).exists():
-        raise UserError(
-            f"data.id: {data.id!r} is not the id of a data set on the hub, owner/name; "
-            "for local files use type text, jsonl or parquet"
-        )
-    try:
-        found = load_dataset(data.id, data.subset, revision=data.revision)
-    except Exception as error:  # the network, the hub, the subset's name, a file in the data set
-        message = " ".join(str(error).split())
-        raise UserError(f"data.id: cannot load {data.id}: {message}") from error
-    if "train" not in found:
-        raise UserError(f"data.id: {data.id} has no train split; it has {', '.join(found)}")
-    splits: dict[str, Dataset] = {}
-    for name in (name for name in SPLITS if name in found):
-        rows = found[name]
-        if not len(rows):
-            raise UserError(f"data.id: the {name} split of {data.id} has no documents")
-        require_column(data.column, rows.column_names, data.id)
-        kind = getattr(rows.features[data.column], "dtype", "a list")
-        if kind not in ("string", "large_string"):
-            raise UserError(f"data.column: {data.column!r} of {data.id} holds {kind}, not text")
-        nulls = rows.data.column(data.column).null_count
-        if nulls:
-            raise UserError(
-                f"data.column: {data.column!r} of {data.id} holds null in {nulls} rows of {name}"
-            )
-        texts = rows.select_columns([data.column]).rename_column(data.column, "text")
-        splits[name] = texts.add_column("document", [f"{name}:{i}" for i in range(len(texts))])
+            raise error.__cause__ or error from None  # the cause is ours and names the file
     return splits
 
 
@@ -130,9 +93,9 @@ def _with_missing_splits(given: dict[str, "Dataset"], data: FileData | HubData) 
     if not missing:
         return DatasetDict(given)
     train = given["train"]
-    # By content, so that a copy of a document is in the same split.
+    # The hash is of the content, so copies of a document go to the same split.
     keys = np.fromiter(
-        (stable_key(text) for rows in batches(train) for text in rows["text"]),
+        (stable_key(text) for rows in row_batches(train) for text in rows["text"]),
         np.uint64,
         len(train),
     )
@@ -152,7 +115,7 @@ def _with_missing_splits(given: dict[str, "Dataset"], data: FileData | HubData) 
 def _features() -> Any:
     from datasets import Features, Value
 
-    # large_string: offsets of 64 bits, for documents and batches beyond 2 GB.
+    # large_string has offsets of 64 bits, for documents and batches beyond 2 GB.
     return Features({"document": Value("string"), "text": Value("large_string")})
 
 

@@ -1,6 +1,6 @@
-"""Documents in local files: which files a pattern means, and the exact text in each.
+"""Documents in local files: which files a pattern matches, and the exact text in each.
 
-Nothing is normalised: the text of a document, encoded as UTF-8, is the bytes that the file holds.
+Nothing is normalised: the text of a document, encoded as UTF-8, is the bytes in the file.
 """
 
 import glob
@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.config.data import JsonLinesData, ParquetData, TextData
+from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 
 FileData = TextData | JsonLinesData | ParquetData
 
 _PARQUET_ROWS = 256  # read at once; a row may be a book
+_MAX_COLUMNS = 20  # shown in an error
 
 
 class Document(NamedTuple):
@@ -26,19 +28,19 @@ class Document(NamedTuple):
 
 
 def matching_files(data: FileData) -> dict[str, list[Path]]:
-    """The files of each split that is given; of train alone, where `data.files` is one list.
+    """Return the files of each split that is given; of train alone if `data.files` is a list.
 
-    Raises UserError if a pattern matches nothing, or a file is in two splits.
+    Raises UserError if a pattern matches no regular file, or a file is in two splits.
     """
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
     if "train" not in by_split:
-        others = ", ".join(by_split) or "nothing else"
-        raise UserError(f"data.files: train is missing; there is {others}")
+        others = f", only for {' and '.join(by_split)}" if by_split else ""
+        raise UserError(f"data.files: there are no files for train{others}")
     found: dict[str, list[Path]] = {}
     split_of: dict[str, str] = {}
     for split, patterns in by_split.items():
         if not patterns:
-            raise UserError(f"data.files: {split} names no files; leave it out or name some")
+            raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
         unique = {os.path.realpath(p): p for pattern in patterns for p in _matching(pattern)}
         for real, path in unique.items():
             if split_of.setdefault(real, split) != split:
@@ -50,22 +52,26 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
 
 
 def _matching(pattern: str) -> list[Path]:
+    """Return the regular files that a path or glob pattern means; opens none of them."""
     expanded = os.path.expanduser(pattern)
-    if os.path.isfile(expanded):  # a name may hold a [
+    if os.path.isfile(expanded):  # before globbing, as its name may contain a [
         return [Path(expanded)]
     if os.path.isdir(expanded):
         raise UserError(f"data.files: {pattern} is a folder; give a pattern such as {pattern}/**/*")
-    paths = [Path(p) for p in sorted(glob.glob(expanded, recursive=True)) if os.path.isfile(p)]
-    if not paths:
+    if os.path.exists(expanded):  # a pipe may wait for a writer forever, a device never ends
+        raise UserError(f"data.files: {pattern} is not a regular file; copy its text to one")
+    matches = sorted(glob.glob(expanded, recursive=True))
+    files = [Path(path) for path in matches if os.path.isfile(path)]
+    if not files:
         raise UserError(f"data.files: no file matches {pattern or '(nothing)'} in {os.getcwd()}")
-    return paths
+    return files
 
 
 def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]]:
-    """Each document of the files, as a row {document, text}.
+    """Yield each document of the files, as a row {document, text}.
 
-    Raises UserError naming the file where one cannot be read, is not UTF-8 or not in the format
-    of `data.type`, or lacks text in `data.column`; or if there are no documents at all.
+    Raises UserError, with the file, if one cannot be read, is not UTF-8, is not in the format of
+    `data.type`, or has no text in `data.column`; or if there are no documents at all.
     """
     empty = True
     for file in files:
@@ -112,10 +118,10 @@ def _json_lines(file: Path, column: str) -> Iterator[Document]:
                 if isinstance(error, json.JSONDecodeError):
                     why = f"{error.msg}, character {error.pos}"
                 raise UserError(
-                    f"data.files: {where} is not JSON ({why}); give one object a line"
+                    f"data.files: {where} is not JSON ({why}); write one object per line"
                 ) from error
             if not isinstance(row, dict):
-                raise UserError(f"data.files: {where} is not a JSON object; give one a line")
+                raise UserError(f"data.files: {where} is not a JSON object; write one per line")
             require_column(column, list(row), where)
             yield Document(where, _text(row[column], column, where))
 
@@ -139,25 +145,26 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
 
 
 def require_column(column: str, columns: list[str], where: str) -> None:
-    """Raises UserError, with the columns that there are, if `column` is none of them."""
+    """Raise UserError, with the columns that there are, unless `column` is one of them."""
     if column not in columns:
-        shown = [name if len(name) <= 60 else name[:57] + "..." for name in columns[:20]]
-        shown += [f"{len(columns) - 20} more"] if len(columns) > 20 else []
-        there = ", ".join(shown) or "none"
-        raise UserError(f"data.column: {where} has no {column!r}; its columns: {there}")
+        shown = [shorten(name) for name in columns[:_MAX_COLUMNS]]
+        if len(columns) > _MAX_COLUMNS:
+            shown.append(f"{len(columns) - _MAX_COLUMNS} more")
+        names = ", ".join(shown) or "none"
+        raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 
 def _text(value: Any, column: str, where: str) -> str:
     if not isinstance(value, str):
-        kind = "null" if value is None else type(value).__name__
+        kind = "null" if value is None else f"of type {type(value).__name__}"
         raise UserError(
-            f"data.column: {column!r} of {where} holds {kind}, not text; name a column of text"
+            f"data.column: {column!r} of {where} is {kind}, not text; name a column of text"
         )
     try:
-        value.encode("utf-8")  # JSON can spell half a character, "\ud800"
+        value.encode("utf-8")  # JSON can escape half a character, "\ud800"
     except UnicodeEncodeError as error:
         raise UserError(
-            f"data.column: {column!r} of {where} holds a lone surrogate (character {error.start}), "
-            "which is not text; mend or leave out the line"
+            f"data.column: {column!r} of {where} has a lone surrogate (character {error.start}), "
+            "which is not text; fix or remove the line"
         ) from error
     return value

@@ -1,4 +1,4 @@
-"""Which texts are near-copies of others: overlap of hashed n-grams of words.
+"""Finds near-copies among texts by their shingles: hashed n-grams of words.
 
 Shapes: N texts, S distinct shingles of a text.
 """
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 WORDS = 5
 """Words in a shingle."""
 CONTAINED = 0.5
-"""A text with this share of its shingles in another, larger one is a near-copy of it."""
+"""A text is a near-copy of a larger one that has this fraction of its shingles."""
 
-_WORD = re.compile(rb"\w+")  # of bytes: what a letter is in str changes with Python's version
+_WORD = re.compile(rb"\w+")  # bytes: which str characters are letters depends on the Python
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 Shingles = NDArray[np.uint64]
 
 
 def shingles(text: str) -> Shingles:
-    """The distinct shingles of a text, sorted: uint64 [S]; none if it has fewer than WORDS words.
+    """Return the distinct shingles of a text, sorted: uint64 [S]; none for under WORDS words.
 
     A shingle is the polynomial hash, modulo 2^64, of WORDS consecutive words' CRC-32.
     """
@@ -35,17 +35,18 @@ def shingles(text: str) -> Shingles:
 
 
 def _distinct(texts: Sequence[Shingles]) -> Shingles:
+    """Return the distinct shingles of all texts together, sorted."""
     together = np.sort(np.concatenate([np.zeros(0, np.uint64), *texts]))
-    # np.unique goes by a hash table here, many times slower.
+    # np.unique would use a hash table here, which is many times slower.
     return together[np.insert(together[1:] != together[:-1], 0, True)[: len(together)]]
 
 
 def near_copies(texts: Sequence[Shingles]) -> dict[int, int]:
-    """Which texts to drop, each with the one to keep that it is a near-copy of.
+    """Return {text to drop: text to keep that it is a near-copy of}, both as indices.
 
-    Larger texts come first (equal ones in their order); a text is dropped if it is contained in
-    one that was kept. Containment is never below Jaccard similarity, so it alone decides.
-    Memory is O(N^2).
+    Going from the largest text to the smallest (equal ones in their order), a text is dropped if
+    one kept before contains CONTAINED of it. Containment is never below Jaccard similarity, so
+    the latter needs no test of its own. Memory is O(N²).
     """
     sizes = np.array([len(text) for text in texts], np.int64)
     shared = _shared_counts(texts, sizes)
@@ -61,7 +62,7 @@ def near_copies(texts: Sequence[Shingles]) -> dict[int, int]:
 
 
 def _shared_counts(texts: Sequence[Shingles], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many shingles each two texts have in common, int64 [N, N]; 0 on the diagonal."""
+    """Return the number of shingles that two texts share: int64 [N, N]; 0 on the diagonal."""
     count = len(texts)
     shingle = np.concatenate([np.zeros(0, np.uint64), *texts])
     owner = np.repeat(np.arange(count), sizes)
@@ -69,7 +70,8 @@ def _shared_counts(texts: Sequence[Shingles], sizes: NDArray[np.int64]) -> NDArr
     shingle, owner = shingle[order], owner[order]
     pairs = np.zeros(count * count, np.int64)
     first, distance = np.arange(len(shingle)), 0
-    while len(first):  # owners of one shingle lie side by side: pair each with the next, the next…
+    # owners of one shingle are adjacent: pair each with the next one, then with the one after it…
+    while len(first):
         distance += 1
         first = first[first + distance < len(shingle)]
         first = first[shingle[first] == shingle[first + distance]]
@@ -81,7 +83,7 @@ def _shared_counts(texts: Sequence[Shingles], sizes: NDArray[np.int64]) -> NDArr
 
 
 def share_seen(texts: Sequence[Shingles], seen: Sequence[Shingles]) -> float:
-    """Share of the distinct shingles of `texts` that occur in `seen`, 0 to 1."""
+    """Return the fraction of the distinct shingles of `texts` that occur in `seen`."""
     distinct = _distinct(texts)
     common = np.intersect1d(distinct, _distinct(seen), assume_unique=True)
     return len(common) / max(1, len(distinct))

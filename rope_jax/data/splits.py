@@ -1,4 +1,4 @@
-"""Who goes to which split: by a stable hash, the same on every machine and in every run."""
+"""Assigns documents to splits by a stable hash, the same on every machine and in every run."""
 
 import hashlib
 
@@ -11,19 +11,19 @@ SPLITS = ("train", "validation", "test")
 
 
 def stable_key(name: str) -> int:
-    """A 64-bit hash of a document's content or a group's name. Never Python's own: it is salted."""
+    """Return a 64-bit hash of a document's content or a group's name; Python's own is salted."""
     return int.from_bytes(hashlib.blake2b(name.encode("utf-8"), digest_size=8).digest(), "big")
 
 
 def assign(
     keys: NDArray[np.uint64], validation_fraction: float, test_fraction: float
 ) -> NDArray[np.int64]:
-    """The split of each key, as an index into SPLITS.
+    """Return the split of each key, as an index into SPLITS: int64 [keys].
 
     A key in the lowest `test_fraction` of the 64-bit range is test, one in the next
-    `validation_fraction` is validation, so a key's split does not depend on which others there
-    are. The one exception: a split with a fraction above 0 that would come out empty takes the
-    lowest key left. Equal keys share a split.
+    `validation_fraction` is validation: equal keys share a split, and a key's split does not
+    depend on the other keys. The one exception: if a fraction is above 0 but its split would be
+    empty, the split takes the lowest key left.
 
     Raises UserError if nothing is left to train on.
     """
@@ -35,8 +35,9 @@ def assign(
     if validation_fraction and not validation.any() and not test.all():
         validation = keys == keys[~test].min()
     if (test | validation).all():
+        distinct = len(np.unique(keys))
         raise UserError(
-            f"data: {len(np.unique(keys))} distinct documents or groups leave none to train on; "
+            f"data: too few documents ({distinct} distinct): none are left to train on; "
             "give more, give files for each split, or set data.validation_fraction and "
             "data.test_fraction to 0"
         )

@@ -1,6 +1,6 @@
-"""The default corpus: the source of the standard library of the Python that runs.
+"""The default corpus: the source of the running Python's standard library.
 
-Real text with long-range structure on every machine, no network.
+Real text with long-range structure on every machine, without network.
 """
 
 import os
@@ -17,12 +17,12 @@ from rope_jax.data.splits import SPLITS, assign, stable_key
 from rope_jax.errors import UserError
 
 LONG_BYTES = 4096
-"""A test document of this size can be read at the lengths that the default sweeps go to."""
+"""Bytes that a test document needs for the lengths of the default sweeps."""
 LONG_DOCUMENTS = 64
-"""How many of them the test split should have."""
+"""Number of test documents that should have this size."""
 
-# Absent on some systems, near-copies of one another, made by a machine, or not the library's own.
-_LEFT_OUT = frozenset(
+# Absent on some systems, near-copies of one another, or not part of the library.
+_EXCLUDED = frozenset(
     {
         "test",
         "tests",
@@ -35,8 +35,9 @@ _LEFT_OUT = frozenset(
         "__pycache__",
     }
 )
-_MACHINE_MADE_FILES = "_sysconfigdata"
-_MACHINE_MADE_FOLDERS = "config-"
+# Prefixes of names that only generated code has.
+_GENERATED_FILES = "_sysconfigdata"
+_GENERATED_FOLDERS = "config-"
 
 
 class Source(NamedTuple):
@@ -47,40 +48,40 @@ class Source(NamedTuple):
 
 
 def stdlib_root() -> Path:
-    """Where the standard library of the running interpreter lies."""
+    """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def source_files(root: Path) -> list[Path]:
-    """The files of the corpus, in the order of their path below `root` on every platform."""
+    """Return the files of the corpus, sorted by path below `root` alike on every platform."""
     found: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [
             name
             for name in subfolders
-            if name not in _LEFT_OUT and not name.startswith(_MACHINE_MADE_FOLDERS)
+            if name not in _EXCLUDED and not name.startswith(_GENERATED_FOLDERS)
         ]
         found += [
             Path(folder, name)
             for name in names
-            if name.endswith(".py") and not name.startswith(_MACHINE_MADE_FILES)
+            if name.endswith(".py") and not name.startswith(_GENERATED_FILES)
         ]
-    # A distribution may leave links that lead nowhere.
+    # A distribution may contain dangling links.
     return sorted((p for p in found if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
 
 
 def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]], list[str]]:
-    """The documents of each split, and what a reader should know of them, one line each.
+    """Return the documents of each split, and notes on them for the user, one line each.
 
-    Near-copies are dropped; a top-level package or module goes to one split as a whole.
-    A file that cannot be read as UTF-8 is left out.
+    Near-copies are dropped. All files of a top-level package or module go to the same split.
+    A file that cannot be read as UTF-8 is skipped.
 
     Raises UserError if there are no source files under `root`.
     """
     sources = [source for path in source_files(root) for source in _read(path, root)]
     if not sources:
         raise UserError(
-            f"data.type: stdlib finds no source files in {root}; use text, with data.files"
+            f"data.type: stdlib finds no source files in {root}; use text and data.files"
         )
     grams = [shingles(source.text) for source in sources]
     copies = near_copies(grams)
@@ -103,14 +104,14 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]]
 
 def _read(path: Path, root: Path) -> list[Source]:
     try:
-        text = path.read_bytes().decode("utf-8")  # bytes: text mode would change line ends
+        text = path.read_bytes().decode("utf-8")  # text mode would change line ends
     except (OSError, UnicodeDecodeError):
         return []
     return [Source(path.relative_to(root).as_posix(), text)]
 
 
 def _group(source: Source) -> str:
-    """`asyncio` for asyncio/events.py, `ast` for ast.py."""
+    """Return the top-level package or module: `asyncio` for asyncio/events.py, `ast` for ast.py."""
     return source.document.split("/")[0].removesuffix(".py")
 
 

@@ -1,9 +1,10 @@
-"""Which windows are read, and which of their tokens count: numpy alone, no model.
+"""Which windows a protocol reads and which of their tokens it scores; numpy only, no model.
 
-A *stream* is one document's tokens, with the document-start token in front where `bos` asks for
-it. A window of length n is n + 1 tokens of a stream: n inputs, and the n targets after them.
-The target at place j of a window (0-based) has j + 1 tokens of context, and that count is what
-"position" means here: a window's targets are at positions 1 to n.
+A *stream* is one document's tokens, preceded by the document-start token where `bos` asks for it.
+A window of length n is n + 1 consecutive tokens of a stream: n inputs and their n targets. The
+*position* of a target is the number of tokens of context before it: positions run from 1 to n.
+
+Shapes: W windows; n_plus_1 = n + 1 tokens.
 """
 
 import hashlib
@@ -11,24 +12,25 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Int32, Int64
 from numpy.typing import NDArray
 
 from rope_jax.config.sweep import Bos, Protocol
 from rope_jax.errors import UserError
 
-# Windows of these overlap, and advance by a stride.
+# Protocols whose windows overlap and advance by a stride.
 SLIDING: tuple[Protocol, ...] = ("sliding", "yarn_compat")
 
 
 class Windows(NamedTuple):
     """W windows of one length."""
 
-    document: NDArray[np.int64]
-    """[W], index into the chosen streams."""
-    start: NDArray[np.int64]
-    """[W], where the window's first input stands in its stream."""
-    first: NDArray[np.int64]
-    """[W], the position of the first target that counts; all after it do."""
+    document: Int64[np.ndarray, " W"]
+    """Index into the chosen streams."""
+    start: Int64[np.ndarray, " W"]
+    """Index of the window's first input in its stream."""
+    first: Int64[np.ndarray, " W"]
+    """Position of the first target that is scored; all after it are scored too."""
 
 
 def make_streams(
@@ -40,18 +42,18 @@ def make_streams(
     bos_id: int | None,
     seed: int,
 ) -> tuple[list[int], list[NDArray[np.int32]]]:
-    """The chosen documents, (their indices, their streams): long enough for the longest window.
+    """Choose documents that are long enough for the longest window: (their indices, their streams).
 
-    The same for every length and scaling. UserError where no document is long enough.
+    The choice is the same for every length and scaling. UserError: no document is long enough.
     """
     prefix = [] if bos == "none" else [bos_id]
     lengths = np.array([len(document) + len(prefix) for document in documents], np.int64)
     eligible = np.flatnonzero(lengths > longest)
     if not eligible.size:
-        would_do = int(lengths.max()) - 1 if lengths.size else 0
+        possible = int(lengths.max()) - 1 if lengths.size else 0
         raise UserError(
             f"lengths: none of the {len(lengths)} documents has the {longest + 1} tokens that "
-            f"length {longest} needs; the longest length that would do is {would_do}"
+            f"length {longest} needs; the longest possible length is {possible}"
         )
     chosen = np.sort(np.random.default_rng([seed, 0]).permutation(eligible)[:max_documents])
     streams = [np.concatenate([prefix, documents[i]]).astype(np.int32) for i in chosen]
@@ -69,17 +71,19 @@ def plan(
     stride: int,
     seed: int,
 ) -> Windows:
-    """The windows of one length, which is one of `lengths`.
+    """Return a protocol's windows of one length, which must be one of `lengths`.
 
-    same_tokens: up to `blocks` windows a document, whose last `targets` targets count. They end at
-    the same places for every length; the ends are drawn from [longest + 1, end of document] so
-    that what they score does not overlap.
+    same_tokens: up to `blocks` windows per document, whose last `targets` targets are scored. They
+    end at the same places for every length. The ends are drawn from [longest + 1, end of document]
+    such that no token is scored twice.
 
-    The others read the first `blocks` × longest targets of a document, or as many times longest as
-    it has. whole_window: windows side by side, as far as whole ones do. per_position: the first
-    `length` targets of every longest window; what lies past the length before counts.
-    sliding, yarn_compat: windows that advance by `stride`; the first counts whole, of the others
-    what the one before did not reach; the last one ends with the text.
+    All others cover the first `blocks` × longest targets of a document, or the largest multiple of
+    longest that it has.
+    whole_window: adjacent windows, as many whole ones as fit; every target is scored.
+    per_position: the first `length` targets of windows of the longest length; those past the
+    previous length are scored.
+    sliding, yarn_compat: windows that advance by `stride`. The first is scored whole, the others
+    where the one before did not reach. The last one ends where the covered text ends.
     """
     longest = lengths[-1]
     document, start, first = [], [], []
@@ -106,20 +110,20 @@ def plan(
 
 
 def previous_length(length: int, lengths: Sequence[int]) -> int:
-    """The one before it of the lengths; 0 before the first."""
+    """Return the next shorter of the lengths; 0 for the shortest."""
     return max((n for n in lengths if n < length), default=0)
 
 
 def cut(
     streams: Sequence[NDArray[np.int32]],
-    documents: NDArray[np.int64],
-    starts: NDArray[np.int64],
+    documents: Int64[np.ndarray, " W"],
+    starts: Int64[np.ndarray, " W"],
     length: int,
     *,
     bos: Bos,
     bos_id: int | None,
-) -> NDArray[np.int32]:
-    """The tokens of windows of these documents, from these places on: int32 [W, length + 1]."""
+) -> Int32[np.ndarray, "W n_plus_1"]:
+    """Return the tokens of windows of `length` that start at these places of these documents."""
     tokens = np.stack(
         [
             streams[document][start : start + length + 1]
@@ -134,7 +138,7 @@ def cut(
 def fingerprint(
     streams: Sequence[NDArray[np.int32]], windows: Windows, length: int, bos: Bos
 ) -> str:
-    """Hash of exactly which tokens of which texts were scored: equal means comparable."""
+    """Return a hash of which tokens of which texts are scored: equal hashes mean comparable."""
     digest = hashlib.sha256()
     prefix = 0 if bos == "none" else 1
     for index, stream in enumerate(streams):
@@ -149,7 +153,7 @@ def fingerprint(
 def _block_ends(
     size: int, first: int, targets: int, blocks: int, seed: int, index: int
 ) -> NDArray[np.int64]:
-    """Ends of non-overlapping blocks of `targets` tokens, each in [first, size], rising."""
+    """Draw the ends of non-overlapping blocks of `targets` tokens, in [first, size], ascending."""
     count = min(blocks, 1 + (size - first) // targets)
     slack = size - first - (count - 1) * targets
     offsets = np.random.default_rng([seed, 1, index]).integers(0, slack, count, endpoint=True)

@@ -1,48 +1,64 @@
-"""Reading windows with rotary numbers: batches that fit a memory budget, one program a length.
+"""Run windows through the model in batches that fit a memory budget, one program per length.
 
-Frequencies are an argument of the compiled function, so a length compiles once whatever the number
-of scalings. Shapes: B batch, n context length, W windows, L layers.
+The rotary numbers are an argument of the compiled function, so a length compiles once whatever the
+number of scalings.
+
+Shapes: B batch, n context length, W windows, L layers; n_plus_1 = n + 1 tokens, inputs and targets.
 """
 
+import functools
 import hashlib
 import itertools
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int, Int64
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
 from rope_jax.rope import Rotary
 
-NLLFunction = Callable[[Any, Int[Array, "B n+1"], Rotary], Float[Array, "B n"]]
-LastNLLFunction = Callable[[Any, Int[Array, "B n+1"], Rotary, int], Float[Array, "B last"]]
+NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"]]
+LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"]]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Windows of one length, read with one strategy's numbers."""
+    """One pass of the model: windows of one length, read with one scaling's rotary numbers.
+
+    Measurements that need the same pass share it.
+    """
 
     length: int
-    document: NDArray[np.int64]
-    start: NDArray[np.int64]
+    document: Int64[np.ndarray, " W"]
+    start: Int64[np.ndarray, " W"]
     rotary: Rotary
-    """Leaves [L|1, 1, …], of one shape for all readings of a length."""
+    """Leaves [L|1, 1, …], of the same shape for all readings of a length."""
 
+    @functools.cached_property
     def key(self) -> str:
-        """Equal for readings that give the same numbers."""
+        """A hash that is equal for readings that give the same NLLs."""
         digest = hashlib.sha256(f"{self.length}".encode())
         for array in (self.document, self.start, *jax.tree.leaves(self.rotary)):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
 
+class WindowNLL(NamedTuple):
+    """What a reading gave."""
+
+    nll: Float32[np.ndarray, "W last"]
+    """Of the last targets of each window, in nats."""
+    seconds: float
+    """The reading's share of the time of its batches."""
+
+
 class Reader:
-    """Runs readings; compiles once for each shape."""
+    """Runs readings of one model, compiling once for each shape."""
 
     def __init__(
         self,
@@ -55,16 +71,19 @@ class Reader:
         tokens_of: Callable[[Reading], NDArray[np.int32]],
         programs: MutableMapping[Any, Any],
     ) -> None:
-        """rows_at(n): how many windows of length n are read at once, at most.
+        """Prepare to run readings; nothing is compiled yet.
 
-        row_multiple: their number is a multiple of it, filled up if need be.
-        programs: what was compiled for the same functions and shapes of params; added to.
+        rows_at(n): the most windows of length n in one batch.
+        row_multiple: batch sizes are rounded up to a multiple of this.
+        tokens_of(reading): the tokens of its windows, [W, n + 1].
+        programs: programs already compiled for the same functions and shapes of params; new ones
+            are added.
         """
         self.params, self.tokens_of = params, tokens_of
         self.rows_at, self.row_multiple = rows_at, row_multiple
-        self._whole = jax.jit(nll_fn)
-        self._of_last = None if nll_of_last is None else jax.jit(nll_of_last, static_argnums=3)
-        self._compiled = programs
+        self._nll = jax.jit(nll_fn)
+        self._nll_of_last = None if nll_of_last is None else jax.jit(nll_of_last, static_argnums=3)
+        self._programs = programs
         self.compilations = 0
 
     def read(
@@ -73,82 +92,94 @@ class Reader:
         last: int,
         windows: Sequence[int],
         tick: Callable[[int], None],
-    ) -> Iterator[tuple[NDArray[np.float32], float]]:
-        """(NLL of the last targets [W, last or more], seconds) of each reading of one length.
+    ) -> Iterator[WindowNLL]:
+        """Yield the NLL of at least the last `last` targets for each reading, all of one length.
 
-        Where a batch holds more windows than a reading has, it takes those of several, each row
-        with its own rotary numbers: the accelerator is full, and short batches are rare.
-        windows: how many all readings of this length have, those that need no more included: the
-            batch size follows from them, so that a sweep that goes on computes what it would have.
-        tick(windows): told after every batch how many more were read.
+        Where a batch holds more windows than a reading has, it takes windows from several readings,
+        each row with its own rotary numbers, so that batches are full.
+
+        windows: the number of windows in every reading of this length, including readings that need
+            not be run again. The batch size follows from them, so that a resumed sweep computes
+            exactly what an uninterrupted one would have.
+        tick(windows): called after every batch with the number of windows that were read.
         """
         most = self.rows_at(readings[0].length)
-        stacked = max(windows) < most
-        total = sum(windows) if stacked else max(windows)
-        size = -(-total // -(-total // most))  # batches as equal as can be
+        mixed = max(windows) < most
+        total = sum(windows) if mixed else max(windows)
+        size = -(-total // -(-total // most))  # the fewest batches, of equal size
         size = -(-size // self.row_multiple) * self.row_multiple
-        groups = [list(readings)] if stacked else [[reading] for reading in readings]
+        groups = [list(readings)] if mixed else [[reading] for reading in readings]
         for group in groups:
-            yield from self._read_group(group, last, size, stacked, tick)
+            started = time.perf_counter()
+            nll = self._read_group(group, last, size, tick, mixed=mixed)
+            seconds = time.perf_counter() - started
+            ends = np.cumsum([len(reading.start) for reading in group])
+            for begin, end in itertools.pairwise([0, *ends]):
+                share = seconds * (end - begin) / len(nll)
+                yield WindowNLL(nll=nll[begin:end], seconds=share)
 
     def _read_group(
         self,
         group: Sequence[Reading],
         last: int,
         size: int,
-        stacked: bool,
         tick: Callable[[int], None],
-    ) -> Iterator[tuple[NDArray[np.float32], float]]:
-        started = time.perf_counter()
+        *,
+        mixed: bool,
+    ) -> Float32[np.ndarray, "W last_or_more"]:
+        """Read the windows of a group of readings in batches of `size` rows.
+
+        mixed: whether a batch may hold rows of several readings.
+        """
         tokens = np.concatenate([self.tokens_of(reading) for reading in group])
         owner = np.repeat(np.arange(len(group)), [len(reading.start) for reading in group])
-        together = jax.tree.map(
+        stacked = jax.tree.map(
             lambda *leaves: np.concatenate(leaves, axis=1), *(reading.rotary for reading in group)
         )
         found: list[NDArray[np.float32]] = []
 
-        def fetch(batch: Any) -> None:
+        def fetch(batch: jax.Array) -> None:
             left = len(tokens) - size * len(found)
             found.append(np.asarray(batch)[:left])
             tick(len(found[-1]))
 
-        under_way = None
+        running: jax.Array | None = None  # one batch is computed while the next is prepared
         for first in range(0, len(tokens), size):
-            # A short last batch is filled up with the last row, which is then dropped.
+            # A short last batch is padded with copies of the last row, which are then dropped.
             rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
-            rotary = together
-            if stacked:
-                rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], together)
+            rotary = stacked
+            if mixed:
+                rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], stacked)
             program = self._program(size, group[0].length, last, rotary)
-            before, under_way = under_way, program(self.params, tokens[rows], rotary)
-            if before is not None:
-                fetch(before)
-        fetch(under_way)
-        nll = np.concatenate(found)
-        seconds = time.perf_counter() - started
-        ends = np.cumsum([len(reading.start) for reading in group])
-        for begin, end in itertools.pairwise([0, *ends]):
-            share = seconds * (end - begin) / len(tokens)
-            yield nll[begin:end], share
+            previous, running = running, program(self.params, tokens[rows], rotary)
+            if previous is not None:
+                fetch(previous)
+        assert running is not None  # a reading has at least one window
+        fetch(running)
+        return np.concatenate(found)
 
     def _program(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
-        if self._of_last is None:
+        """Return the compiled program for batches of this shape."""
+        if self._nll_of_last is None:
             last = length
-        axes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
-        shape = (size, length, last, *itertools.chain(*axes))
-        if shape not in self._compiled:
-            example = jax.ShapeDtypeStruct((size, length + 1), np.int32)
-            function: Any = self._whole
-            arguments: tuple[Any, ...] = (self.params, example, rotary)
-            if last < length:
-                function, arguments = self._of_last, (*arguments, last)
-            made = jax.eval_shape(function, *arguments)
-            if getattr(made, "shape", None) != (size, last) or made.dtype != np.float32:
-                raise UserError(
-                    f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
-                    f"float32 [{size}, {last}], the NLL of "
-                    + ("tokens[:, 1:]" if last == length else f"the last {last} of them")
-                )
-            self._compiled[shape] = function.lower(*arguments).compile()
+        leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
+        key = (size, length, last, *itertools.chain(*leaf_shapes))
+        if key not in self._programs:
+            self._programs[key] = self._compile(size, length, last, rotary)
             self.compilations += 1
-        return self._compiled[shape]
+        return self._programs[key]
+
+    def _compile(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
+        tokens = jax.ShapeDtypeStruct((size, length + 1), np.int32)
+        function: Any = self._nll
+        arguments: tuple[Any, ...] = (self.params, tokens, rotary)
+        if last < length:
+            function, arguments = self._nll_of_last, (*arguments, last)
+        made = jax.eval_shape(function, *arguments)
+        if getattr(made, "shape", None) != (size, last) or made.dtype != np.float32:
+            which = "tokens[:, 1:]" if last == length else f"the last {last} of tokens[:, 1:]"
+            raise UserError(
+                f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
+                f"float32 [{size}, {last}], the NLL of {which}"
+            )
+        return function.lower(*arguments).compile()

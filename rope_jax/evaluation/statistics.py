@@ -1,18 +1,20 @@
-"""Means and intervals over documents.
+"""Means over documents and their 95% intervals.
 
-Tokens of one document are not independent, so documents are what is resampled. D documents. Where
-several seeds were trained, what they differ by counts too.
+Tokens of one document are not independent, so documents are what is resampled. Where several seeds
+were trained, the spread between seeds is part of the interval as well.
 
-Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): the distribution of the studentized
-mean comes from resampling, instead of a normal's or a t's. In simulations of 1,000 samples they
-cover, of documents that count alike, 95% over 20 and 64 documents where the rates spread as a
-normal or as a lognormal of 0.45, 93% where a few outweigh the rest (lognormal of 0.9); with
-documents of very different sizes (lognormal of 0.8) 92 to 94% and 89 to 92%. A percentile bootstrap
-covers 92% and 86% in the first two cases over 20 documents, BCa about as much.
+Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
+the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of
+20 and of 64 documents of equal weight they cover 95% where the rates are normal or lognormal(0.45),
+and 93% where a few documents dominate, lognormal(0.9). Where the sizes of the documents differ
+greatly as well, lognormal(0.8), they cover 92 to 94% and 89 to 92%. A percentile bootstrap covers
+92% and 86% in the first two cases over 20 documents; BCa covers about as much.
+
+Shapes: D documents.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,31 +26,31 @@ _UNBOUNDED = 1e30
 
 
 class Sums(NamedTuple):
-    """Of one (scaling, protocol, length): nats of each document, and what they are to count."""
+    """Sums by document for one (scaling, protocol, length)."""
 
     nll: NDArray[Any]
-    """float64 [D], over scored tokens; yarn_compat: over windows, each one's mean"""
+    """float64 [D], nats over the scored tokens; yarn_compat: the sum of the windows' means"""
     weight: NDArray[Any]
-    """[D], how many they are"""
+    """[D], how many tokens were scored; yarn_compat: how many windows"""
 
     def mean(self) -> float:
-        """Nats a token: Σ nll / Σ weight."""
+        """Return the mean in nats per token, Σ nll / Σ weight."""
         return float(self.nll.sum() / self.weight.sum())
 
 
 class UsableLength(NamedTuple):
-    """How far a scaling carries."""
+    """How long a context a scaling can use."""
 
     length: int | None
-    """None where not even the window passes."""
+    """The longest tested length that passes with all before it; None if the window fails."""
     is_last: bool
-    """Whether it is the last one tested: then read it as "at least"."""
+    """Whether it is the last tested length: read it as "at least"."""
     is_known: bool
-    """False where the next length has no interval: it is then at least this, or unknown."""
+    """False where the next length has no interval, so that whether it passes is unknown."""
 
 
 class Estimate(NamedTuple):
-    """A figure and its 95% interval; its ends are nan where there is none."""
+    """A value and its 95% interval, whose ends are nan where there is none."""
 
     value: float
     low: float
@@ -56,56 +58,64 @@ class Estimate(NamedTuple):
 
     @property
     def at_least(self) -> float:
-        """The lower end; what is infinite has no interval, and is its own bound."""
+        """The lower end of the interval. An infinite value has none and is its own bound."""
         return self.value if math.isinf(self.value) else self.low
 
     @property
     def at_most(self) -> float:
-        """The upper end; see `at_least`."""
+        """The upper end of the interval. An infinite value has none and is its own bound."""
         return self.value if math.isinf(self.value) else self.high
+
+    def negated(self) -> "Estimate":
+        """Return the estimate of −value."""
+        return Estimate(value=-self.value, low=-self.high, high=-self.low)
+
+    def mapped(self, rising: Callable[[float], float]) -> "Estimate":
+        """Return the estimate of rising(value); `rising` must be an increasing function."""
+        return Estimate(value=rising(self.value), low=rising(self.low), high=rising(self.high))
 
 
 def mean_nll(sums: Sums, *, resamples: int, seed: int) -> Estimate:
-    """`sums.mean()` and its interval."""
+    """Return `sums.mean()` with its interval."""
     return _ratio(sums.nll, sums.weight, resamples, seed)
 
 
 def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> Estimate:
-    """mean(one) − mean(other) over the same scored tokens, document by document."""
+    """Return mean(one) − mean(other) over the same scored tokens, paired by document."""
     return mean_nll(difference(one, other), resamples=resamples, seed=seed)
 
 
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:
-    """Mean over seeds (runs that differ in nothing else), over documents and over seeds.
+    """Return the mean over the documents of several seeds (runs that differ in nothing else).
 
-    Its interval joins two, as of a sum of independent parts (MOVER: Zou & Donner, Statistics in
-    Medicine 2008): that of the seeds' average over documents, and Student's t over the seeds'
-    means, with few degrees of freedom where seeds are few (for two, 12.7 standard errors). Of one
-    seed it is `mean_nll`: it then says nothing of other seeds.
+    The interval combines two, like that of a sum of independent parts (MOVER: Zou & Donner,
+    Statistics in Medicine 2008): the interval over documents of the seeds' average, and Student's t
+    over the seeds' means, which is wide for few seeds (12.7 standard errors for two). For one seed
+    this is `mean_nll`, which says nothing about other seeds.
     """
     documents = mean_nll(_average(seeds), resamples=resamples, seed=seed)
-    return _joined(documents, _half_width([_spread(seeds)]))
+    return _widened(documents, _half_width([_spread(seeds)]))
 
 
 def pooled_difference(
     ones: Sequence[Sums], others: Sequence[Sums], *, resamples: int, seed: int
 ) -> Estimate:
-    """mean(ones) − mean(others) of runs with seeds of their own, paired by document alone.
+    """Return mean(ones) − mean(others) of runs with different seeds, paired by document only.
 
-    The interval is as in `pooled_mean`, with Welch's degrees of freedom. Where either side is of
-    one seed, what seeds differ by is not in it. (Of the same runs on both sides, the mean of their
-    `difference` knows more.)
+    The interval is as in `pooled_mean`, with Welch's degrees of freedom. Where either side has a
+    single seed it leaves out the spread between seeds. (For the same runs on both sides, pooling
+    their `difference` gives a narrower interval.)
     """
     one, other = _average(ones), _average(others)
     documents = paired_difference(one, other, resamples=resamples, seed=seed)
-    return _joined(documents, _half_width([_spread(ones), _spread(others)]))
+    return _widened(documents, _half_width([_spread(ones), _spread(others)]))
 
 
 def difference(one: Sums, other: Sums) -> Sums:
-    """one − other by document, of the same scored tokens."""
+    """Return one − other by document, over the same scored tokens."""
     if not np.array_equal(one.weight, other.weight):
         raise ValueError("weight: a paired difference needs the same scored tokens on both sides")
-    with np.errstate(invalid="ignore"):  # inf less inf is nan: unknown, and said so
+    with np.errstate(invalid="ignore"):  # inf − inf is nan: unknown, and shown as such
         return Sums(one.nll - other.nll, one.weight)
 
 
@@ -116,7 +126,7 @@ def _average(seeds: Sequence[Sums]) -> Sums:
 
 
 def _spread(seeds: Sequence[Sums]) -> tuple[float, int]:
-    """(variance of the seeds' mean, degrees of freedom); of one seed (0, 0): not known."""
+    """Return (variance of the seeds' mean, degrees of freedom); (0, 0) for one seed: unknown."""
     if len(seeds) < 2:
         return 0.0, 0
     with np.errstate(invalid="ignore"):
@@ -125,7 +135,7 @@ def _spread(seeds: Sequence[Sums]) -> tuple[float, int]:
 
 
 def _half_width(spreads: Sequence[tuple[float, int]]) -> float:
-    """Of a sum of means of independent samples, by Student's t; 0 where one is not known."""
+    """Half-width by Student's t for a sum of independent means; 0 where one spread is unknown."""
     variance = sum(v for v, _ in spreads)
     if not all(freedom for _, freedom in spreads) or variance == 0:
         return 0.0
@@ -133,49 +143,51 @@ def _half_width(spreads: Sequence[tuple[float, int]]) -> float:
     return float(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
 
 
-def _joined(documents: Estimate, half: float) -> Estimate:
+def _widened(documents: Estimate, half: float) -> Estimate:
+    """Combine an interval with an independent, symmetric one of half-width `half`."""
     value, low, high = documents
     below, above = np.hypot(value - low, half), np.hypot(high - value, half)
-    return Estimate(value, float(value - below), float(value + above))
+    return Estimate(value=value, low=float(value - below), high=float(value + above))
 
 
 def usable_length(upper_bounds: Mapping[int, float], window: int, tolerance: float) -> UsableLength:
-    """The largest tested n ≥ window such that n and all from the window to n pass.
+    """Return the largest tested n ≥ window such that all tested lengths from the window to n pass.
 
-    upper_bounds: by tested length, the 95% upper bound of the paired difference from `trained`
-    at the window, in nats; at most `tolerance` passes, nan does not.
+    upper_bounds: by tested length, the 95% upper bound of the paired difference from `trained` at
+    the window, in nats. A length passes if its bound is at most `tolerance`; nan does not pass.
     """
     tested = sorted(length for length in upper_bounds if length >= window)
     usable = None
     for length in tested:
         if not upper_bounds[length] <= tolerance:  # also true of nan
-            return UsableLength(usable, False, not math.isnan(upper_bounds[length]))
+            is_known = not math.isnan(upper_bounds[length])
+            return UsableLength(length=usable, is_last=False, is_known=is_known)
         usable = length
-    return UsableLength(usable, bool(tested), bool(tested))
+    return UsableLength(length=usable, is_last=bool(tested), is_known=bool(tested))
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll); inf where it is too large to say."""
+    """Return exp(nll); inf where that is too large for a float."""
     return math.exp(nll) if nll < 700 else math.inf if nll > 0 else math.nan
 
 
 def _ratio(
     numerator: NDArray[Any], denominator: NDArray[Any], resamples: int, seed: int
 ) -> Estimate:
-    """θ = Σ n / Σ d, with a bootstrap-t interval over documents.
+    """Return θ = Σ n / Σ d with a bootstrap-t interval over documents.
 
-    With s = √(D/(D−1) Σ(n − θd)²) / Σ d, the standard error of a ratio, and q the quantiles of
-    (θ* − θ)/s* over resamples: [θ − q₀.₉₇₅ s, θ − q₀.₀₂₅ s]. nan where documents are too few for
-    one: among three of them every ninth resample is one document three times, whose s* is 0.
+    The interval is [θ − q₀.₉₇₅ s, θ − q₀.₀₂₅ s] with s = √(D/(D−1) Σ(n − θd)²) / Σ d, the standard
+    error of a ratio, and q the quantiles of (θ* − θ)/s* over resamples. Its ends are nan where
+    there are too few documents: of three, one resample in nine repeats one document, whose s* is 0.
     """
     value = float(numerator.sum() / denominator.sum())
-    unknown = Estimate(value, float("nan"), float("nan"))
+    unknown = Estimate(value=value, low=math.nan, high=math.nan)
     if len(numerator) < 2 or not np.isfinite(value):
         return unknown
     ratios = numerator / denominator
     size = np.abs(ratios).max()
-    if np.ptp(ratios) <= 1e-12 * size:  # all documents agree: no resample differs
-        return Estimate(value, value, value)
+    if np.ptp(ratios) <= 1e-12 * size:  # all documents agree, so no resample differs
+        return Estimate(value=value, low=value, high=value)
 
     def error(n: NDArray[Any], d: NDArray[Any], theta: Any, axis: int) -> Any:
         documents = n.shape[axis]
@@ -186,7 +198,7 @@ def _ratio(
     def studentized(n: NDArray[Any], d: NDArray[Any], axis: int) -> Any:
         theta = n.sum(axis) / d.sum(axis)
         own = error(n, d, theta, axis)
-        # a resample of one document alone: its error is 0 but for rounding, and t without bounds
+        # a resample of a single document has no error but rounding, so its t is unbounded
         alone = own <= 1e-12 * size
         t = (theta - value) / np.where(alone, 1, own)
         return np.where(alone, np.sign(theta - value) * _UNBOUNDED, t)
@@ -203,4 +215,6 @@ def _ratio(
     if max(abs(found.low), abs(found.high)) > _UNBOUNDED / 1e9:
         return unknown
     own_error = float(error(numerator, denominator, np.float64(value), 0))
-    return Estimate(value, value - found.high * own_error, value - found.low * own_error)
+    return Estimate(
+        value=value, low=value - found.high * own_error, high=value - found.low * own_error
+    )

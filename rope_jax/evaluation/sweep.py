@@ -1,44 +1,53 @@
-"""The sweep: (scaling, protocol, length) → negative log-likelihood, by document.
+"""Sweep a model: (scaling, protocol, length) → negative log-likelihood by document.
 
-What is to be scored is worked out first, as measurements to be made. Those that take the same
-windows with the same rotary numbers share a reading, and each reading is run once.
+A plan lists the measurements to make. Those that take the same windows with the same rotary numbers
+share a reading, and each reading is run once.
 
-Shapes: B batch, n context length, W windows, D documents.
+Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; D documents.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
-from rope_jax.config.sweep import (
-    Protocol,
-    SweepConfig,
-)
+from rope_jax.config.sweep import Protocol, SweepConfig
 from rope_jax.evaluation.plan import Job, Plan
-from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader
+from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader, Reading
 from rope_jax.evaluation.statistics import Sums
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 
-# (what is being read, tokens read, tokens in all)
-Progress = Callable[[str, int, int], None]
-# By key: nats of each document, and the seconds they took.
-Journal = MutableMapping[str, tuple[list[float], float]]
-# Unless the caller knows better: what a token takes, about, in a model of some 100 dimensions.
+# Bytes per token of a model of about 100 dimensions, unless the caller says otherwise.
 _BYTES_PER_TOKEN = 2**14
-# A CPU is fastest while a batch fits its caches; an accelerator while its memory is full.
+# A CPU is fastest while a batch fits its caches; an accelerator, while its memory is well filled.
 _CPU_GIB = 1 / 32
 _SHARE_OF_ACCELERATOR = 0.5
 
 
+class JournalEntry(NamedTuple):
+    """What a journal holds of one measurement."""
+
+    nats: list[float]
+    """Of each document."""
+    seconds: float
+
+
+# By the plan's key of a job.
+Journal = MutableMapping[str, JournalEntry]
+# Called with (what is being read, tokens read so far, tokens in all).
+Progress = Callable[[str, int, int], None]
+# Called with (measurements found in the journal, measurements in all).
+Resuming = Callable[[int, int], None]
+
+
 @dataclass(frozen=True)
 class Measurement:
-    """One row before statistics."""
+    """One row of the results, before statistics."""
 
     entry: str
     scaling: Scaling
@@ -46,28 +55,30 @@ class Measurement:
     length: int
     """Context length. per_position may have read it as the beginning of longer windows."""
     first_position: int
-    """Of the targets that count, the least; the last one is at `length`."""
+    """The lowest position of a scored target; the highest is `length`."""
     sums: Sums
     tokens: int
-    """How many targets count."""
+    """How many targets are scored."""
     targets: str
-    """Hash of what was scored."""
+    """Hash of the tokens that are scored."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep measured. `baseline`: `trained` at the window, by protocol."""
+    """All measurements of one sweep of one model."""
 
     config: SweepConfig
     window: int
     longest: int
     """The longest length."""
     stride: int
-    """Between windows that slide."""
+    """Between the windows of sliding and yarn_compat."""
     documents: int
     measurements: list[Measurement]
-    baseline: dict[str, Measurement]
+    baseline: Measurement | None
+    """`trained` at the window by same_tokens, whether or not it is among the measurements; None
+    where the window is not among the lengths or same_tokens not among the protocols."""
     compilations: int
 
 
@@ -88,46 +99,58 @@ def sweep(
     journal: Journal | None = None,
     programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
+    resuming: Resuming = lambda *_: None,
     **settings: Any,
 ) -> SweepResult:
     """Measure a model's negative log-likelihood at context lengths past its window.
 
-    nll_fn(params, tokens [B, n+1], rotary) -> float32 [B, n], the NLL in nats of tokens[:, 1:].
-        Any JAX function. It must take its frequencies from `rotary`, whose leaves have the axes
-        [L|1, B|1] in front (see `rope_jax.rope.Rotary`), and multiply its queries by
-        `rotary.query_scale` where an entry has a query scale.
-    nll_of_last(params, tokens, rotary, last) -> float32 [B, last]: the same of the last targets
-        alone, where that is cheaper. same_tokens needs no more.
-    scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
-    lengths: context lengths in tokens, rising; None: the window times 1/2, 1, 2, 4, 8, 16.
-        The window is added where it lies between them: all else is compared with it.
-    documents: token arrays without document-start tokens; where `bos` asks, bos_id is added.
-    params: passed to nll_fn as it is (closed over, it would be compiled in as constants).
-    geometry: the model's rotary geometry, or those of its layers where they differ; window: the
-        length it was last trained at (default: train_length); trained: its own scaling (default:
-        none). An entry's scaling is that of the layers without one of their own.
-    row_bytes(n): the memory that a window of n tokens takes; with the budget `memory_gib` it sets
-        the batch size at each length. row_multiple: batch sizes are a multiple, as of devices.
-    journal: what was measured before and need not be again, of this very nll_fn, params and
-        documents; it is added to as the sweep goes on.
-    programs: a dict that several sweeps share, of the same nll_fn and shapes of params (of several
-        checkpoints, say): what one has compiled the next need not.
-    settings: other keys of a sweep file (protocols, blocks, seed, memory_gib, …).
+    The model:
+    nll_fn(params, tokens [B, n+1], rotary) -> float32 [B, n]: the NLL in nats of tokens[:, 1:]. Any
+        JAX function; it is traced and compiled. It must take its frequencies from `rotary`, whose
+        leaves have leading axes [L|1, B|1] (see `rope_jax.rope.Rotary`), and multiply its queries
+        by `rotary.query_scale` where an entry has a query scale.
+    nll_of_last(params, tokens, rotary, last) -> float32 [B, last]: the same for the last targets
+        only, where that is cheaper; `last` is static. Used where no other targets are scored.
+    params: passed on to both (values they close over would be compiled in as constants).
+    geometry: the model's rotary geometry, or its layers' where they differ.
+    trained: the scaling the model was trained with (default: none). An entry replaces it in the
+        layers without a scaling of their own.
+    window: the length the model was last trained at (default: the geometry's train_length).
 
-    Every length reads the same documents. Raises UserError for bad input.
+    What is measured:
+    scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
+    lengths: context lengths in tokens, ascending; None: the window times 1/2, 1, 2, 4, 8 and 16.
+        The window is added if it lies between them, for everything else is compared with it.
+    documents: token arrays without document-start tokens; bos_id is added where `bos` asks for it.
+        Every length reads the same documents.
+    settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
+
+    How it is run:
+    row_bytes(n) -> bytes that a window of n tokens takes in memory. With the budget `memory_gib` it
+        sets the batch size at each length.
+    row_multiple: batch sizes are a multiple of this, e.g. of the number of devices.
+    journal: measurements made earlier with this nll_fn, params and documents, which are not made
+        again; new ones are added as soon as they are made.
+    programs: a dict shared by several sweeps with the same nll_fn and shapes of params (such as
+        several checkpoints), so that each shape is compiled once.
+    progress(what, done, total): called before each length and after each batch with what is being
+        read, the tokens read so far and the tokens in all; at the end with "done".
+    resuming(reused, total): called once before the work if the journal holds any measurement of
+        this sweep, with how many it holds.
+
+    Raises UserError for bad input.
     """
     raw = {"scalings": scalings, "lengths": lengths} | settings
     config = validate(SweepConfig, {k: v for k, v in raw.items() if v is not None}, "sweep")
     layers = geometry if isinstance(geometry, RotaryLayers) else RotaryLayers(geometry)
     plan = Plan(
-        layers,
-        trained or NoScaling(),
-        window or layers.geometry.train_length,
-        documents,
-        bos_id,
-        config,
+        layers=layers,
+        trained=trained or NoScaling(),
+        window=window or layers.geometry.train_length,
+        documents=documents,
+        bos_id=bos_id,
+        config=config,
     )
-    jobs = list(plan.jobs())
     budget = memory_budget(config)
     reader = Reader(
         nll_fn,
@@ -138,70 +161,96 @@ def sweep(
         tokens_of=plan.tokens_of,
         programs={} if programs is None else programs,
     )
-    made = _measure(jobs, reader, {} if journal is None else journal, plan, progress)
-    baseline = {"same_tokens": made[-1]} if plan.has_baseline else {}
+    journal = {} if journal is None else journal
+    jobs, baseline = plan.jobs(), plan.baseline_job()
+    reused = sum(plan.key(job) in journal for job in jobs)
+    if reused:
+        resuming(reused, len(jobs))
+    _measure([*jobs, *([baseline] if baseline else [])], reader, journal, plan, progress)
     return SweepResult(
-        config,
-        plan.window,
-        plan.lengths[-1],
-        plan.stride,
-        len(plan.streams),
-        made[: len(made) - len(baseline)],
-        baseline,
-        reader.compilations,
+        config=config,
+        window=plan.window,
+        longest=plan.lengths[-1],
+        stride=plan.stride,
+        documents=len(plan.streams),
+        measurements=[_measurement(job, journal, plan) for job in jobs],
+        baseline=_measurement(baseline, journal, plan) if baseline else None,
+        compilations=reader.compilations,
     )
 
 
 def memory_budget(config: SweepConfig) -> float:
-    """Bytes for what one batch needs while it is being read."""
+    """Return the bytes that one batch may take while it is being read."""
     gib = config.memory_gib
     if gib is not None:
         return gib * 2**30
-    there = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
-    return _CPU_GIB * 2**30 if there is None else _SHARE_OF_ACCELERATOR * there
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
+    return _CPU_GIB * 2**30 if limit is None else _SHARE_OF_ACCELERATOR * limit
+
+
+@dataclass(frozen=True)
+class _SharedReading:
+    """A reading, and the jobs by key that it is still to be run for."""
+
+    reading: Reading
+    missing: dict[str, Job]
+
+    @property
+    def tokens(self) -> int:
+        return self.reading.length * len(self.reading.start)
 
 
 def _measure(
     jobs: Sequence[Job], reader: Reader, journal: Journal, plan: Plan, progress: Progress
-) -> list[Measurement]:
-    """One measurement a job, in their order."""
-    keys = [plan.key(job) for job in jobs]
-    # Each reading once, with the jobs that take their figures from it.
-    readings = {job.reading.key(): job.reading for job in jobs}
-    wanted: dict[str, list[tuple[Job, str]]] = {}
-    for job, key in zip(jobs, keys, strict=True):
-        if key not in journal:
-            wanted.setdefault(job.reading.key(), []).append((job, key))
-    done, total = 0, sum(readings[name].length * len(readings[name].start) for name in wanted)
-    # The longest first: what does not fit in memory is known at once, and what is left is less.
-    for length in sorted({readings[name].length for name in wanted}, reverse=True):
-        names = [name for name in wanted if readings[name].length == length]
-        last = max(job.last for job in jobs if job.reading.length == length)
-        windows = [len(r.start) for r in readings.values() if r.length == length]
-        progress(f"length {length:,}", done, total)
+) -> None:
+    """Run the readings of all jobs that the journal does not hold, and add the jobs to it."""
+    readings: dict[str, _SharedReading] = {}
+    for job in jobs:
+        shared = readings.setdefault(job.reading.key, _SharedReading(job.reading, {}))
+        if (key := plan.key(job)) not in journal:
+            shared.missing[key] = job
+    to_run = [shared for shared in readings.values() if shared.missing]
+    done, total = 0, sum(shared.tokens for shared in to_run)
+    # The longest come first: if they do not fit in memory, that shows at once, and the estimate of
+    # the time left starts with the slowest.
+    for length in sorted({shared.reading.length for shared in to_run}, reverse=True):
+        label = f"length {length:,}"
+        at_length = [shared for shared in to_run if shared.reading.length == length]
+        progress(label, done, total)
 
-        def tick(read: int, length: int = length) -> None:
+        def tick(windows: int, length: int = length, label: str = label) -> None:
             nonlocal done
-            done += read * length
-            progress(f"length {length:,}", done, total)
+            done += windows * length
+            progress(label, done, total)
 
-        found = reader.read([readings[name] for name in names], last, windows, tick)
-        for name, (nll, seconds) in zip(names, found, strict=True):
-            for job, key in wanted[name]:
-                journal[key] = job.nats(nll, len(plan.streams)).tolist(), seconds
+        found = reader.read(
+            [shared.reading for shared in at_length],
+            # of all jobs and readings, run or not: a resumed sweep then has the same batches
+            last=max(job.last for job in jobs if job.reading.length == length),
+            windows=[
+                len(shared.reading.start)
+                for shared in readings.values()
+                if shared.reading.length == length
+            ],
+            tick=tick,
+        )
+        for shared, (nll, seconds) in zip(at_length, found, strict=True):
+            for key, job in shared.missing.items():
+                nats = job.nats(nll, len(plan.streams)).tolist()
+                journal[key] = JournalEntry(nats=nats, seconds=seconds)
     progress("done", total, total)
-    return [_measurement(job, *journal[key], plan) for job, key in zip(jobs, keys, strict=True)]
 
 
-def _measurement(job: Job, nats: list[float], seconds: float, plan: Plan) -> Measurement:
+def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
+    nats, seconds = journal[plan.key(job)]
     return Measurement(
-        job.entry,
-        job.scaling,
-        job.protocol,
-        job.length,
-        int(job.windows.first.min()),
-        Sums(np.array(nats), job.weights(len(plan.streams))),
-        int((job.length - job.windows.first + 1).sum()),
-        plan.fingerprint(job.protocol, job.length),
-        seconds,
+        entry=job.entry,
+        scaling=job.scaling,
+        protocol=job.protocol,
+        length=job.length,
+        first_position=int(job.windows.first.min()),
+        sums=Sums(nll=np.array(nats), weight=job.weights(len(plan.streams))),
+        tokens=job.tokens,
+        targets=plan.fingerprint(job.protocol, job.length),
+        seconds=seconds,
     )

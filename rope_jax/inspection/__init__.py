@@ -1,1 +1,1 @@
-"""Scalings looked at without a model: tables and figures pair by pair, and of their decay."""
+"""Tables and figures of scalings without a trained model, pair by pair and by distance."""

@@ -1,82 +1,27 @@
-"""The curves that are asked for: which scaling, in which layers, and its numbers pair by pair.
+"""The curves to show: each requested scaling, in each kind of layer, with its numbers pair by pair.
 
 Imports no jax.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import ValidationError
-
-from rope_jax.config.inspection import Asked
-from rope_jax.config.sweep import ENTRIES
-from rope_jax.config.training import Config
+from rope_jax.config.inspection import InspectionConfig
 from rope_jax.errors import UserError
-from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
-from rope_jax.rope.pairs import Pairs, effective
-from rope_jax.rope.strategies import NoScaling
+from rope_jax.inspection.model import InspectedModel, scaling_label
+from rope_jax.rope import RotaryGeometry, Scaling
+from rope_jax.rope.pairs import Pairs, exact_frequencies
 
-MOST_CURVES = 12  # what a figure tells apart
-
-
-def number(value: float) -> str:
-    """Four digits or so, for people."""
-    if not math.isfinite(value):
-        return "∞"
-    if 1000 <= value < 999_999.5:
-        return f"{value:,.0f}"
-    return f"{value:.4g}".replace("e+0", "e").replace("e+", "e")
-
-
-@dataclass(frozen=True)
-class Model:
-    """Rotary layers and their training; of a bare geometry one layer, trained without scaling.
-
-    window:  L, tokens of the last stage, under the scaling `trained`.
-    stages:  the scaling of each.
-    sliding: attention windows of the layers, a pattern that repeats; None: all the text.
-    """
-
-    name: str
-    layers: RotaryLayers
-    window: int
-    stages: tuple[Scaling, ...] = (NoScaling(),)
-    sliding: tuple[int | None, ...] = (None,)
-
-    @classmethod
-    def of(cls, asked: Asked, training: Config | None) -> "Model":
-        """What `read` found."""
-        if training is None:
-            geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
-            return cls("", RotaryLayers(geometry), asked.train_length)
-        stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
-        window = training.stages[-1].seq_len
-        layers, sliding = training.rotary_layers, training.sliding_windows
-        return cls(training.name, layers, window, stages, sliding)
-
-    @property
-    def trained(self) -> Scaling:
-        """The last stage's scaling."""
-        return self.stages[-1]
-
-    def title(self) -> str:
-        """The model in a line."""
-        bases = dict.fromkeys(
-            number(geometry.base) for geometry, _ in self.layers.each(NoScaling())
-        )
-        name = f"{self.name}: " if self.name else ""
-        scaling = "" if self.trained.type == "none" else f" with {_label(self.trained)}"
-        return (
-            f"{name}d {self.layers.geometry.rotary_dim}, base {' and '.join(bases)}, "
-            f"trained at {self.window:,} tokens{scaling}"
-        )
+MAX_CURVES = 12  # more are not told apart in a figure
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One scaling, in layers that are alike. kind: its type, or "trained": what colours it."""
+    """One scaling in layers that are alike.
+
+    kind: what determines the colour: the scaling's type, or "trained".
+    """
 
     name: str
     kind: str
@@ -85,102 +30,101 @@ class Curve:
     pairs: Pairs
 
 
-def curves(model: Model, asked: Asked, length: int) -> list[Curve]:
-    """Of every scaling asked for, or of the model's stages; one for each kind of layer.
+@dataclass(frozen=True)
+class _Request:
+    """A scaling to show, with the name and the kind of its curve."""
 
-    length: n. Layers with a scaling of their own are shown once: it holds whatever the others have.
+    name: str
+    kind: str
+    scaling: Scaling
+
+
+def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
+    """Return a curve per requested scaling and kind of layer.
+
+    Without a request the scalings are those of the model's training stages. length: n, tokens of
+    the text. Layers that override the scaling appear once, because no request changes them.
+
+    UserError: a scaling does not fit the model.
     """
-    made: dict[str, Curve] = {}
-    for name, kind, scaling in _wanted(model, asked, length):
+    curves: dict[str, Curve] = {}
+    for request in _requests(model, asked, length):
         try:
-            alike = _layers_alike(model, scaling)
-            for numbers in alike:
-                curve = _curve(model, name, kind, scaling, numbers, length)
-                if len(alike) > 1:
-                    curve = replace(curve, name=f"{curve.name} ({_numbers(numbers)})")
-                made[curve.name] = curve
+            groups = _alike_layers(model, request.scaling)
+            for layers in groups:
+                curve = _make_curve(model, request, layers[0], length)
+                if len(groups) > 1:
+                    curve = replace(curve, name=f"{curve.name} ({_layer_numbers(layers)})")
+                curves[curve.name] = curve
         except ValueError as error:  # names a setting of the scaling, or of the geometry
-            raise UserError(f"scalings: {name}: {error}") from None
-    return list(made.values())
+            raise UserError(f"scalings: {request.name}: {error}") from None
+    return list(curves.values())
 
 
-def check_curves(count: int) -> None:
-    """UserError where there are none, or more than a figure tells apart."""
+def check_curve_count(count: int) -> None:
+    """Raise a UserError if there are no curves, or more than a figure can tell apart."""
     if count == 0:
         raise UserError("scalings: give at least one")
-    if count > MOST_CURVES:
+    if count > MAX_CURVES:
         raise UserError(
-            f"{count} curves are asked for, counting each kind of layer; a figure tells "
-            f"{MOST_CURVES} apart"
+            f"there are {count} curves, counting each kind of layer; a figure can tell "
+            f"{MAX_CURVES} apart"
         )
 
 
-def _wanted(model: Model, asked: Asked, length: int) -> list[tuple[str, str, Scaling]]:
-    """Name, kind and scaling."""
+def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> list[_Request]:
     if model.name and "scalings" not in asked.model_fields_set:
         earlier = {
-            f"stage {number}: {_label(scaling)}": scaling
+            f"stage {number}: {scaling_label(scaling)}": scaling
             for number, scaling in enumerate(model.stages)
             if scaling not in (*model.stages[:number], model.trained)
         }
-        stages = [(name, scaling.type, scaling) for name, scaling in earlier.items()]
-        return [*stages, ("trained", "trained", model.trained)]
-    wanted = []
+        stages = [_Request(name, scaling.type, scaling) for name, scaling in earlier.items()]
+        return [*stages, _Request("trained", "trained", model.trained)]
+    requests = []
     for entry in asked.scalings:
         try:
             scaling = entry.at(length, model.window, model.trained)
-        except ValidationError as error:  # what auto stands for does not fit its other settings
-            message = error.errors()[0]["msg"].removeprefix("Value error, ")
-            raise UserError(f"scalings: {entry.label}: {message}") from None
-        wanted.append((entry.label, entry.type, scaling))
-    return wanted
+        except ValueError as error:  # the factor from `auto` does not fit the other settings
+            raise UserError(f"scalings: {entry.label}: {error}") from None
+        requests.append(_Request(entry.label, entry.type, scaling))
+    return requests
 
 
-def _layers_alike(model: Model, scaling: Scaling) -> list[list[int]]:
-    """Numbers of the layers that share all that a curve is made of."""
-    alike: dict[Any, list[int]] = {}
+def _alike_layers(model: InspectedModel, scaling: Scaling) -> list[list[int]]:
+    """Group the layers, by number, that share everything a curve depends on."""
+    groups: dict[Any, list[int]] = {}
     for layer in range(model.layers.count):
-        geometry, own = model.layers.of(layer, scaling)
-        _, trained = model.layers.of(layer, model.trained)
+        geometry, own = model.layers.for_layer(layer, scaling)
+        _, trained = model.layers.for_layer(layer, model.trained)
         settings = own.model_dump_json(), trained.model_dump_json()
-        key = geometry, *settings, _of_its_own(model, layer), _sliding(model, layer)
-        alike.setdefault(key, []).append(layer)
-    return list(alike.values())
+        overrides, sliding = model.overrides_scaling(layer), model.sliding_window(layer)
+        groups.setdefault((geometry, *settings, overrides, sliding), []).append(layer)
+    return list(groups.values())
 
 
-def _curve(
-    model: Model, name: str, kind: str, scaling: Scaling, numbers: Sequence[int], length: int
-) -> Curve:
-    layer = numbers[0]
-    geometry, own = model.layers.of(layer, scaling)
-    _, trained = model.layers.of(layer, model.trained)
-    if _of_its_own(model, layer):
-        name, kind = _label(own), own.type
-    # a query of a sliding window reads that far and no farther, in training and after it
-    reach = _sliding(model, layer) or max(length, model.window)
-    inv_freq, m = effective(own, geometry, length)
+def _make_curve(model: InspectedModel, request: _Request, layer: int, length: int) -> Curve:
+    name, kind = request.name, request.kind
+    geometry, own = model.layers.for_layer(layer, request.scaling)
+    _, trained = model.layers.for_layer(layer, model.trained)
+    if model.overrides_scaling(layer):
+        name, kind = scaling_label(own), own.type
+    # a query with a sliding window reads that far and no farther, in training and afterwards
+    reach = model.sliding_window(layer) or max(length, model.window)
+    inv_freq, m = exact_frequencies(own, geometry, length)
     pairs = Pairs(
         theta=geometry.inv_freq(),
         inv_freq=inv_freq,
         m=m,
-        trained=effective(trained, geometry, model.window)[0],
+        trained=exact_frequencies(trained, geometry, model.window)[0],
         window=min(model.window, reach),
         length=min(length, reach),
     )
     return Curve(name, kind, own, geometry, pairs)
 
 
-def _of_its_own(model: Model, layer: int) -> bool:
-    pattern = model.layers.pattern
-    return pattern[layer % len(pattern)].scaling is not None
-
-
-def _sliding(model: Model, layer: int) -> int | None:
-    return model.sliding[layer % len(model.sliding)]
-
-
-def _numbers(layers: Sequence[int]) -> str:
-    """The first few, which tell them from others: layers 0–2, 4–6, …"""
+def _layer_numbers(layers: Sequence[int]) -> str:
+    """Format layer numbers as ranges, of which the first two identify the group: 0–2, 4–6, …"""
     runs: list[list[int]] = []
     for layer in layers:
         if runs and layer == runs[-1][-1] + 1:
@@ -190,8 +134,3 @@ def _numbers(layers: Sequence[int]) -> str:
     shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     shown[2:] = ["…"] if len(shown) > 2 else []
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(shown)}"
-
-
-def _label(scaling: Scaling) -> str:
-    """Type and factor, as a sweep names its curves."""
-    return ENTRIES[scaling.type].model_validate(scaling.model_dump()).label

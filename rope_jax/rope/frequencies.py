@@ -1,4 +1,4 @@
-"""The numbers that a scaling strategy changes, as arrays that a jitted model takes as an argument.
+"""The numbers that a scaling strategy changes, as arrays that a jitted model takes as arguments.
 
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-# numpy on the host, jax inside jit: both are leaves of the same tree.
+# numpy on the host, jax inside jit
 Array = Any
 
 
 class Frequencies(NamedTuple):
-    """One strategy's frequencies. Every strategy returns this same tree of float32 arrays.
+    """The frequencies of one strategy. All strategies return this same tree of float32 arrays.
 
-    inv_freq:           [..., d/2], radians a token. Leading axes: none, or the batch.
-    inv_freq_remainder: [..., d/2], what float32 rounding took off `inv_freq`: their sum is the
-                        float64 frequency to about 48 bits. Without it cos is off by 0.35 at
-                        position 10^7. 0 where a frequency was computed on the device.
-    attention_factor:   [...], m, which multiplies cos and sin; logits scale by m².
+    inv_freq:           [..., d/2], radians per token. Leading axes: none, or the batch.
+    inv_freq_remainder: [..., d/2], the rounding error of `inv_freq`: their sum is the float64
+                        frequency to about 48 bits. Without it cos is off by 0.35 at position
+                        10^7. It is 0 for frequencies computed on the device.
+    attention_factor:   [...], m, which multiplies cos and sin, and so the logits by m².
     """
 
     inv_freq: Array
@@ -27,9 +27,9 @@ class Frequencies(NamedTuple):
 
     @classmethod
     def from_float64(cls, inv_freq: np.ndarray, attention_factor: Any = 1.0) -> "Frequencies":
-        """Split host float64 frequencies [..., d/2] into a float32 and its remainder.
+        """Split host float64 frequencies [..., d/2] into float32 numbers and their remainders.
 
-        attention_factor: a number for all, or [...].
+        attention_factor: one number for all, or [...].
         """
         high = inv_freq.astype(np.float32)
         low = (inv_freq - high.astype(np.float64)).astype(np.float32)
@@ -37,31 +37,32 @@ class Frequencies(NamedTuple):
         return cls(high, low, m)
 
     def with_inv_freq(self, inv_freq: Array) -> "Frequencies":
-        """Other frequencies in their place, as they are: the remainder was that of the old ones."""
+        """Replace the frequencies, and set the remainder, which belonged to the old ones, to 0."""
         remainder = np.zeros(np.shape(inv_freq), np.float32)
         return self._replace(inv_freq=inv_freq, inv_freq_remainder=remainder)
 
 
 class Rotary(NamedTuple):
-    """What the model takes: frequencies for every layer and row, and a scale on queries.
+    """The model's argument: frequencies for every layer and row, and a scale on queries.
 
-    frequencies: leaves with leading axes [L|1, B|1].
-    query_scale: float32 [L|1, B|1, T|1], multiplies the whole query, rotated or not.
+    frequencies: leaves with leading axes [L, B], each of which may be 1.
+    query_scale: float32 [L, B, T], each of which may be 1; multiplies the whole query, including
+                 dimensions that are not rotated.
 
     An axis of size 1 broadcasts and is never dropped: [L, d/2] against batched positions would
-    broadcast wrongly, and silently where L equals B.
+    broadcast wrongly, and without an error if L equals B.
     """
 
     frequencies: Frequencies
     query_scale: Array
 
     @classmethod
-    def of(cls, frequencies: Frequencies) -> "Rotary":
-        """With a query scale of 1: of leaves that have the axes [L|1, B|1] already."""
+    def unscaled_queries(cls, frequencies: Frequencies) -> "Rotary":
+        """Combine frequencies that have the axes [L, B] with a query scale of 1."""
         return cls(frequencies, np.ones((1, 1, 1), np.float32))
 
     @classmethod
     def shared(cls, frequencies: Frequencies) -> "Rotary":
-        """One strategy for all layers and rows: leaves [d/2] and [] get axes [1, 1] in front."""
+        """Use one strategy's frequencies in all layers and rows: add axes [1, 1] in front."""
         leaves = [leaf.reshape((1, 1, *leaf.shape)) for leaf in frequencies]
-        return cls.of(Frequencies(*leaves))
+        return cls.unscaled_queries(Frequencies(*leaves))

@@ -1,4 +1,4 @@
-"""What a rotary embedding is before any scaling: its dimension, base and training length."""
+"""The rotary embedding before any scaling: dimension, base and training length."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-# Which dimensions of a head make a pair; see `rotate`.
+# Which dimensions of a head form a pair; see `rotate`.
 Layout = Literal["half", "interleaved"]
 
 
@@ -14,11 +14,13 @@ Layout = Literal["half", "interleaved"]
 class RotaryGeometry:
     """The unscaled rotary embedding that a strategy starts from.
 
-    rotary_dim:   how many of a head's dimensions are rotated, d in the formulas; even.
+    rotary_dim:   d in the formulas: how many of a head's dimensions are rotated; even.
     base:         b in θ_i = b^(−2i/d); Hugging Face's `rope_theta`.
-    train_length: L in a strategy's formula, in tokens; Hugging Face's
-                  `original_max_position_embeddings`. It is not the length a checkpoint was
-                  last trained at (that is its *window*): the two differ in an extended model.
+    train_length: L in the formulas, in tokens; Hugging Face's `original_max_position_embeddings`.
+                  Not the length that a checkpoint was last trained at, which is its *window*: the
+                  two differ in an extended model.
+
+    ValueError: a field has another type or is out of range; the message begins with its name.
     """
 
     rotary_dim: int
@@ -39,9 +41,9 @@ class RotaryGeometry:
             raise ValueError(f"train_length: {self.train_length} is not at least 1")
 
     def inv_freq(self, base: float | None = None) -> np.ndarray:
-        """θ_i = b^(−2i/d), i = 0 … d/2−1, in radians a token; float64 [rotary_dim/2].
+        """Return θ_i = b^(−2i/d) for i = 0 … d/2−1 in radians per token, float64 [d/2].
 
-        RoFormer, arXiv 2104.09864, eq. 15. `base` replaces the geometry's own.
+        RoFormer, arXiv 2104.09864, eq. 15. base: replaces the geometry's own.
         """
         exponent = np.arange(0, self.rotary_dim, 2, dtype=np.float64) / self.rotary_dim
         return float(self.base if base is None else base) ** -exponent

@@ -1,4 +1,4 @@
-"""Which geometry and scaling each layer of a model has, and the `Rotary` that follows.
+"""The geometry and scaling of each layer of a model, and the `Rotary` made from them.
 
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
@@ -17,7 +17,7 @@ from rope_jax.rope.strategies import Scaling
 
 @dataclass(frozen=True)
 class LayerOverride:
-    """What a layer has of its own; None: as the others."""
+    """Settings of one layer that differ from the other layers'; None: the same as theirs."""
 
     base: float | None = None
     scaling: Scaling | None = None
@@ -25,13 +25,13 @@ class LayerOverride:
 
 @dataclass(frozen=True)
 class RotaryLayers:
-    """The rotary embedding of every layer: layer i has what pattern[i mod its length] says.
+    """The rotary embedding of every layer: layer i uses pattern[i mod len(pattern)].
 
-    geometry: of the layers without a base of their own.
-    count:    L, how many layers there are.
-    pattern:  a short one repeats. Every fourth layer without positions:
+    geometry: of the layers without an overriding base.
+    count:    L, the number of layers.
+    pattern:  overrides, repeated. Every fourth layer without positions is
               (LayerOverride(),) * 3 + (LayerOverride(scaling=DRoPEScaling()),)
-    head_dim: the heads' width, where it is known: `check` then knows partial rotary.
+    head_dim: the heads' width, if known, by which `check` recognizes partial rotary.
     """
 
     geometry: RotaryGeometry
@@ -39,26 +39,32 @@ class RotaryLayers:
     pattern: tuple[LayerOverride, ...] = (LayerOverride(),)
     head_dim: int | None = None
 
-    def of(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
-        """One layer's geometry and scaling, where `scaling` is in force for the others."""
+    def for_layer(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
+        """Return one layer's geometry and scaling.
+
+        scaling: that of the layers without an override.
+        """
         own = self.pattern[layer % len(self.pattern)]
         geometry = self.geometry if own.base is None else replace(self.geometry, base=own.base)
         return geometry, (own.scaling or scaling).for_layer(layer, self.count)
 
-    def each(self, scaling: Scaling) -> list[tuple[RotaryGeometry, Scaling]]:
-        """Of all L layers; of one, where all are alike."""
-        layers = [self.of(layer, scaling) for layer in range(self.count)]
+    def per_layer(self, scaling: Scaling) -> list[tuple[RotaryGeometry, Scaling]]:
+        """Return the geometry and scaling of all L layers, or a single one if all are alike."""
+        layers = [self.for_layer(layer, scaling) for layer in range(self.count)]
         return layers[:1] if all(layer == layers[0] for layer in layers) else layers
 
     def check(self, scaling: Scaling, seq_len: Any = None) -> None:
-        """ValueError, as `Scaling.check`, for any layer."""
-        for geometry, own in self.each(scaling):
+        """Check every layer as `Scaling.check` does; ValueError for the first that fails."""
+        for geometry, own in self.per_layer(scaling):
             own.check(geometry, seq_len, self.head_dim)
             own.query_scale_at(geometry, np.arange(1))
 
     def frequencies(self, scaling: Scaling, seq_len: Any = None) -> Frequencies:
-        """Leaves with axes [L|1, B|1] in front; B where seq_len has one length a row."""
-        made = [own.frequencies(geometry, seq_len) for geometry, own in self.each(scaling)]
+        """Return frequencies with leading axes [L, B].
+
+        L is 1 if all layers are alike, B is 1 unless seq_len holds one length per row.
+        """
+        made = [own.frequencies(geometry, seq_len) for geometry, own in self.per_layer(scaling)]
         xp = _arrays_of([leaf for frequencies in made for leaf in frequencies])
         rows = max(xp.size(frequencies.attention_factor) for frequencies in made)
         pairs = self.geometry.rotary_dim // 2
@@ -69,24 +75,29 @@ class RotaryLayers:
         )
 
     def has_query_scale(self, scaling: Scaling) -> bool:
-        """Whether any layer's queries are scaled by position."""
-        return any(own.query_scale is not None for _, own in self.each(scaling))
+        """Return whether any layer scales its queries by position."""
+        return any(own.query_scale is not None for _, own in self.per_layer(scaling))
 
     def query_scale(self, scaling: Scaling, positions: Any) -> Any:
-        """float32 [L|1, B|1, T] of positions [B|1, T]."""
-        scales = [own.query_scale_at(geometry, positions) for geometry, own in self.each(scaling)]
+        """Return the factors on queries at positions [B, T]: float32 [L, B, T].
+
+        L is 1 if all layers are alike; B may be 1.
+        """
+        scales = [
+            own.query_scale_at(geometry, positions) for geometry, own in self.per_layer(scaling)
+        ]
         return _arrays_of([positions, *scales]).stack(scales)
 
     def rotary(self, scaling: Scaling, positions: Any, seq_len: Any = None) -> Rotary:
-        """What the model takes: frequencies for text lengths, query scales for positions [B|1, T].
+        """Return the model's argument, for positions [B, T], where B may be 1.
 
-        seq_len: as in `Scaling.frequencies`. Where all layers are alike the layer axis is 1.
+        seq_len: as in `Scaling.frequencies`. The layer axis is 1 if all layers are alike.
         """
         return Rotary(self.frequencies(scaling, seq_len), self.query_scale(scaling, positions))
 
 
 def _arrays_of(leaves: Sequence[Any]) -> ModuleType:
-    """numpy where all is on the host, so that nothing is rounded or moved before it must be."""
+    """Return numpy if all leaves are on the host, so that nothing moves to the device too early."""
     if all(isinstance(leaf, np.ndarray | np.generic) for leaf in leaves):
         return np
     import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Rotary embedding as a Flax NNX module, for anyone's own model.
+"""The rotary embedding as a Flax NNX module, for use in any model.
 
 Shapes: B batch, T length, N heads, K key-value heads, H head dim, d rotary dimension.
 """
@@ -18,18 +18,20 @@ from rope_jax.rope.strategies import Scaling
 
 
 class RotaryNumbers(nnx.Variable):
-    """Frequencies and m: no parameters, until you differentiate with respect to them."""
+    """Frequencies and m: not parameters, unless you differentiate with respect to them."""
 
 
 class RotaryEmbedding(nnx.Module):
-    """Rotates queries and keys by a scaling strategy: q_t·R(p_t θ'), RoFormer eq. 34.
+    """Rotates queries and keys with a strategy's frequencies: q_t·R(p_t θ'), RoFormer eq. 34.
 
         rope = RotaryEmbedding(RotaryGeometry(64, 10000.0, 4096), YaRNScaling(factor=8.0))
         q, k = rope(q, k, positions)      # before attention, after QK-norm
 
-    `inv_freq` [d/2] (radians a token) and `attention_factor` [] are `RotaryNumbers`: replace them,
-    or fit them by gradient descent, nnx.grad(loss, argnums=nnx.DiffState(0, RotaryNumbers)). A
-    length-dependent strategy has none of its own: it makes them at every call, from `seq_len`.
+    `inv_freq` [d/2] (radians per token) and `attention_factor` [] are `RotaryNumbers`: replace
+    them, or fit them with nnx.grad(loss, argnums=nnx.DiffState(0, RotaryNumbers)). A
+    length-dependent strategy has neither; it computes them in every call, from `seq_len`.
+
+    ValueError: an unknown layout, or a strategy that does not fit the geometry.
     """
 
     def __init__(
@@ -44,11 +46,11 @@ class RotaryEmbedding(nnx.Module):
             self.attention_factor = RotaryNumbers(jnp.asarray(made.attention_factor))
 
     def frequencies(self, seq_len: Any = None) -> Frequencies:
-        """The frequencies in use; seq_len as in `Scaling.frequencies`."""
+        """Return the frequencies in use; seq_len as in `Scaling.frequencies`."""
         if self.scaling.length_dependent:
             return self.scaling.frequencies(self.geometry, seq_len)
         made, inv_freq = self.scaling.frequencies(self.geometry), self.inv_freq[...]
-        # What rounding took off a frequency belongs to it alone, not to what stands in its place.
+        # a remainder is valid only for the frequency that it was rounded from
         remainder = jnp.where(inv_freq == made.inv_freq, made.inv_freq_remainder, np.float32(0))
         return Frequencies(inv_freq, remainder, self.attention_factor[...])
 
@@ -56,19 +58,21 @@ class RotaryEmbedding(nnx.Module):
         self,
         q: Float[Array, "B T N H"],
         k: Float[Array, "B T K H"],
-        positions: Int[Array, "B|1 T"],
+        positions: Int[Array | np.ndarray, "#B T"],
         seq_len: Any = None,
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
-        """q and k rotated; q also times the strategy's query scale, where it has one.
+        """Return q and k rotated, and q multiplied by the strategy's query scale, if it has one.
 
-        The first d of the H dimensions turn, the rest pass through. Computed in float32, returned
-        in the dtype of q and k. seq_len: a length-dependent strategy needs the text's length, an
-        int, a traced scalar or one a row [B]; ValueError without it.
+        The first d of the H dimensions are rotated; the rest pass through. Computed in float32,
+        returned in the dtypes of q and k. seq_len: the text's length, which a length-dependent
+        strategy needs: an int, a traced scalar, or one per row [B].
+
+        ValueError: seq_len is needed and missing, or d is above H.
         """
         cos, sin = cos_sin(self.frequencies(seq_len), positions)
         q, k = rotate(q, cos, sin, self.layout), rotate(k, cos, sin, self.layout)
         if self.scaling.query_scale is not None:
             scale = jnp.asarray(self.scaling.query_scale_at(self.geometry, positions))
-            # in float32: in bfloat16 the scale itself would be off by up to 0.4%
+            # in float32, because rounding the scale to bfloat16 costs up to 0.4%
             q = (q.astype(jnp.float32) * scale[..., None, None]).astype(q.dtype)
         return q, k

@@ -1,14 +1,16 @@
-"""Kinds of numbers that settings take."""
+"""Types of the numbers that settings hold, shared by the strategies and by every config."""
 
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-# Fields are strict: true is no number, "10" is text. But 1e3 and 3.0 are whole numbers: YAML has
-# no other way to write a large one shortly.
-Whole = BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
+# Settings are strict: `true` is not a number and "10" is not one either. But 1e3 and 3.0 count as
+# whole numbers, because YAML has no other short way to write a large one.
+Whole = BeforeValidator(
+    lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
+)
 
-# What a sweep's "auto" may stand for: length / window. Marks the fields that mean it.
+# Marks the field that a sweep's `factor: auto` sets, to length / window.
 EXTENSION = "extension factor"
 Factor = Annotated[
     float,

@@ -1,7 +1,7 @@
 """Factors on whole queries that grow with the query's position.
 
-A query scale multiplies every dimension of a query, rotated or not, and so its logits; m of a
-strategy (`attention_factor`) reaches rotated dimensions only, of queries and of keys.
+A query scale multiplies every dimension of a query, rotated or not, and so its logits. A strategy's
+m (`attention_factor`) instead acts on the rotated dimensions of queries and keys.
 """
 
 import math
@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import Whole
+from rope_jax.rope.positions import host_positions, is_on_host
 
 
 class QueryScale(BaseModel):
-    """Settings of one query scale. The class docstring's first line is its line in every list."""
+    """Settings of one query scale. A subclass's docstring describes it in lists."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -23,24 +24,28 @@ class QueryScale(BaseModel):
     type: str
 
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """The factor for queries at integer positions [..., T]: float32, the same shape.
+        """Return the factor on queries at integer positions [..., T]: float32, the same shape.
 
-        On the host (numpy or a list) computed in float64 and rounded once; traced in float32.
-        A position below 0 counts as 0.
+        Host positions (numpy or Python numbers) are computed in float64 and rounded once, traced
+        ones in float32. A position below 0 counts as 0.
+
+        ValueError: host positions that are not integers or reach 2^31, or a geometry for which the
+        formula is undefined.
         """
-        if isinstance(positions, np.ndarray | np.generic | list | int):
-            whole = np.maximum(np.asarray(positions), 0)
-            return self._at(geometry, whole, np, np.float64).astype(np.float32)
+        if is_on_host(positions):
+            at_least_0 = np.maximum(host_positions(positions), 0)
+            return self._at(geometry, at_least_0, np, np.float64).astype(np.float32)
         import jax.numpy as jnp
 
         return self._at(geometry, jnp.maximum(positions, 0), jnp, jnp.float32)
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+        """Compute the factor at positions of at least 0; xp is numpy or jax.numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
 
 class LogN(QueryScale):
-    """max(1, ln(p + 1) / ln L): keeps attention's entropy as the text grows past L."""
+    """max(1, ln(p + 1) / ln L): keeps the entropy of attention as the text grows past L."""
 
     source: ClassVar[str] = "Su, kexue.fm/archives/8823"
     type: Literal["logn"] = "logn"
@@ -53,28 +58,28 @@ class LogN(QueryScale):
 
 
 class Llama4Scale(QueryScale):
-    """1 + attn_scale · ln(1 + ⌊(p + 1) / floor_scale⌋): Llama 4's, on its NoPE layers."""
+    """1 + attn_scale · ln(1 + ⌊(p + 1) / floor_scale⌋), used in Llama 4's NoPE layers."""
 
     source: ClassVar[str] = "Llama 4; Hugging Face `llama4`"
     type: Literal["llama4"] = "llama4"
-    attn_scale: float = Field(0.1, gt=0, lt=1e6, description="growth with the logarithm")
+    attn_scale: float = Field(0.1, gt=0, lt=1e6, description="slope in the logarithm")
     floor_scale: Annotated[int, Whole] = Field(
-        8192, ge=1, lt=2**31, description="tokens between two steps"
+        8192, ge=1, lt=2**31, description="tokens per step of the staircase"
     )
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        # ⌊(p + 1)/f⌋ without p + 1, which the last position does not have
+        # ⌊(p + 1)/f⌋ without computing p + 1, which overflows at the last position
         ends = positions % self.floor_scale == self.floor_scale - 1
         steps = positions // self.floor_scale + ends.astype(positions.dtype)
         return dtype(1) + dtype(self.attn_scale) * xp.log1p(steps.astype(dtype))
 
 
 class MinistralScale(QueryScale):
-    """1 + beta · ln(1 + ⌊p / L⌋): Ministral 3's."""
+    """1 + beta · ln(1 + ⌊p / L⌋), used in Ministral 3."""
 
     source: ClassVar[str] = "Ministral 3; Hugging Face `llama_4_scaling_beta`"
     type: Literal["ministral"] = "ministral"
-    beta: float = Field(0.1, gt=0, lt=1e6, description="growth with the logarithm")
+    beta: float = Field(0.1, gt=0, lt=1e6, description="slope in the logarithm")
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
         steps = positions // geometry.train_length

@@ -1,31 +1,40 @@
-"""Rotating queries and keys by given cos and sin, in both layouts of the pairs."""
+"""Rotation of queries and keys by given cos and sin, in both layouts of the pairs.
+
+Shapes: T length, pairs d/2 of the rotary dimension d, `batch` any leading axes.
+"""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from rope_jax.rope.geometry import Layout
 
 
 def rotate(
-    x: Float[Array, "*batch T heads head_dim"],
-    cos: Float[Array, "*#batch T d/2"],
-    sin: Float[Array, "*#batch T d/2"],
+    x: Float[Array | np.ndarray, "*batch T heads head_dim"],
+    cos: Float[Array | np.ndarray, "*#batch T pairs"],
+    sin: Float[Array | np.ndarray, "*#batch T pairs"],
     layout: Layout = "half",
 ) -> Float[Array, "*batch T heads head_dim"]:
-    """Rotate pair i of the first d dimensions of every head by its angle; the rest pass through.
+    """Rotate pair i of each head's first d dimensions by its angle; pass the rest through.
 
         (x_a, x_b) -> (x_a cos − x_b sin, x_b cos + x_a sin)
 
-    RoFormer, arXiv 2104.09864, eq. 34. layout "half" pairs (i, i + d/2), as GPT-NeoX and Hugging
-    Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. The two are the same
-    model up to a permutation of the projections' columns, and never mix within one.
-    Computed in float32, returned in x's dtype. `cos` and `sin` already carry m (see `cos_sin`).
+    RoFormer, arXiv 2104.09864, eq. 34. Layout "half" pairs dimensions (i, i + d/2), as GPT-NeoX and
+    Hugging Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. They are the same
+    model up to a permutation of the projections' columns, so weights of one need that layout.
+
+    Computed in float32, returned in x's dtype. `cos` and `sin` already include m (see `cos_sin`).
+
+    ValueError: d is above head_dim, or the layout is unknown.
     """
     rank = x.ndim - 1
     cos, sin = (c.reshape((1,) * (rank - c.ndim) + c.shape)[..., None, :] for c in (cos, sin))
     half = cos.shape[-1]
     if 2 * half > x.shape[-1]:
-        raise ValueError(f"x: heads of {x.shape[-1]} dimensions, and {2 * half} are to be rotated")
+        raise ValueError(
+            f"x: has heads of {x.shape[-1]} dimensions, fewer than the {2 * half} to rotate"
+        )
     rotated, rest = x[..., : 2 * half].astype(jnp.float32), x[..., 2 * half :]
     if layout == "half":
         a, b = rotated[..., :half], rotated[..., half:]

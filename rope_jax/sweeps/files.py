@@ -1,6 +1,10 @@
-"""What a sweep leaves: RUN/evals/<name>/, in its place when all of it is there."""
+"""Write a sweep's folder, RUN/evals/<name>/: settings, tables, summary, figures, event files."""
 
-import shutil
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,58 +14,133 @@ from matplotlib.image import imread
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.evaluation.results import DocumentRow, Row
-from rope_jax.plots import curve, formation
-from rope_jax.runs.files import write_text
-from rope_jax.sweeps.results_files import write
+from rope_jax.evaluation.statistics import Estimate
+from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.plots import save_figure
+from rope_jax.runs.files import replacing_folder, write_text
+from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
 from rope_jax.sweeps.tensorboard import write_events
 
 
-def leave(
+def write_folder(
     folder: Path,
     config: SweepConfig,
-    table: list[Row],
-    by_document: list[DocumentRow],
-    about: dict[str, Any],
+    table: Sequence[Row],
+    by_document: Sequence[DocumentRow],
+    summary: SweepSummary,
 ) -> None:
-    """Write a sweep's folder; one of the same name goes when the new one is in its place.
+    """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
+    with replacing_folder(folder) as new:
+        settings = dump(config)
+        write_text(new / "sweep.yaml", settings)
+        write_results(new, table, by_document, summary)
+        figures = _draw_figures(new, config, table, summary)
+        images = {
+            path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
+        }
+        write_events(new, table, summary, images, settings)
 
-    about: what `summary` returned of the newest checkpoint, with those of the others under
-    "earlier".
-    """
-    done, folder = folder, folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    settings = dump(config)
-    write_text(folder / "sweep.yaml", settings)
-    write(folder, table, by_document, about)
-    where = f"trained at {about['window']} tokens, {config.split} split, "
-    documents = f"{about['documents']} documents"
-    newest = [row for row in table if row.step == about["step"]]
-    curve(
-        folder / "curve.png",
-        newest,
-        window=about["window"],
-        truncation=about["nll_at_window"],
-        title=f"{about['run']}, step {about['step']}: {where}{documents}",
-    )
-    figures = {"curve": folder / "curve.png"}
-    if about["earlier"]:
-        figures["steps"] = folder / "steps.png"
-        formation(
-            figures["steps"],
-            table,
-            windows=sorted({one["window"] for one in (about, *about["earlier"])}),
-            title=f"{about['run']}, by training step: {documents}",
-        )
-    images = {
-        name: (imread(path)[..., :3] * 255).round().astype(np.uint8)
-        for name, path in figures.items()
+
+def write_results(
+    folder: Path,
+    table: Sequence[Row],
+    by_document: Sequence[DocumentRow],
+    summary: SweepSummary,
+) -> None:
+    """Write results.csv, results.jsonl, documents.csv and summary.json."""
+    write_text(folder / "results.csv", _csv(Row._fields, table))
+    lines = [json.dumps(_finite(row._asdict())) + "\n" for row in table]
+    write_text(folder / "results.jsonl", "".join(lines))
+    write_text(folder / "documents.csv", _csv(DocumentRow._fields, by_document))
+    content = _finite(summary_content(summary))
+    write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
+
+
+def summary_content(summary: SweepSummary) -> dict[str, Any]:
+    """Return what summary.json holds: the newest checkpoint, with the others under "earlier"."""
+    earlier = [_checkpoint_content(checkpoint) for checkpoint in summary.earlier]
+    return _checkpoint_content(summary.newest) | {"earlier": earlier}
+
+
+def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
+    return {
+        "run": checkpoint.run,
+        "step": checkpoint.step,
+        "window": checkpoint.window,
+        "nll_at_window": checkpoint.nll_at_window,
+        "perplexity_at_window": checkpoint.perplexity_at_window,
+        "bpb_at_window": checkpoint.bpb_at_window,
+        "tolerance_nats": checkpoint.tolerance,
+        "documents": checkpoint.documents,
+        "reliable": checkpoint.is_reliable,
+        "compilations": checkpoint.compilations,
+        "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
     }
-    write_events(folder, table, about, images, settings)
-    # an earlier sweep goes when the new one is in its place, not before
-    earlier = done.with_name(f".{done.name}.old")
-    shutil.rmtree(earlier, ignore_errors=True)
-    if done.exists():
-        done.rename(earlier)
-    folder.rename(done)
-    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _curve_content(curve: CurveSummary) -> dict[str, Any]:
+    by_length = {
+        "blow_up": curve.blow_up,
+        "gain_over_truncation_nats": curve.gain_over_truncation,
+        "difference_from_trained_nats": curve.difference_from_trained,
+    }
+    return {
+        "usable_length": curve.usable.length,
+        "usable_length_is_last_tested": curve.usable.is_last,
+        "usable_length_is_known": curve.usable.is_known,
+        "usable_length_at_most": curve.usable_at_most.length,
+        "usable_length_at_most_is_last_tested": curve.usable_at_most.is_last,
+        **{
+            name: {length: _interval_content(estimate) for length, estimate in estimates.items()}
+            for name, estimates in by_length.items()
+        },
+    }
+
+
+def _interval_content(estimate: Estimate) -> dict[str, float]:
+    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
+
+
+def _draw_figures(
+    folder: Path, config: SweepConfig, table: Sequence[Row], summary: SweepSummary
+) -> list[Path]:
+    """Draw curve.png of the newest checkpoint and, of several, steps.png; return their paths."""
+    newest = summary.newest
+    documents = f"{newest.documents} documents"
+    trained_at = f"trained at {newest.window} tokens"
+    figures = [folder / "curve.png"]
+    curves = draw_curves(
+        [row for row in table if row.step == newest.step],
+        window=newest.window,
+        truncation=newest.nll_at_window,
+        title=f"{newest.run}, step {newest.step}: {trained_at}, {config.split} split, {documents}",
+    )
+    save_figure(curves, figures[0])
+    if summary.earlier:
+        figures.append(folder / "steps.png")
+        checkpoints = draw_checkpoints(
+            table,
+            windows=sorted({checkpoint.window for checkpoint in summary.checkpoints}),
+            title=f"{newest.run}, by training step: {documents}",
+        )
+        save_figure(checkpoints, figures[1])
+    return figures
+
+
+def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(table)
+    return text.getvalue()
+
+
+def _finite(value: Any) -> Any:
+    """Return `value` with infinities and nan as null, as JSON has neither."""
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_finite(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,53 +1,53 @@
-"""What an interrupted sweep leaves, so that the next one goes on where it was."""
+"""The journal of a sweep on disk, from which an interrupted sweep resumes."""
 
 import json
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 
+from rope_jax.evaluation.sweep import JournalEntry
 from rope_jax.runs.files import write_text
 
-Figures = tuple[list[float], float]
 
+class FileJournal(MutableMapping[str, JournalEntry]):
+    """A sweep's journal in a file of JSON lines; what was set survives the end of the process.
 
-class FileJournal(MutableMapping[str, Figures]):
-    """A journal of `sweep` in a file of JSON lines; what is set is there if the process is killed.
-
-    The first line says what it is a journal of. A line is whole, or it counts for nothing.
+    The first line says what was measured: the checkpoint, the corpus, the device. An incomplete
+    line is ignored, with all after it.
     """
 
     def __init__(self, path: Path | None, identity: str, text: str) -> None:
-        """path: None keeps it in memory; text: what the file holds, in every process the same.
+        """Start from `text`, which is what the file holds, provided that it is of `identity`.
 
-        What was measured of anything but `identity` is dropped.
+        path: None keeps the journal in memory only. Every process of a sweep gets the same text,
+        and only the first one the path.
         """
-        self._path, self._known = path, dict[str, Figures]()
+        self._path, self._entries = path, dict[str, JournalEntry]()
         kept = [json.dumps(identity)]
         first, *lines = text.split("\n")
-        for line in lines[:-1] if first == kept[0] else ():  # after the last break: was cut off
+        for line in lines[:-1] if first == kept[0] else ():  # what follows the last \n was cut off
             try:
                 key, nats, seconds = json.loads(line)
             except (ValueError, TypeError):
                 break
-            self._known[key] = nats, seconds
+            self._entries[key] = JournalEntry(nats=nats, seconds=seconds)
             kept.append(line)
-        self.found = len(self._known)
-        if path is not None:  # else what is added would follow on a cut line
+        if path is not None:  # written anew, so that no new line is appended to a cut one
             write_text(path, "\n".join(kept) + "\n")
 
-    def __setitem__(self, key: str, figures: Figures) -> None:
-        self._known[key] = figures
+    def __setitem__(self, key: str, entry: JournalEntry) -> None:
+        self._entries[key] = entry
         if self._path is not None:
             with self._path.open("a") as file:
-                file.write(json.dumps([key, *figures]) + "\n")
+                file.write(json.dumps([key, *entry]) + "\n")
 
-    def __getitem__(self, key: str) -> Figures:
-        return self._known[key]
+    def __getitem__(self, key: str) -> JournalEntry:
+        return self._entries[key]
 
     def __delitem__(self, key: str) -> None:
         raise TypeError("a journal only grows")
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._entries)

@@ -1,138 +1,162 @@
-"""A sweep in the terminal: one table a protocol, a row a curve, a column a length."""
+"""A sweep in the terminal: one table per protocol, one row per curve, one column per length."""
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from types import TracebackType
 
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from rope_jax.evaluation.results import Row
+from rope_jax.evaluation.statistics import (
+    RELIABLE_DOCUMENTS,
+    Estimate,
+    perplexity,
+)
+from rope_jax.evaluation.summary import CheckpointSummary, SweepSummary
 
 _CAPTIONS = {
     "same_tokens": "context length",
-    "whole_window": "length of the windows, side by side",
-    "sliding": "length of the windows, {stride} tokens apart; the first one counts whole",
-    "per_position": "position in the window, read at the length that ends the column",
-    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of their means",
+    "whole_window": "length of the windows, which are adjacent",
+    "sliding": "length of the windows, {stride} tokens apart; the first one is scored whole",
+    "per_position": "position in the window; read at the length that ends the column's range",
+    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of the windows' means",
 }
 
 
 def caption(protocol: str, stride: int | None) -> str:
-    """What the lengths of a protocol's table are."""
+    """Return what the lengths of a protocol's table are."""
     return _CAPTIONS[protocol].format(stride=stride)
 
 
 class SweepProgress:
-    """One bar with the time left, over all checkpoints of a sweep."""
+    """A progress bar with the time left, over all checkpoints of a sweep."""
 
     def __init__(self, console: Console, steps: Sequence[int]) -> None:
-        columns = (TextColumn("sweeping"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, TextColumn("{task.fields[now]}"), console=console)
+        self._bar = Progress(
+            TextColumn("sweeping", markup=False),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[now]}", markup=False),
+            console=console,
+        )
         self._task = self._bar.add_task("", total=None, now="")
         self._steps = steps
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "SweepProgress":
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:  # the last checkpoint may have been left out
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:  # fill the bar even if the last checkpoint was skipped
             self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
         self._bar.stop()
 
-    def of(self, step: int) -> Callable[[str, int, int], None]:
-        """What the sweep of one checkpoint tells its progress to."""
+    def of_checkpoint(self, step: int) -> Callable[[str, int, int], None]:
+        """Return the `progress` function for the sweep of one checkpoint."""
         before = self._bar.tasks[self._task].completed
         left = sum(other >= step for other in self._steps)
 
-        def tell(now: str, done: int, total: int) -> None:
-            # those to come take as long as this one, for all that is known
-            at = f"step {step}, {now}" if len(self._steps) > 1 else now
-            whole = before + total * left
-            self._bar.update(self._task, completed=before + done, total=whole, now=at)
+        def update(now: str, done: int, total: int) -> None:
+            # the checkpoints to come are expected to take as long as this one
+            label = f"step {step}, {now}" if len(self._steps) > 1 else now
+            self._bar.update(
+                self._task, completed=before + done, total=before + total * left, now=label
+            )
 
-        return tell
+        return update
 
 
-def tables(console: Console, rows: Sequence[Row], about: dict[str, Any]) -> None:
-    """Print perplexities by protocol with 95% intervals, and how they came about in training.
+def print_tables(console: Console, rows: Sequence[Row], summary: SweepSummary) -> None:
+    """Print perplexities by protocol with 95% intervals, and by training step if there are several.
 
-    about: what `summary` returned of the newest checkpoint, those of others under "earlier".
+    rows: of all checkpoints. Only the newest checkpoint's get intervals and usable lengths.
     """
-    newest = [row for row in rows if row.step == about["step"]]
+    newest = summary.newest
     for protocol in dict.fromkeys(row.protocol for row in rows):
-        if about["earlier"]:
-            console.print(_by_step([row for row in rows if row.protocol == protocol]))
-        console.print(_table([row for row in newest if row.protocol == protocol], about))
-    console.print(
-        "each cell: perplexity, half of its 95% interval (by resampling documents), nats a token"
-        + (", bits a byte" if any(row.bpb is not None for row in rows) else ""),
-        style="dim",
-        highlight=False,
-    )
-    if about["curves"]:
-        console.print(
-            f"usable: the longest length up to which the same tokens stay within "
-            f"{about['tolerance_nats']:g} nats of `trained` at the window of "
-            f"{about['window']} tokens",
-            style="dim",
-            highlight=False,
+        own = [row for row in rows if row.protocol == protocol]
+        if summary.earlier:
+            console.print(_table_by_step(own))
+        console.print(_table([row for row in own if row.step == newest.step], newest))
+    has_bits = any(row.bpb is not None for row in rows)
+    notes = [
+        "each cell: perplexity, half of its 95% interval (by resampling documents), nats per token"
+        + (", bits per byte" if has_bits else "")
+    ]
+    if newest.curves:
+        notes.append(
+            "usable: the longest length up to which the same tokens stay within "
+            f"{newest.tolerance:g} nats of `trained` at the window of {newest.window} tokens"
         )
-    if not about["reliable"]:
+    if not all(curve.usable.is_known for curve in newest.curves.values()):
+        notes.append(
+            "no interval: too few documents to say whether the next length is usable as well"
+        )
+    for note in notes:
+        console.print(note, style="dim", highlight=False)
+    if not newest.is_reliable:
         console.print(
-            f"intervals are unreliable below 20 documents; here: {about['documents']}",
+            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; this sweep has "
+            f"{newest.documents}",
             style="yellow",
         )
 
 
-def _table(rows: Sequence[Row], about: dict[str, Any]) -> Table:
-    """Rows of one protocol."""
+def _table(rows: Sequence[Row], checkpoint: CheckpointSummary) -> Table:
+    """Return the table of one protocol."""
     names = list(dict.fromkeys(row.name for row in rows))
     columns = [row for row in rows if row.name == names[0]]
-    by_position = rows[0].protocol == "per_position"
-    # the buckets of positions part the windows; elsewhere each length has its own
-    counts = [sum(r.tokens for r in columns)] if by_position else [r.tokens for r in columns]
-    # whole windows of every length rarely cover the same tokens
+    protocol, is_by_position = rows[0].protocol, rows[0].protocol == "per_position"
+    # position ranges divide the windows' tokens among them; elsewhere each length has its own
+    counts = [sum(r.tokens for r in columns)] if is_by_position else [r.tokens for r in columns]
+    # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=f"perplexity, {rows[0].protocol}: {tokens} tokens of {rows[0].documents} documents",
-        caption=caption(rows[0].protocol, rows[0].stride),
+        title=Text(f"perplexity, {protocol}: {tokens} tokens of {rows[0].documents} documents"),
+        caption=Text(caption(protocol, rows[0].stride)),
         title_justify="left",
         title_style="bold",
         caption_justify="left",
     )
     table.add_column("scaling", no_wrap=True)
     for row in columns:
-        heading = f"{row.first_position}-{row.last_position}" if by_position else f"{row.length}"
+        heading = f"{row.first_position}-{row.last_position}" if is_by_position else f"{row.length}"
         table.add_column(heading, justify="right", no_wrap=True)
-    has_summary = rows[0].protocol == "same_tokens" and about["curves"]
-    if has_summary:
+    has_usable = protocol == "same_tokens" and bool(checkpoint.curves)
+    if has_usable:
         table.add_column("usable", justify="right", no_wrap=True)
     for name in names:
         cells = [_cell(row) for row in rows if row.name == name]
-        if has_summary:
-            cells.append(_usable(about["curves"][name]))
-        table.add_row(name, *cells)
-    if has_summary:
-        # dropping all but the last window of the text gives this, whatever its length
-        kept = f"{about['perplexity_at_window']:.2f}"
-        cells = [kept if row.length >= about["window"] else "" for row in columns]
-        table.add_row("truncation", *cells, "", style="dim")
+        if has_usable:
+            usable = checkpoint.curves[name].usable
+            cells.append(Text(usable_text(**usable._asdict())))
+        table.add_row(Text(name), *cells)
+    if has_usable and checkpoint.perplexity_at_window is not None:
+        # a reader who drops all but the last window gets this, however long the text
+        truncated = f"{checkpoint.perplexity_at_window:.2f}"
+        texts = [truncated if row.length >= checkpoint.window else "" for row in columns]
+        table.add_row("truncation", *texts, "", style="dim")
     return table
 
 
-def _by_step(rows: Sequence[Row]) -> Table:
-    """Perplexity of one protocol: a row a checkpoint, by scaling."""
+def _table_by_step(rows: Sequence[Row]) -> Table:
+    """Return one protocol's perplexities with one row per scaling and checkpoint."""
     lengths = sorted({row.last_position for row in rows})
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=f"perplexity by training step, {rows[0].protocol}",
+        title=Text(f"perplexity by training step, {rows[0].protocol}"),
         title_justify="left",
         title_style="bold",
     )
@@ -141,34 +165,47 @@ def _by_step(rows: Sequence[Row]) -> Table:
     for name in dict.fromkeys(row.name for row in rows):
         steps = sorted({row.step for row in rows if row.name == name})
         for step in steps:
-            found = {r.last_position: r.nll for r in rows if (r.name, r.step) == (name, step)}
-            cells = [perplexity_text(found[n]) if n in found else "" for n in lengths]
-            table.add_row(name if step == steps[0] else "", f"{step}", *cells)
+            nll = {r.last_position: r.nll for r in rows if (r.name, r.step) == (name, step)}
+            cells = [perplexity_text(nll[n]) if n in nll else "" for n in lengths]
+            table.add_row(Text(name if step == steps[0] else ""), f"{step}", *cells)
     return table
 
 
-def _cell(row: Row) -> str:
-    half = ""
-    if math.isfinite(row.ci_low):
-        half = f"±{(math.exp(min(row.ci_high, 700)) - math.exp(min(row.ci_low, 700))) / 2:.2g}"
-    bits = "" if row.bpb is None else f"\n[dim]{row.bpb:.3f}[/]"
-    return f"{perplexity_text(row.nll)}\n[dim]{half}[/]\n[dim]{row.nll:.3f}[/]{bits}"
+def _cell(row: Row) -> Text:
+    """Return a row's perplexity, its interval, nats and bits, one below the other."""
+    interval = interval_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
+    details = [interval, f"{row.nll:.3f}", *([] if row.bpb is None else [f"{row.bpb:.3f}"])]
+    return Text.assemble(perplexity_text(row.nll), *((f"\n{line}", "dim") for line in details))
 
 
 def perplexity_text(nll: float) -> str:
-    """As a power of e where it is too large to read."""
+    """Return exp(nll) as text, as a power of e if it is too large to read."""
     if nll > math.log(1e5):
         return f"e^{nll:.1f}"
     return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
+def interval_text(nll: Estimate) -> str:
+    """Return "±" and half the width of the perplexity's 95% interval; "" if there is no interval.
+
+    Where half the width exceeds the perplexity itself, the interval: "[0.05, 2,981]".
+    """
+    if not (math.isfinite(nll.low) and math.isfinite(nll.high)):
+        return ""
+    half = (perplexity(nll.high) - perplexity(nll.low)) / 2
+    if half <= perplexity(nll.value) and math.isfinite(half):
+        return f"±{half:.2g}"
+    return f"[{perplexity_text(nll.low)}, {perplexity_text(nll.high)}]"
+
+
 def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
-    """A usable length; "–" where there is no interval at the window, so that nothing is known."""
+    """Return a `UsableLength` as text.
+
+    "≥ 1,024" if the last tested length passes, "none" if not even the window does. Where the next
+    length has no interval, it says so; "–" if the window itself has none.
+    """
     if length is None:
         return "none" if is_known else "–"
-    return f"{'≥ ' if is_last or not is_known else ''}{length:,}"
-
-
-def _usable(curve: dict[str, Any]) -> str:
-    keys = "usable_length", "usable_length_is_last_tested", "usable_length_is_known"
-    return usable_text(*(curve[key] for key in keys))
+    if not is_known:
+        return f"{length:,} (no interval)"
+    return f"{'≥ ' if is_last else ''}{length:,}"

@@ -52,7 +52,7 @@ class Program:
         """Return the functions of stage `number`; they compile when first called."""
         stage, layers = self.config.stages[number], self.config.rotary_layers
         scaling = self.config.stage_scaling(number)
-        rotary = Rotary.of(layers.frequencies(scaling, seq_len=stage.seq_len))
+        rotary = Rotary.unscaled_queries(layers.frequencies(scaling, seq_len=stage.seq_len))
         # A document's positions begin at 0 wherever it stands in a window: known with the batch.
         query_scales = None
         if layers.has_query_scale(scaling):

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rope_jax.config.training import Config
-from rope_jax.console import facts, scaling_lines
+from rope_jax.console import describe_scaling, print_overview
 
 
 def announce(
@@ -38,12 +38,12 @@ def announce(
     for number, stage in enumerate(stages):
         rows[f"stage {number}"] = [
             f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
-            *scaling_lines(config.rotary_layers, config.stage_scaling(number), stage.seq_len),
+            *describe_scaling(config.rotary_layers, config.stage_scaling(number), stage.seq_len),
         ]
     last = sum(stage.steps for stage in stages)
     if 0 < done < last:
         rows["resumes"] = f"after step {done} of {last}"
-    facts(console, f"training {config.name}", rows)
+    print_overview(console, f"training {config.name}", rows)
     if done >= last:
         console.print(f"already trained to step {last}: nothing is left to do")
 

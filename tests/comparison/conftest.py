@@ -1,4 +1,4 @@
-"""Folders of results as a sweep leaves them, of made-up figures."""
+"""Sweep folders with made-up results."""
 
 from pathlib import Path
 
@@ -8,23 +8,25 @@ import pytest
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Origin, document_rows, rows, summary
+from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
-from rope_jax.sweeps.results_files import write
+from rope_jax.sweeps.files import write_results
 
 WEIGHT = np.array([4.0] * 18 + [8.0] * 6)
-# What is added to each document's level: by curve and length. The window is 16.
+# What is added to each document's level, by curve and length. The window is 16.
 OFFSETS = {
     "trained": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
+    "none": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
     "yarn-4": {8: 0.5, 16: 0.25, 32: 0.125, 64: 0.375},
 }
 
 
 @pytest.fixture
 def sweep_of(tmp_path):
-    """Make a run with one sweep; the run's folder."""
+    """Return a function that makes a run with one sweep and returns the run's folder."""
 
     def make(
         run="one",
@@ -42,16 +44,23 @@ def sweep_of(tmp_path):
         beta_fast=32,
         documents=24,
         window=16,
-        with_trained=True,
+        own="trained",  # the entry without a scaling, if any: trained, none or None
+        trained_with="none",
         lengths=(8, 16, 32, 64),
         yarn_offsets=OFFSETS["yarn-4"],
     ) -> Path:
         folder = tmp_path / run
         folder.mkdir(exist_ok=True)
-        config = f"name: {run}\nseed: {seed}\nruns_dir: x\nmodel: {{{model}}}\n"
-        (folder / "config.yaml").write_text(config)
+        factor = "" if trained_with == "none" else ", factor: 4.0"
+        (folder / "config.yaml").write_text(
+            f"name: {run}\nseed: {seed}\nruns_dir: x\n"
+            f"model: {{{model}, num_attention_heads: 1}}\n"
+            f"rope: {{scaling: {{type: {trained_with}{factor}}}}}\n"
+            "optim: {warmup_steps: 5}\n"
+            f"stages: [{{steps: 100, seq_len: {window}, batch_size: 1}}]\n"
+        )
         yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
-        entries = ["trained", yarn] if with_trained else [yarn]
+        entries = [yarn] if own is None else [own, yarn]
         raw = {"scalings": entries, "lengths": lengths, "resamples": 50}
         raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}
         settings = validate(SweepConfig, raw, "test")
@@ -64,7 +73,7 @@ def sweep_of(tmp_path):
             nll = (level + offsets[entry][length] + 10 / step) * weight
             return Measurement(
                 entry=entry,
-                scaling=NoScaling() if entry == "trained" else YaRNScaling(factor=4.0),
+                scaling=YaRNScaling(factor=4.0) if entry == "yarn-4" else NoScaling(),
                 protocol=protocol,
                 length=length,
                 first_position=length - 3,
@@ -82,20 +91,29 @@ def sweep_of(tmp_path):
                 for protocol in protocols
                 for entry in settings.scalings
             ]
-            baseline = {}
+            baseline = None
             if "same_tokens" in protocols:
-                baseline["same_tokens"] = measured("trained", "same_tokens", window, step)
-            result = SweepResult(settings, window, 64, 4, documents, made, baseline, 4)
+                baseline = measured("trained", "same_tokens", window, step)
+            result = SweepResult(
+                config=settings,
+                window=window,
+                longest=64,
+                stride=4,
+                documents=documents,
+                measurements=made,
+                baseline=baseline,
+                compilations=4,
+            )
             results.append((result, Origin(run, step, seed, 2.0, corpus)))
         place = folder / "evals" / name
         place.mkdir(parents=True)
         (place / "sweep.yaml").write_text(dump(settings))
-        *earlier, newest = (summary(*found) for found in results)
-        write(
+        *earlier, newest = (summarize(*found) for found in results)
+        write_results(
             place,
             [row for found in results for row in rows(*found)],
             [row for found in results for row in document_rows(*found)],
-            newest | {"earlier": earlier},
+            SweepSummary(newest=newest, earlier=tuple(earlier)),
         )
         return folder
 

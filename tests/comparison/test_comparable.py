@@ -1,38 +1,47 @@
-"""What cannot be compared is refused by name."""
+"""Sweeps that cannot be compared are refused, with what differs."""
 
 import pytest
 
-from rope_jax.comparison.comparable import mismatches, refuse
-from rope_jax.comparison.sweeps import read
+from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
+from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 
 
 @pytest.fixture
 def found(sweep_of):
-    """Mismatches of runs, each made with these settings."""
+    """Return a function that finds the mismatches of runs made with the given settings."""
 
     def found(*settings):
         runs = [sweep_of(f"run{i}", **each) for i, each in enumerate(settings)]
-        return mismatches([read(next((run / "evals").glob("[!.]*"))) for run in runs])
+        return find_mismatches([read_sweep(next((run / "evals").glob("[!.]*"))) for run in runs])
 
     return found
 
 
-def test_other_models_and_seeds_and_steps_may_be_compared(found):
+def test_models_seeds_and_steps_may_differ(found):
     assert found({}, {"seed": 1}, {"model": "hidden_size: 32"}, {"steps": (5, 10)}) == []
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"corpus": "beef"}, "corpus: run0/demo has c0ffee, run1/demo beef; they were trained and"),
-        ({"bos": "none"}, "bos: run0/demo has document, run1/demo none; sweep them with the same"),
-        ({"split": "validation"}, "split: run0/demo has test, run1/demo validation; sweep them"),
+        (
+            {"corpus": "beef"},
+            "corpus: run0/demo has c0ffee, run1/demo has beef; they were trained and",
+        ),
+        (
+            {"bos": "none"},
+            "bos: run0/demo has document, run1/demo has none; sweep them with the same",
+        ),
+        (
+            {"split": "validation"},
+            "split: run0/demo has test, run1/demo has validation; sweep them",
+        ),
         (
             {"targets": "xyz"},
-            "targets: run0/demo has abc, run1/demo xyz (same_tokens, whole_window 8, whole_window "
-            "16, whole_window 32, whole_window 64); sweep them with the same lengths, targets, "
-            "max_documents, max_blocks, stride and seed, or take one sweep of each run with sweep=",
+            "targets: run0/demo has abc, run1/demo has xyz (same_tokens, whole_window 8, "
+            "whole_window 16, whole_window 32, whole_window 64); sweep them with the same lengths, "
+            "targets, max_documents, max_blocks, stride and seed, or choose one sweep of each run",
         ),
     ],
 )
@@ -42,26 +51,30 @@ def test_what_differs_is_named(found, settings, said):
     assert mismatch.sweep.run == "run1"
 
 
-def test_one_name_has_one_meaning(found):
+def test_a_name_must_mean_the_same_settings_everywhere(found):
     (mismatch,) = found({}, {"beta_fast": 8})
     assert mismatch.message.startswith('scalings: run0/demo has {"type":"yarn"')
     assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
-def test_those_that_the_first_lacks_are_compared_with_one_another(found):
+def test_protocols_that_the_first_sweep_lacks_must_agree_among_the_others(found):
     sliding = {"protocols": ("sliding",)}
     (mismatch,) = found(
         {"protocols": ("same_tokens",)}, sliding, sliding, sliding | {"targets": "xyz"}
     )
     assert mismatch.sweep.run == "run3"
-    assert mismatch.message.startswith("targets: run1/demo has abc-8, run3/demo xyz-8 (sliding 8,")
+    assert mismatch.message.startswith(
+        "targets: run1/demo has abc-8, run3/demo has xyz-8 (sliding 8,"
+    )
 
 
-def test_several_are_counted(found):
-    refuse([])
+def test_several_mismatches_are_counted(found):
+    refuse_mismatches([])
     both = found({}, {"corpus": "beef", "bos": "none"})
     assert len(both) == 2
     with pytest.raises(UserError) as caught:
-        refuse(both)
+        refuse_mismatches(both)
     assert str(caught.value).startswith("corpus: ")
-    assert str(caught.value).endswith("(and 1 more); force=true draws them all the same, marked")
+    assert str(caught.value).endswith(
+        "(and 1 more); with force=true they are drawn anyway, and marked"
+    )

@@ -1,4 +1,4 @@
-"""Pooled and paired figures, against those worked out by hand."""
+"""Pooled and paired figures, against values worked out by hand."""
 
 import math
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rope_jax.comparison.comparable import mismatches
+from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
-from rope_jax.comparison.sweeps import find, read
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import mean_nll
@@ -17,8 +18,8 @@ CONFIG = CompareConfig(resamples=50)
 
 
 def compared(*runs):
-    sweeps = [read(folder) for folder in find(runs, None)]
-    return compare(sweeps, mismatches(sweeps), CONFIG)
+    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
+    return compare(sweeps, find_mismatches(sweeps), CONFIG)
 
 
 def point(curves, name, length, *, group=0, protocol="same_tokens"):
@@ -35,7 +36,7 @@ def point(curves, name, length, *, group=0, protocol="same_tokens"):
 
 def test_a_run_alone_has_the_intervals_of_its_sweep(sweep_of):
     run = sweep_of("demo")
-    sweep = read(run / "evals/demo")
+    sweep = read_sweep(run / "evals/demo")
     found = compared(run)
     (group,) = found.groups
     assert (group.label, group.marked, found.notes) == ("demo", False, [])
@@ -44,7 +45,7 @@ def test_a_run_alone_has_the_intervals_of_its_sweep(sweep_of):
         p = point(found.curves, row.name, row.length, protocol=row.protocol)
         assert (p.nll, p.ci_low, p.ci_high) == pytest.approx((row.nll, row.ci_low, row.ci_high))
         assert (p.ppl, p.bpb) == pytest.approx((row.ppl, row.bpb))
-        assert (p.tokens, p.documents, p.of_seeds) == (row.tokens, 24, (p.nll,))
+        assert (p.tokens, p.documents, p.nll_by_seed) == (row.tokens, 24, (p.nll,))
         assert (p.first_position, p.last_position) == (row.first_position, row.last_position)
         assert p.from_first is None
 
@@ -55,26 +56,28 @@ def test_seeds_are_pooled(sweep_of):
     (group,) = found.groups
     assert group.label == "demo (3 seeds)"
     p = point(found.curves, "yarn-4", 32)
-    each = [read(run / "evals/demo").sums["yarn-4", "same_tokens", 32, 100].mean() for run in runs]
-    assert p.of_seeds == tuple(each)
+    each = [
+        read_sweep(run / "evals/demo").sums["yarn-4", "same_tokens", 32, 100].mean() for run in runs
+    ]
+    assert p.nll_by_seed == tuple(each)
     assert p.nll == pytest.approx(np.mean(each))
     alone = point(compared(runs[1]).curves, "yarn-4", 32)
-    # t of 2 degrees of freedom × the standard error of three seeds, beside that of documents
+    # t with 2 degrees of freedom × the standard error of three seeds, joined with that of documents
     seeds = 4.302653 * np.std(each, ddof=1) / math.sqrt(3)
     assert p.ci_high - p.nll > seeds
     assert p.ci_high - p.nll == pytest.approx(math.hypot(seeds, alone.ci_high - alone.nll), 0.1)
-    # within a run what the seeds differ by falls out: the offsets are the same for all documents
+    # within a run, what the seeds differ by cancels: the offsets are the same for all documents
     assert p.difference == pytest.approx((0.125 - 0.5,) * 3)
     assert p.gain == pytest.approx((-0.125,) * 3)
 
 
 def test_gain_and_usable_length(sweep_of):
-    found = compared(sweep_of("demo", with_trained=False))
+    found = compared(sweep_of("demo", own=None))
     (curve,) = found.curves
     assert curve.usable == (None, False, True)
     gains = {(p.protocol, p.length): p.gain and p.gain.value for p in curve.points}
     assert {n: gains["same_tokens", n] for n in (8, 16, 32, 64)} == pytest.approx(
-        {8: None, 16: -0.25, 32: -0.125, 64: -0.375}  # of `trained` at 16; none below the window
+        {8: None, 16: -0.25, 32: -0.125, 64: -0.375}  # from `trained` at 16; none below the window
     )
     assert {gains["whole_window", n] for n in (8, 16, 32, 64)} == {None}
     (trained, _) = compared(sweep_of("two")).curves
@@ -82,9 +85,60 @@ def test_gain_and_usable_length(sweep_of):
     assert all(p.difference is None for p in trained.points)
 
 
+@pytest.mark.parametrize(
+    ("settings", "baseline", "other", "difference"),
+    [
+        ({"own": "none"}, "none", "yarn-4", -0.375),
+        ({"own": "none", "trained_with": "yarn"}, "yarn-4", "none", 0.375),
+        ({"own": "none", "trained_with": "yarn", "beta_fast": 8}, None, "none", None),
+        ({"own": "trained", "trained_with": "yarn"}, "trained", "yarn-4", -0.375),
+    ],
+)
+def test_a_curve_with_the_trained_scaling_is_the_baseline(
+    sweep_of, settings, baseline, other, difference
+):
+    run = sweep_of("demo", **settings)
+    sweep = read_sweep(run / "evals/demo")
+    assert sweep.baselines == ({} if baseline is None else {100: baseline})
+    found = compared(run)
+    if baseline is not None:
+        assert point(found.curves, baseline, 32).difference is None
+    p = point(found.curves, other, 32)
+    assert p.difference == (difference and pytest.approx((difference,) * 3))
+    noted = [
+        f"demo: {baseline} is the scaling that the model was trained with, so it serves as the "
+        "baseline in place of trained"
+    ]
+    assert found.notes == (noted if baseline in ("none", "yarn-4") else [])
+
+
+def test_each_stage_has_its_own_baseline(sweep_of):
+    run = sweep_of("demo", own="none", steps=(50, 100))
+    config = run / "config.yaml"
+    stages = (
+        "stages: [{steps: 60, seq_len: 16, batch_size: 1}, {steps: 40, seq_len: 16, batch_size: 1, "
+        "scaling: {type: yarn, factor: 4.0}}]"
+    )
+    config.write_text(config.read_text().partition("stages")[0] + stages)
+    assert read_sweep(run / "evals/demo").baselines == {50: "none", 100: "yarn-4"}
+    assert point(compared(run).curves[-2:], "none", 32).difference.value == pytest.approx(0.375)
+
+
+def test_an_automatic_factor_is_not_a_baseline(sweep_of):
+    run = sweep_of("demo", own=None, trained_with="yarn")
+    path = run / "evals/demo/sweep.yaml"
+    text = path.read_text()
+    path.write_text(
+        text.replace("factor: 4.0", "factor: auto").replace("name: null", "name: yarn-4")
+    )
+    sweep = read_sweep(run / "evals/demo")
+    assert "auto" in sweep.settings["yarn-4"]
+    assert sweep.baselines == {}
+
+
 def test_groups_are_paired_with_the_first(sweep_of):
-    one = [sweep_of(f"a{s}", seed=s) for s in (0, 1)]
-    other = [sweep_of(f"b{s}", seed=s, shift=0.5, model="hidden_size: 32") for s in (0, 1)]
+    one = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
+    other = [sweep_of(f"b-s{s}", seed=s, shift=0.5, model="hidden_size: 32") for s in (0, 1)]
     found = compared(*one, *other)
     assert [group.label for group in found.groups] == ["a (2 seeds)", "b (2 seeds)"]
     p = point(found.curves, "trained", 64, group=1)
@@ -92,11 +146,11 @@ def test_groups_are_paired_with_the_first(sweep_of):
     assert theirs.from_first is None
     assert p.from_first.value == pytest.approx(p.nll - theirs.nll)
     assert p.from_first.low < p.from_first.value < p.from_first.high
-    # documents fall out: what is left is noise and seeds, far less than the spread of documents
+    # documents cancel: noise and seeds are left, far less than the spread over documents
     assert p.from_first.high - p.from_first.low < (p.ci_high - p.ci_low) / 2
 
 
-def test_steps_stand_apart_and_the_newest_is_known(sweep_of):
+def test_each_step_has_its_own_curves(sweep_of):
     found = compared(sweep_of("demo", steps=(50, 100)))
     assert [(curve.step, curve.is_newest) for curve in found.curves] == (
         [(50, False), (50, False), (100, True), (100, True)]
@@ -105,24 +159,45 @@ def test_steps_stand_apart_and_the_newest_is_known(sweep_of):
     assert levels[50] - levels[100] == pytest.approx(0.1)
 
 
-def test_a_seed_without_the_newest_step_is_told_of(sweep_of):
+def test_a_seed_without_the_newest_step_is_noted(sweep_of):
     found = compared(sweep_of("x-s0", steps=(50, 100)), sweep_of("x-s1", steps=(50,), seed=1))
-    assert found.notes == [
-        "x (2 seeds): x-s1 was not measured at step 100 and is not in its figures"
-    ]
-    sizes = {curve.step: len(curve.points[0].of_seeds) for curve in found.curves}
+    assert found.notes == ["x (2 seeds): x-s1 was not measured at step 100 and is left out there"]
+    sizes = {curve.step: len(curve.points[0].nll_by_seed) for curve in found.curves}
     assert sizes == {50: 2, 100: 1}
 
 
-def test_sweeps_of_one_run_are_no_seeds(sweep_of):
+def test_sweeps_of_one_run_are_not_pooled(sweep_of):
     run = sweep_of("demo", name="a")
     sweep_of("demo", name="b")
     assert [group.label for group in compared(run).groups] == ["demo a", "demo b"]
 
 
 def test_one_seed_twice_is_refused(sweep_of):
-    with pytest.raises(UserError, match=r"are of one config and one seed, 0: they are not two"):
+    with pytest.raises(
+        UserError, match=r"have the same config and the same seed, 0, so they are not two"
+    ):
         compared(sweep_of("one"), sweep_of("two"))
+
+
+def label_of(*runs):
+    (group,) = compared(*runs).groups
+    return group.label
+
+
+@pytest.mark.parametrize(
+    ("runs", "label"),
+    [
+        (("novels", "novels-s1"), "novels (2 seeds)"),
+        (("demo_seed0", "demo_seed1"), "demo (2 seeds)"),
+        (("demo-3", "demo-4"), "demo (2 seeds)"),
+        (("llama-2", "llama-2-s1"), "llama-2 (2 seeds)"),
+        (("a0", "a1"), "a0, a1 (2 seeds)"),
+        (("news", "novels-s1"), "news, novels-s1 (2 seeds)"),
+        (("s0", "s1", "s2", "s3", "s4"), "s0, …, s4 (5 seeds)"),
+    ],
+)
+def test_a_group_is_called_by_its_runs_without_their_seeds(sweep_of, runs, label):
+    assert label_of(*(sweep_of(run, seed=seed) for seed, run in enumerate(runs))) == label
 
 
 def test_labels_tell_groups_apart(sweep_of):
@@ -132,66 +207,70 @@ def test_labels_tell_groups_apart(sweep_of):
     assert labels == ["x-s0, x-s1 (2 seeds)", "x-s2, x-s3 (2 seeds)"]
 
 
-def test_what_cannot_be_compared_is_marked_and_in_no_pool(sweep_of):
-    found = compared(sweep_of("x0"), sweep_of("x1", seed=1, targets="xyz"), sweep_of("x2", seed=2))
+def test_a_sweep_that_cannot_be_compared_is_marked_and_not_pooled(sweep_of):
+    found = compared(
+        sweep_of("x-0"), sweep_of("x-1", seed=1, targets="xyz"), sweep_of("x-2", seed=2)
+    )
     assert [(group.label, group.marked) for group in found.groups] == [
         ("x (2 seeds)", False),
-        ("x1 †", True),
+        ("x-1 †", True),
     ]
-    assert found.notes[0].startswith("† not comparable with what stands before it: targets: ")
+    assert found.notes[0].startswith("† cannot be compared with the sweeps before it: targets: ")
     assert point(found.curves, "trained", 64, group=1).from_first is None
 
 
-def test_a_sweep_without_its_run_is_in_no_pool(sweep_of):
+def test_a_sweep_without_its_run_is_not_pooled(sweep_of):
     runs = [sweep_of(f"s{seed}", seed=seed) for seed in (0, 1)]
     (runs[1] / "config.yaml").unlink()
     found = compared(*runs)
     assert [group.label for group in found.groups] == ["s0", "s1"]
-    assert found.notes == ["s1: no config.yaml of its run, so it is in no pool of seeds"]
+    assert found.notes == [
+        "s1: its run has no readable config.yaml, so it is not pooled with other seeds"
+    ]
 
 
-def test_few_documents_are_told_of(sweep_of):
+def test_few_documents_are_noted(sweep_of):
     found = compared(sweep_of("demo", documents=12))
-    assert found.notes == ["intervals are unreliable below 20 documents: 12"]
+    assert found.notes == ["intervals are unreliable below 20 documents; here: 12"]
     p = point(found.curves, "trained", 8)
-    sums = read(find([found.groups[0].sweeps[0].folder], None)[0]).sums
+    sums = read_sweep(find_sweeps([found.groups[0].sweeps[0].folder], None)[0]).sums
     expected = mean_nll(sums["trained", "same_tokens", 8, 100], resamples=50, seed=0)
     assert (p.nll, p.ci_low, p.ci_high) == expected
 
 
-def test_figures_that_a_seed_lacks_are_left_out_and_told_of(sweep_of):
+def test_points_that_a_seed_lacks_are_left_out_and_noted(sweep_of):
     runs = [sweep_of("x-s0"), sweep_of("x-s1", seed=1, lengths=(8, 16, 64))]
     found = compared(*runs)
     assert found.notes == [
-        f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured of every seed and is "
-        "left out there"
+        f"x (2 seeds): {name} by {protocol} at 32 (step 100) was not measured for every seed "
+        "and is left out"
         for name in ("trained", "yarn-4")
         for protocol in ("same_tokens", "whole_window")
     ]
     for curve in found.curves:
         assert {p.length for p in curve.points} == {8, 16, 64}
-        assert {len(p.of_seeds) for p in curve.points} == {2}
+        assert {len(p.nll_by_seed) for p in curve.points} == {2}
 
 
-def test_a_sweeps_tolerance_plays_no_part(sweep_of):
-    sweeps = [read(sweep_of(f"x-s{seed}", seed=seed) / "evals/demo") for seed in (0, 1)]
+def test_the_comparison_has_its_own_tolerance(sweep_of):
+    sweeps = [read_sweep(sweep_of(f"x-s{seed}", seed=seed) / "evals/demo") for seed in (0, 1)]
     loose = CompareConfig(resamples=50, tolerance=0.6)
     assert [c.usable[0] for c in compare(sweeps, [], loose).curves] == [32, 64]
     assert [c.usable[0] for c in compare(sweeps[::-1], [], CONFIG).curves] == [16, None]
 
 
-def test_a_difference_from_the_first_is_of_all_its_seeds_or_none(sweep_of):
+def test_a_difference_from_the_first_group_needs_all_its_seeds(sweep_of):
     first = [sweep_of("a-s0"), sweep_of("a-s1", seed=1, lengths=(8, 16, 64))]
     found = compared(*first, sweep_of("b", model="hidden_size: 32"))
     known = {p.length: p.from_first is not None for p in found.curves[-1].points}
     assert known == {8: True, 16: True, 32: False, 64: True}
 
 
-def test_seeds_without_a_figure_in_common_are_refused(sweep_of):
+def test_seeds_without_a_point_in_common_are_refused(sweep_of):
     whole = {"protocols": ("whole_window",)}
     runs = [sweep_of("x-s0", lengths=(8, 16), **whole)]
     runs.append(sweep_of("x-s1", seed=1, lengths=(32, 64), **whole))
-    with pytest.raises(UserError, match=r"^x \(2 seeds\): its seeds have no figure in common$"):
+    with pytest.raises(UserError, match=r"^x \(2 seeds\): its seeds have no point in common$"):
         compared(*runs)
 
 
@@ -206,7 +285,7 @@ def test_an_infinite_loss_ends_the_usable_length(sweep_of):
     assert curve.usable == (None, False, True)
 
 
-def test_sweeps_of_one_run_are_known_by_any_path(sweep_of, monkeypatch):
+def test_sweeps_of_one_run_are_recognized_by_any_path(sweep_of, monkeypatch):
     run = sweep_of("demo", name="a")
     sweep_of("demo", name="b")
     monkeypatch.chdir(run / "evals/a")

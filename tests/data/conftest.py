@@ -1,4 +1,4 @@
-"""No network, no user's cache, and the standard library read once a session."""
+"""No network, a cache for each test, and the standard library read once per session."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Windows: which offsets, and what a window says of the documents in it."""
+"""Windows: their offsets, and the documents in them."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ BOS = 256
 
 
 def split_of(*documents):
-    """A split of these documents, each a list of tokens without its start."""
+    """Return a split of these documents, each a list of tokens without its start token."""
     stream = [token for document in documents for token in (BOS, *document)]
     lengths = [len(document) + 1 for document in documents]
     return TokenSplit(
@@ -22,7 +22,7 @@ def split_of(*documents):
 
 
 def numbered(count):
-    """A split whose tokens are their own offsets, so that a window shows where it began."""
+    """Return a split whose tokens are their own offsets, so that a window shows where it began."""
     return TokenSplit(np.arange(count, dtype=np.uint16), np.array([0, count]), ["numbers"])
 
 
@@ -39,7 +39,7 @@ def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(Non
 
 
 def test_offsets_are_golden():
-    # A run is resumed by its step alone: other numbers here break every checkpoint in use.
+    # A run resumes from its step alone: other numbers would change every run that resumes.
     batch = draw(numbered(50_000), seed=3, stage=1, step=7, seq_len=128)
     assert batch.tokens[:, 0].tolist() == [45832, 22873, 22176, 41765, 24976, 10552, 49657, 15542]
     batch = draw(numbered(50_000), seed=0, stage=0, step=0, seq_len=128, batch_size=4)
@@ -56,7 +56,7 @@ def test_batch_depends_on_nothing_but_its_arguments():
         assert not np.intersect1d(wanted.tokens[:, 0], other.tokens[:, 0]).size
 
 
-def test_hosts_rows_make_up_the_batch():
+def test_the_rows_of_all_hosts_make_up_the_batch():
     split = split_of(*([i] * (i % 7) for i in range(200)))
     whole = draw(split, batch_size=7)
     parts = [draw(split, batch_size=7, rows=slice(a, b)) for a, b in ((0, 2), (2, 3), (3, 7))]
@@ -66,7 +66,7 @@ def test_hosts_rows_make_up_the_batch():
         assert np.array_equal(together, getattr(whole, name)), name
 
 
-def test_windows_are_drawn_by_token():
+def test_documents_are_drawn_in_proportion_to_their_length():
     # 1,000 tokens, 900 of them in the first document.
     split = split_of([1] * 899, [2] * 99)
     first = np.concatenate([draw(split, step=i, seq_len=1).tokens[:, 0] for i in range(500)])
@@ -102,7 +102,7 @@ def test_window_that_begins_inside_a_document():
 
 
 @pytest.mark.parametrize("seq_len", [1, 2, 33])
-def test_windows_agree_with_a_walk_along_the_stream(seq_len):
+def test_windows_agree_with_a_loop_over_the_stream(seq_len):
     rng = np.random.default_rng(0)
     split = split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
     batch = draw(split, seq_len=seq_len, batch_size=32)
@@ -134,7 +134,7 @@ def test_a_window_that_just_fits():
 
 
 def test_too_little_text_names_the_key():
-    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens need 9, .* has 8; "):
+    with pytest.raises(UserError, match=r"^stages\[2\]\.seq_len: .* 8 tokens needs 9, .* has 8; "):
         draw(numbered(8), stage=2)
-    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* need 9, .* has 8; "):
+    with pytest.raises(UserError, match=r"^data\.validation_fraction: .* needs 9, .* has 8; "):
         validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)

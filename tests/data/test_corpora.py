@@ -1,4 +1,4 @@
-"""Every source: exact text, the splits asked for, and one line for each kind of bad input."""
+"""Every source: exact text, the right splits, and one line for each kind of bad input."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, StdlibData, TextData
-from rope_jax.data.corpora import batches, load_documents
+from rope_jax.data.corpora import load_documents, row_batches
 from rope_jax.errors import UserError
 
 AWKWARD = [
@@ -46,7 +46,9 @@ def parquet_file(path, texts, column="text"):
 
 
 def rows_of(dataset):
-    return [(d, t) for b in batches(dataset) for d, t in zip(b["document"], b["text"], strict=True)]
+    return [
+        (d, t) for b in row_batches(dataset) for d, t in zip(b["document"], b["text"], strict=True)
+    ]
 
 
 def whole(**fields):
@@ -156,11 +158,11 @@ def test_hub_splits(tmp_path, monkeypatch):
         ),
         ({"all": {"book": ["b"]}}, "data.id: someone/books has no train split; it has all"),
         ({"train": {"text": ["b"]}}, "data.column: someone/books has no 'book'; its columns: text"),
-        ({"train": {"book": [1]}}, "data.column: 'book' of someone/books holds int64, not text"),
-        ({"train": {"book": [["a"]]}}, "data.column: 'book' of someone/books holds "),
+        ({"train": {"book": [1]}}, "data.column: 'book' of someone/books contains int64, not text"),
+        ({"train": {"book": [["a"]]}}, "data.column: 'book' of someone/books contains "),
         (
             {"train": {"book": ["a", None]}},
-            "data.column: 'book' of someone/books holds null in 1 rows of train",
+            "data.column: 'book' of someone/books is null in 1 row of train",
         ),
         (
             {"train": {"book": ["a"]}, "test": {"book": []}},
@@ -182,7 +184,7 @@ def test_hub_id_is_owner_and_name(tmp_path, name):
     assert_message(HubData(id=name), tmp_path, f"data.id: {name!r} is not the id of a data set")
 
 
-def test_hub_id_is_no_folder(tmp_path, monkeypatch):
+def test_hub_id_is_not_a_folder(tmp_path, monkeypatch):
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id of a data set")
@@ -211,13 +213,13 @@ LINE = '{"text": "fine"}\n'
         (
             JsonLinesData,
             LINE + '{"text": null}',
-            "data.column: 'text' of {}:2 holds null, not text",
+            "data.column: 'text' of {}:2 is null, not text",
         ),
-        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 holds int, not text"),
+        (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (
             JsonLinesData,
             '{"text": "\\ud800"}',
-            "data.column: 'text' of {}:1 holds a lone surrogate",
+            "data.column: 'text' of {}:1 has a lone surrogate",
         ),
         (JsonLinesData, "\n\n", "data.files: no documents in {}"),
         (ParquetData, b"PAR1 no", "data.files: {} is not readable as Parquet: "),
@@ -235,9 +237,9 @@ def test_bad_parquet_columns(tmp_path):
     data = ParquetData(files=[path])
     assert_message(data, tmp_path, f"data.column: {path} has no 'text'; its columns: n, b")
     data = ParquetData(files=[path], column="b")
-    assert_message(data, tmp_path, f"data.column: 'b' of {path}:1 holds null, not text")
+    assert_message(data, tmp_path, f"data.column: 'b' of {path}:1 is null, not text")
     data = ParquetData(files=[path], column="n")
-    assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 holds int, not text")
+    assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 is of type int, not text")
 
 
 def test_bad_patterns(tmp_path, monkeypatch):
@@ -251,19 +253,37 @@ def test_bad_patterns(tmp_path, monkeypatch):
     assert_message(
         TextData(files=["."]), tmp_path, "data.files: . is a folder; give a pattern such"
     )
-    assert_message(TextData(files={"test": [pattern]}), tmp_path, "data.files: train is missing")
-    assert_message(TextData(files={"train": []}), tmp_path, "data.files: train names no files")
+    assert_message(
+        TextData(files={"test": [pattern]}),
+        tmp_path,
+        "data.files: there are no files for train, only for test",
+    )
+    assert_message(TextData(files={"train": []}), tmp_path, "data.files: train has no files")
     twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
     assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")
     one = TextData(files=[str(tmp_path / "d01.txt")])
-    assert_message(one, tmp_path, "data: 1 distinct documents or groups leave none to train on")
+    assert_message(one, tmp_path, "data: too few documents (1 distinct): none are left to train on")
+
+
+def test_a_pipe_or_a_device_is_refused_unopened(tmp_path):
+    pipe, pattern = tmp_path / "pipe[1]", str(tmp_path / "*")
+    os.mkfifo(pipe)
+    for special in (str(pipe), "/dev/zero", "/dev/tty"):
+        message = f"data.files: {special} is not a regular file; copy its text to one"
+        assert_message(TextData(files=[special]), tmp_path, message)
+    # a pattern takes only the regular files that it matches
+    assert_message(TextData(files=[pattern]), tmp_path, f"data.files: no file matches {pattern}")
+    text_files(tmp_path, ["a"])
+    data = TextData(**whole(files=[pattern]))
+    rows = rows_of(load_documents(data, tmp_path / "scratch").splits["train"])
+    assert [text for _, text in rows] == ["a"]
 
 
 QUIET = """
 import sys
 from pathlib import Path
 from rope_jax.data.corpora import load_documents
-from rope_jax.config.training import TextData
+from rope_jax.config.data import TextData
 from datasets import are_progress_bars_disabled
 load_documents(TextData(files=[sys.argv[1]]), Path(sys.argv[2]))
 assert not are_progress_bars_disabled()

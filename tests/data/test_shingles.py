@@ -1,4 +1,4 @@
-"""Near-copies: against plain Python sets, and on planted texts."""
+"""Near-copies: compared with plain Python sets, and on planted texts."""
 
 import random
 import zlib
@@ -15,7 +15,7 @@ def words(seed, count):
 
 
 def plain_shingles(text):
-    """The same by its definition, in Python's integers."""
+    """Compute shingles by their definition, with Python's integers."""
     crc = [zlib.crc32(word.encode()) for word in text.split()]
     return {
         sum(c * 0x9E3779B97F4A7C15 ** (4 - j) for j, c in enumerate(crc[i : i + 5])) % 2**64
@@ -39,7 +39,7 @@ def test_layout_and_punctuation_do_not_hide_a_copy():
     )
 
 
-def test_a_planted_copy_goes_and_unrelated_texts_stay():
+def test_a_planted_copy_is_dropped_and_unrelated_texts_are_kept():
     original, other = words(0, 400), words(1, 400)
     edited = [*original[:100], "edit", *original[100:250], "edit", *original[250:350]]
     half = words(2, 200)
@@ -48,18 +48,18 @@ def test_a_planted_copy_goes_and_unrelated_texts_stay():
     assert found == {0: 1}  # the smaller of the two
 
 
-def test_a_text_contained_in_a_larger_one_goes():
+def test_a_text_contained_in_a_larger_one_is_dropped():
     long = words(0, 1000)
     texts = [long[300:400], long]  # Jaccard similarity 0.1
     assert near_copies([shingles(" ".join(text)) for text in texts]) == {0: 1}
 
 
-def test_of_equal_texts_the_first_stays():
+def test_the_first_of_equal_texts_is_kept():
     texts = [shingles(" ".join(words(0, 50)))] * 3
     assert near_copies(texts) == {1: 0, 2: 0}
 
 
-def test_empty_texts_are_no_copies():
+def test_empty_texts_are_not_copies():
     assert near_copies([shingles("")] * 3) == {}
     assert near_copies([]) == {}
 

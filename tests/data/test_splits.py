@@ -48,7 +48,7 @@ def test_a_few_documents_still_give_each_split_one():
 def test_nothing_left_to_train_on(count):
     keys = keys_of(*(str(i % count) for i in range(10)))
     with pytest.raises(
-        UserError, match=rf"^data: {count} distinct .* set data.validation_fraction"
+        UserError, match=rf"^data: .* \({count} distinct\): .* set data.validation_fraction"
     ):
         assign(keys, 0.1, 0.1)
     assert not assign(keys, 0.0, 0.0).any()

@@ -1,4 +1,4 @@
-"""The default corpus: what is in it, how it is split, what it says of itself."""
+"""The default corpus: its files, its splits, and the notes on it."""
 
 import random
 import re
@@ -27,7 +27,7 @@ def group(document):
     return document.split("/")[0].removesuffix(".py")
 
 
-def test_what_is_left_out(tmp_path):
+def test_excluded_files(tmp_path):
     keep = ["b/z.py", "b.py", "a/tested.py", "a/c/d.py", "Z.py"]
     folders = "test a/tests a/test idlelib lib2to3 pydoc_data encodings site-packages __pycache__"
     leave = [f"{folder}/x.py" for folder in folders.split()]
@@ -56,7 +56,7 @@ def test_splits_keep_packages_whole_and_drop_copies(tmp_path):
 
 
 def test_overlap_is_the_share_of_test_seen_in_train(tmp_path):
-    # Each file: 300 words that all share, and 700 of its own.
+    # Each file has 300 words that all share, and 700 of its own.
     common = prose("common")
     tree(tmp_path, {f"m{i}.py": f"{common} {prose(i, 700)}" for i in range(40)})
     splits, notes = stdlib_splits(StdlibData(test_fraction=0.05), tmp_path)

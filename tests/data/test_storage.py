@@ -1,4 +1,4 @@
-"""Tokens of a corpus: exact, cached, rebuilt after damage."""
+"""A corpus as tokens: exact, cached, rewritten after damage."""
 
 import hashlib
 import json
@@ -38,17 +38,6 @@ def contents(corpus):
 def cached_files(data):
     (folder,) = Path(data.cache_dir).iterdir()
     return folder
-
-
-def test_byte_tokenizer():
-    tokenizer = ByteTokenizer()
-    text = "é\r\n\x00\x7f🙂"
-    tokens = tokenizer.encode(text)
-    assert tokens.dtype == np.uint16
-    assert tokens.tolist() == list(text.encode())
-    assert tokenizer.decode(tokens) == text
-    assert tokenizer.decode(np.array([256, 104, 256, 105, 0xC3])) == "hi\ufffd"
-    assert max(tokenizer.bos_id, 255) < tokenizer.vocab_size
 
 
 def test_stream_is_the_documents_each_after_its_start(data):
@@ -107,7 +96,7 @@ def test_empty_splits_open(tmp_path):
     assert corpus.test.lengths().tolist() == []
 
 
-def test_what_the_cache_depends_on(data, tmp_path):
+def test_changed_or_added_files_are_read_again(data, tmp_path):
     first = open_corpus(data, ByteTokenizer())
     before = (tmp_path / "train2").stat()
     (tmp_path / "train2").write_bytes("日曜".encode())  # of the same size
@@ -117,19 +106,19 @@ def test_what_the_cache_depends_on(data, tmp_path):
     assert changed.fingerprint != first.fingerprint
     (tmp_path / "train3").write_text("more")
     assert len(open_corpus(data, ByteTokenizer()).train) == 4
-    assert contents(first) == list(TEXTS.values())  # one that is open stays as it was
+    assert contents(first) == list(TEXTS.values())  # an open corpus stays as it was
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "train.tokens", "test.starts", "test.ids.json"])
 @pytest.mark.parametrize("damage", ["removed", "shortened"])
-def test_damage_is_mended(data, name, damage):
+def test_damaged_files_are_rewritten(data, name, damage):
     first = open_corpus(data, ByteTokenizer())
     path = cached_files(data) / name
     if damage == "removed":
         path.unlink()
     else:
         content = path.read_bytes()
-        path.unlink()  # a new file: cutting one that is mapped would crash its reader
+        path.unlink()  # a new file: truncating one that is mapped would crash its reader
         path.write_bytes(content[:-1])
     again = open_corpus(data, ByteTokenizer())
     assert contents(again) == contents(first) == list(TEXTS.values())
@@ -139,8 +128,9 @@ def test_damage_is_mended(data, name, damage):
 
 REOPEN = """
 import sys, time
-from rope_jax.config.training import StdlibData
-from rope_jax.data.storage import ByteTokenizer, open_corpus
+from rope_jax.config.data import StdlibData
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizer import ByteTokenizer
 began = time.perf_counter()
 corpus = open_corpus(StdlibData.model_validate_json(sys.argv[1]), ByteTokenizer())
 print(time.perf_counter() - began, corpus.fingerprint, "datasets" in sys.modules)
@@ -166,6 +156,17 @@ def test_cache_that_cannot_be_written(data, tmp_path):
         UserError, match=rf"^data\.cache_dir: cannot write .* {tmp_path}/file/tokens"
     ):
         open_corpus(data, ByteTokenizer())
+
+
+def test_a_full_disk_names_the_key(data, monkeypatch):
+    def no_space(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("rope_jax.data.storage.load_documents", no_space)
+    message = r"^data\.cache_dir: .*tokens \(No space left on device\); name a writable folder$"
+    with pytest.raises(UserError, match=message):
+        open_corpus(data, ByteTokenizer())
+    assert not Path(data.cache_dir).exists()
 
 
 def test_a_bad_source_leaves_nothing_behind(data, tmp_path):

@@ -1,4 +1,4 @@
-"""Which windows are read and which of their tokens count."""
+"""Which windows are read and which of their tokens are scored."""
 
 import itertools
 import re
@@ -15,7 +15,7 @@ PROTOCOLS = ("same_tokens", "whole_window", "sliding", "per_position", "yarn_com
 
 
 def documents(seed, count=12, shortest=65, longest=400):
-    """Random texts; no token is BOS, and every token says which text and place it is from."""
+    """Make texts without BOS whose tokens tell their text and their place in it."""
     random = np.random.default_rng(seed)
     sizes = random.integers(shortest, longest, count)
     return [1000 * (d + 1) + np.arange(size) for d, size in enumerate(sizes)]
@@ -45,7 +45,7 @@ def tokens_of(streams, windows, length, bos="document"):
 
 
 def scored(streams, windows, length, bos="document"):
-    """The targets that count, one array a window, as the model would be asked for them."""
+    """Return the scored targets, one array per window, as the model sees them."""
     tokens = tokens_of(streams, windows, length, bos)
     assert tokens.shape == (len(windows.document), length + 1)
     assert tokens.dtype == np.int32
@@ -53,7 +53,7 @@ def scored(streams, windows, length, bos="document"):
 
 
 def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", seed=0):
-    """{length: the scored targets [W, targets]}."""
+    """Return {length: the scored targets [W, targets]}."""
     _, streams = streams_of(docs, bos, lengths[-1], seed)
     targets = targets or lengths[0] // 2
     found = {}
@@ -162,7 +162,7 @@ def test_lengths_that_divide_the_longest_score_the_same_text():
 
 
 @pytest.mark.parametrize("lengths", [(2,), (5, 6), LENGTHS])
-def test_position_buckets_part_the_longest_window(lengths):
+def test_position_buckets_partition_the_longest_window(lengths):
     _, streams = streams_of(documents(4), longest=lengths[-1])
     whole = windows_of(streams, "whole_window", lengths[-1], lengths)
     parts = []
@@ -200,7 +200,7 @@ def test_sliding_windows_score_every_target_once(protocol, stride, bos):
             assert not steps.size or 0 < steps[-1] <= stride
 
 
-def test_sliding_windows_of_their_own_length_stand_side_by_side():
+def test_sliding_windows_with_their_length_as_stride_are_adjacent():
     _, streams = streams_of(documents(5))
     for length in (8, 64):
         sliding = windows_of(streams, "sliding", length, stride=length)
@@ -232,7 +232,7 @@ def test_where_the_document_start_token_stands(protocol, bos):
             np.testing.assert_array_equal(row[1:], text[first : first + length])
 
 
-def test_cutting_leaves_the_streams_alone():
+def test_cutting_does_not_change_the_streams():
     _, streams = streams_of(documents(5), "every_window")
     before = [stream.copy() for stream in streams]
     windows = windows_of(streams, "whole_window", 8)
@@ -245,7 +245,7 @@ def test_cutting_leaves_the_streams_alone():
 
 
 def prints(docs, protocol, bos="document", seed=0, blocks=3, targets=4):
-    """{length: fingerprint}."""
+    """Return {length: fingerprint}."""
     _, streams = streams_of(docs, bos, seed=seed)
     settings = {"targets": targets, "blocks": blocks, "seed": seed}
     return {
@@ -258,7 +258,7 @@ def test_same_tokens_have_one_fingerprint_at_all_lengths():
     assert len(set(prints(documents(6), "same_tokens").values())) == 1
 
 
-def test_other_protocols_have_one_a_length():
+def test_other_protocols_have_one_per_length():
     for protocol in ("whole_window", "sliding", "per_position"):
         found = prints(documents(6), protocol)
         assert len(set(found.values())) == len(found) == len(LENGTHS)
@@ -281,14 +281,14 @@ def test_the_fingerprint_tells_apart_what_was_scored():
         assert not set(one.values()) & set(other.values())
 
 
-def test_the_fingerprint_is_of_what_is_scored_not_of_what_stands_before():
+def test_the_fingerprint_depends_on_what_is_scored_not_on_its_context():
     # A document-start token in every window changes the context, not the targets.
     docs = documents(6)
     for protocol in PROTOCOLS:
         assert prints(docs, protocol) == prints(docs, protocol, bos="every_window")
 
 
-def test_the_fingerprint_is_of_places_in_the_text():
+def test_the_fingerprint_depends_on_places_in_the_text():
     # The same tokens of the same texts, counted with and without a document-start token before.
     docs = documents(6)
     _, with_start = streams_of(docs)
@@ -334,7 +334,7 @@ def test_documents_are_drawn_by_the_seed_and_kept_in_order():
 
 
 @pytest.mark.parametrize("bos", ["document", "none"])
-def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
+def test_too_short_for_the_longest_window_says_how_long_possible(bos):
     docs = documents(9, count=7, shortest=20, longest=60)
     with pytest.raises(UserError) as caught:
         streams_of(docs, bos)
@@ -342,13 +342,13 @@ def test_too_short_for_the_longest_window_says_how_long_would_do(bos):
     assert message.startswith(
         "lengths: none of the 7 documents has the 65 tokens that length 64 needs; "
     )
-    would_do = int(re.fullmatch(r".*the longest length that would do is (\d+)", message).group(1))
-    chosen, streams = streams_of(docs, bos, longest=would_do)
+    possible = int(re.fullmatch(r".*the longest possible length is (\d+)", message).group(1))
+    chosen, streams = streams_of(docs, bos, longest=possible)
     assert chosen == [int(np.argmax([len(document) for document in docs]))]
-    windows = windows_of(streams, "same_tokens", would_do, (8, would_do))
-    assert tokens_of(streams, windows, would_do, bos).shape == (1, would_do + 1)
+    windows = windows_of(streams, "same_tokens", possible, (8, possible))
+    assert tokens_of(streams, windows, possible, bos).shape == (1, possible + 1)
     with pytest.raises(UserError):
-        streams_of(docs, bos, longest=would_do + 1)
+        streams_of(docs, bos, longest=possible + 1)
 
 
 def test_no_documents_at_all():

@@ -1,25 +1,22 @@
-"""What a sweep leaves on disk, against figures worked out by hand."""
+"""The rows and the summary of a sweep, against figures worked out by hand."""
 
-import csv
-import json
+import dataclasses
 import math
-import resource
 
 import numpy as np
 import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.errors import UserError
-from rope_jax.evaluation.results import DocumentRow, Origin, Row, document_rows, rows, summary
-from rope_jax.evaluation.statistics import Sums, mean_nll
+from rope_jax.evaluation.results import Origin, Row, rows
+from rope_jax.evaluation.statistics import Estimate, Sums, UsableLength, mean_nll
+from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, PIScaling
-from rope_jax.sweeps.results_files import write
 
 ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
 TOKENS = np.array([4.0] * 24 + [8.0] * 6)
-LEVEL = np.linspace(1.0, 3.0, 30)  # nats a token, by document
+LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
 # What is added to every token's NLL: by curve and length. The window is 16.
 OFFSETS = {
     "trained": {8: 0.25, 16: 0.0, 32: 0.5, 64: 1.5},
@@ -45,7 +42,7 @@ def measurement(entry, length, offset, *, protocol="same_tokens", first=None, se
 def result_of(measurements, *, window=16, with_baseline=True, **settings):
     raw = {"scalings": ["trained", {"type": "pi", "factor": "auto"}], "resamples": 50, "seed": 1}
     config = validate(SweepConfig, raw | settings, "test")
-    baseline = {"same_tokens": measurement("trained", window, 0.0)} if with_baseline else {}
+    baseline = measurement("trained", window, 0.0) if with_baseline else None
     return SweepResult(
         config=config,
         window=window,
@@ -101,12 +98,12 @@ def test_a_rows_fields(result):
     )
     assert row.nll == pytest.approx(nll, rel=1e-12)
     assert row.ppl == pytest.approx(math.exp(nll), rel=1e-12)
-    # 2.5 bytes a token: nats a token → bits a byte
+    # 2.5 bytes per token: nats per token → bits per byte
     assert row.bpb == pytest.approx(nll / 2.5 * math.log2(math.e), rel=1e-12)
     assert row.ci_low < row.nll < row.ci_high
 
 
-def test_rows_stand_in_the_order_of_measuring(result):
+def test_rows_are_in_the_order_of_the_measurements(result):
     found = [(row.name, row.length) for row in rows(result, ORIGIN)]
     assert found == [(entry, n) for entry in OFFSETS for n in OFFSETS[entry]]
 
@@ -133,7 +130,7 @@ def test_a_fixed_factor_is_not_automatic():
         ("yarn_compat", 16, 4),
     ],
 )
-def test_the_stride_is_how_far_windows_are_apart(protocol, length, stride):
+def test_the_stride_is_the_distance_between_windows(protocol, length, stride):
     one = measurement("trained", length, 0.0, protocol=protocol, first=9)
     (row,) = rows(result_of([one]), ORIGIN)
     assert (row.stride, row.first_position, row.last_position) == (stride, 9, 16)
@@ -146,150 +143,118 @@ def test_tokens_of_unknown_width_have_no_bits_per_byte(result):
 @pytest.mark.parametrize(("documents", "reliable"), [(19, False), (20, True)])
 def test_few_documents_are_marked(documents, reliable):
     sums = Sums(LEVEL[:documents] * 4, np.full(documents, 4.0))
-    one = measurement("trained", 16, 0.0)
-    one = Measurement(**(vars(one) | {"sums": sums}))
-    config = result_of([]).config
-    result = SweepResult(config, 16, 64, 4, documents, [one], {"same_tokens": one}, 1)
+    one = dataclasses.replace(measurement("trained", 16, 0.0), sums=sums)
+    result = dataclasses.replace(result_of([one]), documents=documents, baseline=one)
     assert rows(result, ORIGIN)[0].reliable is reliable
-    assert summary(result, ORIGIN)["reliable"] is reliable
+    assert summarize(result, ORIGIN).is_reliable is reliable
 
 
 # The summary
 
 
 def test_the_summary_by_hand(result):
-    about = summary(result, ORIGIN)
-    trained, pi = (about["curves"][name] for name in ("trained", "pi-auto"))
+    summary = summarize(result, ORIGIN)
+    trained, pi = (summary.curves[name] for name in ("trained", "pi-auto"))
     # Every offset is the same for all documents: the intervals have no width.
     for curve, offsets in ((trained, OFFSETS["trained"]), (pi, OFFSETS["pi-auto"])):
         for n, offset in offsets.items():
-            for end in ("value", "low", "high"):
-                # worse than at the window: blow-up above 1, and a loss over truncation
-                assert curve["blow_up"][n][end] == pytest.approx(math.exp(offset))
-                gain = curve["gain_over_truncation_nats"][n][end]
-                assert gain == pytest.approx(-offset, abs=1e-12)
-                difference = curve["difference_from_trained_nats"][n][end]
-                assert difference == pytest.approx(offset - OFFSETS["trained"][n], abs=1e-12)
-    # trained passes 0.02 nats at 32 already; pi stays within to the last
-    assert (trained["usable_length"], trained["usable_length_is_last_tested"]) == (16, False)
-    assert (pi["usable_length"], pi["usable_length_is_last_tested"]) == (64, True)
-    assert (trained["usable_length_at_most"], pi["usable_length_at_most"]) == (16, 64)
-    del about["curves"]
+            # worse than at the window: blow-up above 1, and a loss against truncation
+            assert curve.blow_up[n] == pytest.approx([math.exp(offset)] * 3)
+            assert curve.gain_over_truncation[n] == pytest.approx([-offset] * 3, abs=1e-12)
+            difference = offset - OFFSETS["trained"][n]
+            assert curve.difference_from_trained[n] == pytest.approx([difference] * 3, abs=1e-12)
+    # trained exceeds 0.02 nats at 32 already; pi stays within to the last length
+    assert trained.usable == UsableLength(length=16, is_last=False, is_known=True)
+    assert pi.usable == UsableLength(length=64, is_last=True, is_known=True)
+    assert (trained.usable_at_most.length, pi.usable_at_most.length) == (16, 64)
     level = np.average(LEVEL, weights=TOKENS)
-    assert about.pop("nll_at_window") == pytest.approx(level)
-    assert about.pop("perplexity_at_window") == pytest.approx(math.exp(level))
-    assert about.pop("bpb_at_window") == pytest.approx(level / 2.5 / math.log(2))
-    assert about == {
-        "run": "demo",
-        "step": 500,
-        "window": 16,
-        "tolerance_nats": 0.02,
-        "documents": 30,
-        "reliable": True,
-        "compilations": 4,
-    }
+    assert summary.nll_at_window == pytest.approx(level)
+    assert summary.perplexity_at_window == pytest.approx(math.exp(level))
+    assert summary.bpb_at_window == pytest.approx(level / 2.5 / math.log(2))
+    assert (summary.run, summary.step, summary.window) == ("demo", 500, 16)
+    assert (summary.tolerance, summary.documents, summary.compilations) == (0.02, 30, 4)
+    assert summary.is_reliable
+    assert summary.has_baseline
 
 
 def test_the_tolerance_is_the_configs():
     by_length = OFFSETS["trained"].items()
     result = result_of([measurement("trained", n, o) for n, o in by_length], tolerance=0.6)
-    assert summary(result, ORIGIN)["curves"]["trained"]["usable_length"] == 32
+    assert summarize(result, ORIGIN).curves["trained"].usable.length == 32
 
 
 def test_intervals_turn_around_with_the_sign():
     one = measurement("pi-auto", 64, 0.0)
     noise = np.random.default_rng(0).normal(0.05, 0.3, 30)
-    one = Measurement(**(vars(one) | {"sums": Sums(one.sums.nll + noise * TOKENS, TOKENS)}))
-    curve = summary(result_of([one, measurement("trained", 64, 0.05)]), ORIGIN)["curves"]["pi-auto"]
-    blow_up, gain = curve["blow_up"][64], curve["gain_over_truncation_nats"][64]
-    versus = curve["difference_from_trained_nats"][64]
-    for interval in (blow_up, gain, versus):
-        assert interval["low"] < interval["value"] < interval["high"]
-    assert gain["value"] == pytest.approx(-np.average(noise, weights=TOKENS))
-    assert math.log(blow_up["high"]) == pytest.approx(-gain["low"])
-    assert math.log(blow_up["low"]) == pytest.approx(-gain["high"])
-    assert versus["low"] == pytest.approx(-gain["high"] - 0.05)
-    # usable goes by the upper bound: though the value were within, the bound is not
-    assert curve["usable_length"] is None
-    assert curve["usable_length_at_most"] == 64  # and the lower bound is
+    one = dataclasses.replace(one, sums=Sums(one.sums.nll + noise * TOKENS, TOKENS))
+    result = result_of([one, measurement("trained", 64, 0.05)])
+    curve = summarize(result, ORIGIN).curves["pi-auto"]
+    blow_up, gain = curve.blow_up[64], curve.gain_over_truncation[64]
+    versus = curve.difference_from_trained[64]
+    for estimate in (blow_up, gain, versus):
+        assert estimate.low < estimate.value < estimate.high
+    assert gain.value == pytest.approx(-np.average(noise, weights=TOKENS))
+    assert math.log(blow_up.high) == pytest.approx(-gain.low)
+    assert math.log(blow_up.low) == pytest.approx(-gain.high)
+    assert versus.low == pytest.approx(-gain.high - 0.05)
+    # the usable length goes by the upper bound, which is not within, though the value is
+    assert curve.usable.length is None
+    assert curve.usable_at_most.length == 64  # the lower bound is within
 
 
 def test_without_a_baseline_there_are_no_curves():
-    about = summary(result_of([measurement("trained", 64, 0.0)], with_baseline=False), ORIGIN)
-    assert about["curves"] == {}
-    assert about["perplexity_at_window"] is None
+    result = result_of([measurement("trained", 64, 0.0)], with_baseline=False)
+    summary = summarize(result, ORIGIN)
+    assert summary.curves == {}
+    assert summary.perplexity_at_window is None
+    assert not summary.has_baseline
 
 
-def test_without_the_trained_curve_nothing_is_compared_with_it():
+def test_without_the_trained_scaling_nothing_is_compared_with_it():
     only = {"scalings": [{"type": "pi", "factor": "auto"}]}
     result = result_of([measurement("pi-auto", 64, 0.25)], **only)
-    curve = summary(result, ORIGIN)["curves"]["pi-auto"]
-    assert curve["difference_from_trained_nats"] == {}
-    assert curve["gain_over_truncation_nats"][64]["value"] == pytest.approx(-0.25)
+    curve = summarize(result, ORIGIN).curves["pi-auto"]
+    assert curve.difference_from_trained == {}
+    assert curve.gain_over_truncation[64].value == pytest.approx(-0.25)
 
 
-def test_another_curve_may_not_pass_for_the_trained_one():
-    only = {"scalings": [{"type": "pi", "factor": "auto", "name": "trained"}]}
-    try:
-        result = result_of([measurement("trained", 64, 0.25)], **only)
-    except UserError:  # refusing the name is an answer too
-        return
-    curve = summary(result, ORIGIN)["curves"]["trained"]
-    assert curve["difference_from_trained_nats"] == {}
+@pytest.mark.parametrize(
+    ("trained", "entry", "is_trained"),
+    [
+        (NoScaling(), {"type": "none"}, True),
+        (NoScaling(), {"type": "none", "name": "plain"}, True),
+        (PIScaling(factor=4), {"type": "pi", "factor": 4}, True),
+        (PIScaling(factor=4), {"type": "pi", "factor": 2}, False),
+        (PIScaling(factor=4), {"type": "none"}, False),
+        # at 64 it happens to be the trained scaling, at other lengths it is not
+        (PIScaling(factor=4), {"type": "pi", "factor": "auto"}, False),
+        (PIScaling(factor=1), {"type": "pi", "factor": "auto"}, False),
+    ],
+)
+def test_an_entry_equal_to_the_trained_scaling_is_what_others_differ_from(
+    trained, entry, is_trained
+):
+    scalings = [{"type": "ntk", "factor": "auto"}, entry]
+    label = result_of([], scalings=scalings).config.scalings[1].label
+    made = [measurement("ntk-auto", 64, 0.75), measurement(label, 64, 0.25)]
+    result = result_of(made, scalings=scalings)
+    baseline = dataclasses.replace(result.baseline, scaling=trained)
+    summary = summarize(dataclasses.replace(result, baseline=baseline), ORIGIN)
+    found = {name: curve.difference_from_trained for name, curve in summary.curves.items()}
+    if is_trained:
+        assert found["ntk-auto"][64] == pytest.approx([0.5] * 3)
+        assert found[label][64] == Estimate(0, 0, 0)
+    else:
+        assert found == {"ntk-auto": {}, label: {}}
 
 
-# The files
-
-
-def strict(text):
-    """JSON as the standard has it: no NaN, no Infinity."""
-
-    def refuse(word):
-        raise AssertionError(f"{word} is not JSON")
-
-    return json.loads(text, parse_constant=refuse)
-
-
-def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
-    table = rows(result, ORIGIN)
-    write(tmp_path, table, document_rows(result, ORIGIN), summary(result, ORIGIN))
-    lines = [strict(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert [Row(**line) for line in lines] == table
-    with (tmp_path / "results.csv").open(newline="") as file:
-        cells = list(csv.DictReader(file))
-    assert [list(row) for row in cells] == [list(Row._fields)] * len(table)
-    for row, line in zip(cells, lines, strict=True):
-        for name, value in line.items():
-            assert row[name] == ("" if value is None else str(value))
-    with (tmp_path / "documents.csv").open(newline="") as file:
-        header, *documents = csv.reader(file)
-    assert header == list(DocumentRow._fields)
-    assert len(documents) == 30 * len(table)
-    assert documents[31] == [
-        *("trained", "same_tokens", "16", "500", "1"),
-        *map(str, (LEVEL[1] * 4, 4.0)),
-    ]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "documents.csv",
-        "results.csv",
-        "results.jsonl",
-        "summary.json",
-    ]
-
-
-def test_the_summary_file_is_the_summary(result, tmp_path):
-    about = summary(result, ORIGIN)
-    write(tmp_path, rows(result, ORIGIN), [], about)
-    found = strict((tmp_path / "summary.json").read_text())
-    # lengths become text as keys
-    for name, curve in about["curves"].items():
-        for figure, by_length in curve.items():
-            if isinstance(by_length, dict):
-                by_length = {str(n): value for n, value in by_length.items()}
-            assert found["curves"][name][figure] == by_length
-    assert {k: v for k, v in found.items() if k != "curves"} == {
-        k: v for k, v in about.items() if k != "curves"
-    }
+def test_an_infinite_baseline_curve_is_summarized_without_warnings():
+    # The trained scaling often is the first to overflow, and is compared with itself.
+    result = result_of([infinite("trained", 64, math.inf), measurement("pi-auto", 64, 0.25)])
+    curves = summarize(result, ORIGIN).curves
+    assert math.isnan(curves["trained"].difference_from_trained[64].value)
+    assert curves["trained"].blow_up[64].value == math.inf
+    assert curves["pi-auto"].difference_from_trained[64].value == -math.inf
 
 
 def infinite(entry, length, value):
@@ -297,73 +262,4 @@ def infinite(entry, length, value):
     one = measurement(entry, length, 0.0)
     nll = one.sums.nll.copy()
     nll[7] = value
-    return Measurement(**(vars(one) | {"sums": Sums(nll, TOKENS)}))
-
-
-@pytest.mark.parametrize("value", [math.inf, math.nan])
-def test_what_is_not_finite_is_null_in_json(tmp_path, value):
-    result = result_of([measurement("trained", 64, 1.0), infinite("pi-auto", 64, value)])
-    table, about = rows(result, ORIGIN), summary(result, ORIGIN)
-    assert str(table[1].nll) == str(value)
-    assert about["curves"]["pi-auto"]["usable_length"] is None
-    write(tmp_path, table, [], about)
-    first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
-    assert first["nll"] is not None
-    assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
-    curve = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
-    for figure in ("blow_up", "gain_over_truncation_nats", "difference_from_trained_nats"):
-        assert curve[figure]["64"] == {"value": None, "low": None, "high": None}
-    # CSV has a word for it
-    with (tmp_path / "results.csv").open(newline="") as file:
-        assert [row["nll"] for row in csv.DictReader(file)][1] == str(value)
-
-
-def test_an_infinite_baseline_curve_is_summed_up_quietly():
-    # The trained scaling itself often overflows first, and is compared with itself.
-    result = result_of([infinite("trained", 64, math.inf), measurement("pi-auto", 64, 0.25)])
-    curves = summary(result, ORIGIN)["curves"]
-    assert math.isnan(curves["trained"]["difference_from_trained_nats"][64]["value"])
-    assert curves["trained"]["blow_up"][64]["value"] == math.inf
-    assert curves["pi-auto"]["difference_from_trained_nats"][64]["value"] == -math.inf
-
-
-def test_a_perplexity_too_large_for_a_float_leaves_its_nll(tmp_path):
-    result = result_of([measurement("trained", 64, 1000.0)])
-    table = rows(result, ORIGIN)
-    assert table[0].ppl == math.inf
-    write(tmp_path, table, document_rows(result, ORIGIN), summary(result, ORIGIN))
-    line = strict((tmp_path / "results.jsonl").read_text())
-    assert line["ppl"] is None
-    assert line["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=TOKENS))
-
-
-@pytest.mark.parametrize("fails", [0, 1, 2, 3])
-def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
-    names = [
-        "results.csv",
-        "results.jsonl",
-        "documents.csv",
-        "summary.json",
-    ]  # in the order they are written
-    table, about = rows(result, ORIGIN), summary(result, ORIGIN)
-    by_document = document_rows(result, ORIGIN) * 10
-    (tmp_path / "old").mkdir()
-    write(tmp_path / "old", table[:1], by_document[:1], about)
-    old = [(tmp_path / "old" / name).read_text() for name in names]
-    (tmp_path / "new").mkdir()
-    about |= {"long": "x" * 300_000}
-    write(tmp_path / "new", table * 20, by_document, about)
-    new = [(tmp_path / "new" / name).read_text() for name in names]
-    sizes = [0, *map(len, new)]
-    assert sizes == sorted(sizes)
-    # The disk is full halfway through the file in question, not before.
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = (sizes[fails] + sizes[fails + 1]) // 2
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            write(tmp_path / "old", table * 20, by_document, about)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    found = [(tmp_path / "old" / name).read_text() for name in names]
-    assert found == new[:fails] + old[fails:]
+    return dataclasses.replace(one, sums=Sums(nll, TOKENS))

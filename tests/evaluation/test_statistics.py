@@ -20,7 +20,7 @@ TRUTH = 1.5
 
 
 def skewed(random, *shape):
-    """Documents of very different sizes, some much harder than others: nll and tokens."""
+    """Draw (nll, tokens) of documents of very different sizes, some much harder than others."""
     tokens = np.round(random.lognormal(5, 0.5, shape)) + 1
     return tokens * (1 + 0.5 * random.standard_exponential(shape)), tokens
 
@@ -33,7 +33,7 @@ def test_the_mean_is_weighted_by_tokens():
 
 
 def bootstrap_t(numerator, denominator, resamples, seed):
-    """The ratio of sums less quantiles of its studentized resamples, step by step."""
+    """Compute a bootstrap-t interval of the ratio of sums step by step."""
 
     def ratio_and_error(n, d):
         ratio = n.sum() / d.sum()
@@ -89,7 +89,7 @@ def test_a_paired_difference_needs_the_same_tokens():
         paired_difference(one, other, resamples=10, seed=0)
 
 
-def test_intervals_depend_on_the_seed_alone():
+def test_intervals_depend_only_on_the_seed():
     sums = Sums(*skewed(np.random.default_rng(3), 64))
     first, again, other = (mean_nll(sums, resamples=100, seed=seed) for seed in (7, 7, 8))
     assert first == again
@@ -114,7 +114,7 @@ def test_95_percent_intervals_cover_the_truth_about_95_percent_of_the_time(docum
     assert min(below, above) >= 0.1 * (below + above)
 
 
-def test_documents_that_all_agree_leave_no_doubt():
+def test_documents_that_all_agree_give_an_interval_of_no_width():
     found = mean_nll(Sums(np.array([2.0, 4.0, 6.0]), np.array([1, 2, 3])), resamples=10, seed=0)
     assert found == (2.0, 2.0, 2.0)
 
@@ -149,13 +149,13 @@ def test_an_infinity_stays_visible():
         assert math.isnan(found.high)
 
 
-def test_infinity_less_infinity_is_unknown():
+def test_infinity_minus_infinity_is_unknown():
     infinite = Sums(np.array([1.0, np.inf]), np.array([4, 4]))
     assert all(map(math.isnan, paired_difference(infinite, infinite, resamples=10, seed=0)))
 
 
 def seeds_of(random, shifts, documents=20, weight=32.0):
-    """Of each seed: documents of their own levels, the seed's shift, and what is left over."""
+    """Draw for each seed the documents' levels, the seed's shift, and a residual."""
     level = random.lognormal(0, 0.45, documents)
     return [
         Sums((level + s + random.normal(0, 0.1, documents)) * weight, np.full(documents, weight))
@@ -209,7 +209,7 @@ def test_seeds_of_other_tokens_cannot_be_pooled():
 @pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.0, 0.05, 0.3])
 def test_pooled_intervals_cover_the_truth(spread):
-    """The mean over all documents and all seeds; three seeds and 20 documents are drawn."""
+    """The truth is the mean over all documents and seeds; 20 documents, 3 seeds are drawn."""
     random, samples, covered = np.random.default_rng(5), 400, 0
     for _ in range(samples):
         seeds = seeds_of(random, random.normal(0, spread, 3))

@@ -1,4 +1,4 @@
-"""The sweep, with models whose every figure numpy can work out."""
+"""The sweep, with models whose results numpy can compute."""
 
 import itertools
 
@@ -45,7 +45,7 @@ IDLE = {"type": "yarn", "factor": 4, "beta_fast": 2.4e-2, "beta_slow": 1e-2, "at
 
 
 def nll_fn(params, tokens, rotary):
-    """NLL made of the position's angles, of all the tokens before, and of the target."""
+    """NLL that depends on the position's angles, on all tokens before, and on the target."""
     frequencies = jax.tree.map(lambda leaf: leaf[0], rotary.frequencies)  # the one layer's
     cos, sin = cos_sin(frequencies, jnp.arange(tokens.shape[1] - 1)[None])
     by_position = (cos @ params["cos"] + sin @ params["sin"]) * rotary.query_scale[0]
@@ -55,14 +55,14 @@ def nll_fn(params, tokens, rotary):
 
 
 def reference(window, inv_freq, m=1.0):
-    """The same for one window of n + 1 tokens, in float64."""
+    """Compute the same for one window of n + 1 tokens, in float64."""
     angles = np.arange(len(window) - 1)[:, None] * inv_freq
     by_position = m * (np.cos(angles) @ PARAMS["cos"] + np.sin(angles) @ PARAMS["sin"])
     return 0.01 * (np.cumsum(window[:-1]) % 101) + window[1:] + by_position
 
 
 def cheap_nll(params, tokens, rotary):
-    """Compiles in no time; depends on tokens, position and frequencies all the same."""
+    """Depends on tokens, position and frequencies as well, but compiles at once."""
     by_row = rotary.frequencies.inv_freq.sum((0, 2)) * rotary.frequencies.attention_factor.sum(0)
     position = jnp.arange(tokens.shape[1] - 1, dtype=jnp.float32)[None]
     return by_row[:, None] * position + tokens[:, 1:].astype(jnp.float32)
@@ -101,7 +101,7 @@ def figures(result):
 
 
 def of_last(nll):
-    """An nll_of_last made of an nll_fn; fails where all are asked for."""
+    """Make an nll_of_last of an nll_fn; it fails if all targets are asked for."""
 
     def function(params, tokens, rotary, last):
         assert last < tokens.shape[1] - 1
@@ -124,7 +124,7 @@ PROTOCOLS = ["same_tokens", "whole_window", "sliding", "per_position", "yarn_com
         ("none", {"memory_gib": 1.0}),  # batches of several entries, each row with its own
     ],
 )
-def test_every_figure_is_what_numpy_finds(bos, settings):
+def test_every_measurement_is_what_numpy_computes(bos, settings):
     trained = YaRNScaling(factor=2)
     result = run(
         ["trained", "none", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 4}],
@@ -171,10 +171,10 @@ def test_positions_are_read_as_prefixes_where_frequencies_are_equal():
     settings = {"protocols": ["per_position"], "memory_gib": 1.0}
     result = run(entries, nll=nll, **settings)
     jax.effects_barrier()
-    # One batch a length. At 64 all five; below, those that are other numbers there.
+    # One batch per length: all five at 64; below, those whose numbers differ from there.
     assert sorted(read) == LENGTHS
     assert result.compilations == 4
-    # Passes of their own agree: each length as the longest one, for the windows of 64.
+    # Separate passes agree: each length as the longest one, for the windows of 64.
     found = figures(result)
     for index, length in enumerate(LENGTHS):
         for entry in entries:
@@ -207,7 +207,7 @@ def separate_pass(entry, lengths):
     return sums
 
 
-def test_the_scaling_of_each_figure_is_recorded():
+def test_the_scaling_of_each_measurement_is_recorded():
     result = run(
         [
             {"type": "pi", "factor": "auto"},
@@ -237,12 +237,12 @@ def test_same_tokens_is_one_set_of_targets_and_other_protocols_are_not():
 
 
 def gib(tokens):
-    """The budget that holds so many tokens."""
+    """Return the memory budget for this many tokens."""
     return tokens * 2**14 / 2**30
 
 
 @pytest.mark.parametrize("tokens", [1, 130, 10**6])
-def test_the_batch_size_changes_no_figure(tokens):
+def test_the_batch_size_does_not_change_results(tokens):
     settings = {"nll": cheap_nll, "protocols": ["same_tokens", "whole_window"], "lengths": [8, 64]}
     scalings = ["trained", {"type": "pi", "factor": 3}]
     wanted = run(scalings, memory_gib=gib(64), **settings)
@@ -253,7 +253,7 @@ def test_the_batch_size_changes_no_figure(tokens):
 
 
 def batches(**settings):
-    """The shapes of the tokens that a sweep of whole windows asks for."""
+    """Return the shapes of the tokens that a sweep of whole windows reads."""
     shapes = set()
 
     def nll(params, tokens, rotary):
@@ -275,7 +275,7 @@ def test_batches_fit_the_budget_and_are_equal():
     assert squares == {(80, 9), (20, 17), (12, 25), (2, 65)}
 
 
-def test_only_the_last_targets_are_asked_for_where_no_more_count():
+def test_only_the_last_targets_are_asked_for_if_no_others_are_scored():
     asked = []
 
     def last_alone(params, tokens, rotary, last):
@@ -289,7 +289,7 @@ def test_only_the_last_targets_are_asked_for_where_no_more_count():
     run(nll=whole, nll_of_last=last_alone, targets=3)
     assert asked == [(64, 3), (24, 3), (16, 3), (8, 3)]
     asked.clear()
-    # the first of the sliding windows counts whole
+    # the first of the sliding windows is scored whole
     run(nll=whole, nll_of_last=last_alone, protocols=["same_tokens", "sliding"], stride=4)
     assert asked == [(64, None), (24, None), (16, None), (8, None)]
 
@@ -316,7 +316,7 @@ def test_an_infinite_token_stays_in_its_own_document():
 
 @pytest.fixture
 def backend_compiles():
-    """The compilations that JAX itself reports."""
+    """Record the compilations that JAX itself reports."""
     seen = []
 
     def listen(event, duration, **_):
@@ -346,7 +346,7 @@ FIVE = [
         (["same_tokens", "whole_window", "per_position"], 4),
     ],
 )
-def test_one_compilation_a_length(backend_compiles, count, protocols, shapes):
+def test_one_compilation_per_length(backend_compiles, count, protocols, shapes):
     traced = []
 
     def nll(params, tokens, rotary):
@@ -375,7 +375,7 @@ def test_equal_frequencies_run_once():
     curves = {8: 2, 16: 2, 24: 5, 64: 4}
     windows = 8
     assert rows == {n: windows * c for n, c in curves.items()}
-    # and every curve has its figure
+    # and every curve has its measurements
     assert len(result.measurements) == len(scalings) * len(LENGTHS)
 
 
@@ -439,7 +439,7 @@ def test_lengths_by_default_come_from_the_window():
     assert run(lengths=None, documents=[document], nll=cheap_nll).window == 16
 
 
-def test_the_window_is_measured_though_not_asked_for():
+def test_the_window_is_measured_even_if_not_asked_for():
     result = run(["none"], [8, 64], nll=cheap_nll)
     assert [m.length for m in result.measurements] == [8, 16, 64]
     again = run(["none"], [8, 16, 64], nll=cheap_nll)
@@ -450,13 +450,13 @@ def test_the_window_is_measured_though_not_asked_for():
 def test_the_baseline_is_the_trained_scaling_at_the_window():
     settings = {"trained": PIScaling(factor=3), "window": 24, "nll": cheap_nll}
     result = run([{"type": "ntk", "factor": 2}], **settings)
-    (baseline,) = result.baseline.values()
+    baseline = result.baseline
     wanted = figures(run(["trained"], **settings))["trained", "same_tokens", 24]
     np.testing.assert_array_equal(baseline.sums.nll, wanted.sums.nll)
     np.testing.assert_array_equal(baseline.sums.weight, wanted.sums.weight)
     assert baseline.scaling == wanted.scaling == PIScaling(factor=3)
     assert baseline.targets == wanted.targets == result.measurements[0].targets
-    # It is no curve of its own, and costs no compilation.
+    # It is not a curve, and costs no compilation.
     assert {m.entry for m in result.measurements} == {"ntk-2"}
     assert result.compilations == len(LENGTHS)
 
@@ -469,8 +469,8 @@ def test_the_window_may_differ_from_the_training_length_of_the_formulas():
 
 
 def test_there_is_no_baseline_without_the_window_or_the_same_tokens():
-    assert run(lengths=[32, 64], nll=cheap_nll).baseline == {}
-    assert run(protocols=["whole_window"], nll=cheap_nll).baseline == {}
+    assert run(lengths=[32, 64], nll=cheap_nll).baseline is None
+    assert run(protocols=["whole_window"], nll=cheap_nll).baseline is None
 
 
 def test_documents_are_the_same_at_every_length():
@@ -495,8 +495,8 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
 # Interrupted
 
 
-@pytest.mark.parametrize("tokens", [8, 200])  # a reading at a time, and several in a batch
-def test_an_interrupted_sweep_goes_on_where_it_was(tokens):
+@pytest.mark.parametrize("tokens", [8, 200])  # one reading at a time, and several in a batch
+def test_an_interrupted_sweep_resumes_where_it_was(tokens):
     entries = ["trained", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 2}]
     settings = {"protocols": ["same_tokens", "per_position"], "memory_gib": gib(tokens)}
     settings["nll_of_last"] = of_last(cheap_nll)
@@ -551,7 +551,7 @@ def test_an_interrupted_sweep_goes_on_where_it_was(tokens):
     ],
     ids=lambda change: "-".join(change),
 )
-def test_what_was_measured_otherwise_is_not_taken(change):
+def test_measurements_with_other_settings_are_not_reused(change):
     journal = {}
     base = {"nll": cheap_nll, "scalings": [{"type": "pi", "factor": 4}], "journal": journal}
     for protocol, stride in (("same_tokens", None), ("sliding", 4), ("per_position", None)):
@@ -564,6 +564,18 @@ def test_what_was_measured_otherwise_is_not_taken(change):
         np.testing.assert_array_equal(a.sums, b.sums)
 
 
+def test_only_measurements_of_this_sweep_count_as_reused():
+    journal, told = {}, []
+    settings = {"nll": cheap_nll, "journal": journal, "resuming": lambda *call: told.append(call)}
+    run(["trained", {"type": "ntk", "factor": 2}], **settings)
+    assert told == []  # an empty journal
+    # `none` is `trained` here: one entry of the journal serves both. The rest of it is of ntk.
+    run(["trained", "none", {"type": "pi", "factor": 2}], **settings)
+    assert told == [(8, 12)]
+    run([{"type": "pi", "factor": 3}], **settings)
+    assert told == [(8, 12)]  # nothing to reuse, nothing said
+
+
 # Bad input
 
 
@@ -572,7 +584,7 @@ def test_what_was_measured_otherwise_is_not_taken(change):
     [
         ({"scalings": ["yran"]}, "sweep: scalings.0.type: 'yran' is not one of"),
         ({"scalings": []}, "sweep: scalings: "),
-        ({"lengths": [64, 8]}, "sweep: lengths: [64, 8] must rise without repeats"),
+        ({"lengths": [64, 8]}, "sweep: lengths: [64, 8] must be ascending, without repeats"),
         ({"lengths": []}, "sweep: lengths: give at least one"),
         ({"memory_gb": 3}, "sweep: memory_gb: unknown key; did you mean memory_gib?"),
         ({"stride": 9}, "sweep: stride: 9 is more than the shortest length, 8: tokens between"),
@@ -587,7 +599,7 @@ def test_what_was_measured_otherwise_is_not_taken(change):
         (
             {"lengths": [8, 400]},
             "lengths: none of the 6 documents has the 401 tokens that length 400 needs; "
-            "the longest length that would do is 331",
+            "the longest possible length is 331",
         ),
     ],
 )
@@ -651,7 +663,7 @@ def test_layers_may_be_alike_in_some_entries_or_at_some_lengths_alone(factor):
     layers = RotaryLayers(GEOMETRY, 2, (own, LayerOverride()))
     result = run([{"type": "pi", "factor": factor}], geometry=layers, nll=cheap_nll)
     assert len(result.measurements) == len(LENGTHS)
-    assert result.baseline
+    assert result.baseline is not None
 
 
 def test_no_document_start_token_is_needed_where_none_is_asked_for():
@@ -659,7 +671,7 @@ def test_no_document_start_token_is_needed_where_none_is_asked_for():
     assert result.documents == 4
 
 
-def test_a_strategy_may_be_given_as_it_is():
+def test_a_strategy_may_be_given_as_its_settings():
     assert NoScaling() == run(["none"], nll=cheap_nll).measurements[0].scaling
     settings = YaRNScaling(factor=4, beta_fast=16)
     result = run([settings.model_dump()], nll=cheap_nll)

@@ -18,7 +18,7 @@ WEIGHTS = np.float32([1.0, 10.0, 100.0])
 
 
 def nll_fn(params, tokens, rotary):
-    """Σ over layers of w_l · (Σ_i θ_i · m) · query scale: no text in it."""
+    """Return Σ over layers of w_l · (Σ_i θ_i · m) · query scale, whatever the text."""
     frequencies, scale = rotary.frequencies, rotary.query_scale
     by_layer = frequencies.inv_freq.sum(-1) * frequencies.attention_factor  # [L|1, B|1]
     by_layer = by_layer[..., None] * scale
@@ -68,13 +68,13 @@ def test_an_entry_is_for_the_layers_without_a_scaling_of_their_own():
         )
 
 
-def test_one_entry_by_layer_makes_one_shape_of_all():
+def test_one_entry_by_layer_gives_all_entries_its_shape():
     rows = [[0.1] * 4, [0.2] * 4, [0.3] * 4]
     explicit = {"type": "explicit", "inv_freq": rows, "name": "fitted"}
     result, found = run(
         ["trained", explicit, {"type": "pi", "factor": 2}], RotaryLayers(GEOMETRY, 3)
     )
-    assert result.compilations == 3  # a length each, whatever differs by layer
+    assert result.compilations == 3  # one per length, whatever differs by layer
     assert found["fitted", 64] == pytest.approx(0.4 + 8 + 120, rel=1e-5)
     plain = total(GEOMETRY, {"type": "none"}, 64)
     assert found["pi-2", 64] == pytest.approx(111 * plain / 2, rel=1e-5)

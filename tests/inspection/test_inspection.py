@@ -6,14 +6,14 @@ import re
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rope_jax import cli
-from rope_jax.config.inspection import ScalingAsked, read
-from rope_jax.plots import colours
+from rope_jax.config.inspection import ScalingConfig, load_inspection
+from rope_jax.plots import assign_colours
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from scripts import plot_decay, show_scaling
 
@@ -48,22 +48,24 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def show(folder, capsys, monkeypatch):
-    """Call a script; what it printed and its figure."""
-    close = plt.close
-    monkeypatch.setattr(plt, "close", lambda *_: None)
-    save = plt.Figure.savefig
+    """A function that calls a script and returns what it printed, and its figure."""
+    save = Figure.savefig
 
     def show(script, *words, pixels=False):
-        # laying it out takes most of the time, and most tests look at what was to be drawn
-        stand_in = save if pixels else lambda _, path, **__: path.touch()
-        monkeypatch.setattr(plt.Figure, "savefig", stand_in)
+        figures = []
+
+        def keep(figure, path, **settings):
+            figures.append(figure)
+            # the layout takes most of the time, and most tests look at what is to be drawn
+            save(figure, path, **settings) if pixels else path.touch()
+
+        monkeypatch.setattr(Figure, "savefig", keep)
         COMMANDS[script](list(words))
         out = capsys.readouterr().out
         assert max(map(len, out.splitlines())) <= 100
-        return out, plt.gcf()
+        return out, *figures
 
-    yield show
-    close("all")
+    return show
 
 
 def table(out, title):
@@ -92,7 +94,7 @@ def test_scalings_in_tables_and_in_a_figure(show, folder):
     np.testing.assert_allclose(drawn(unseen, 0), expected, atol=1e-12)
     # the colours of a sweep's figure; two curves of a type differ in their dashes
     one, other = unseen.get_lines()[1:3]
-    assert one.get_color() == other.get_color() == colours(["yarn"])["yarn"]
+    assert one.get_color() == other.get_color() == assign_colours(["yarn"])["yarn"]
     assert one.get_linestyle() != other.get_linestyle()
     # what stands still is at the edges, and the lengths are marked
     assert np.isnan(drawn(wave, 3)[4:]).all()
@@ -193,8 +195,8 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
     show_scaling.main([*words, "--print-config"])
     (folder / "again.yaml").write_text(capsys.readouterr().out)
     path = folder / words[0] if words[0].endswith("yaml") else None
-    wanted = read(ScalingAsked, path, [word for word in words if "=" in word])
-    assert read(ScalingAsked, folder / "again.yaml", ()) == wanted
+    wanted = load_inspection(ScalingConfig, path, [word for word in words if "=" in word])
+    assert load_inspection(ScalingConfig, folder / "again.yaml", ()) == wanted
 
 
 @pytest.mark.parametrize(
@@ -208,7 +210,10 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
             "show_scaling.py length=1",
             "overrides: length: should be greater than or equal to 2, not 1",
         ),
-        ("show_scaling.py output=no/a.png", "output: no is not a folder; make it, or name another"),
+        (
+            "show_scaling.py output=no/a.png",
+            "output: no is not a folder; create it, or name another",
+        ),
         (
             "show_scaling.py output=a.txt",
             "overrides: output: a.txt should end in .png, .pdf or .svg",
@@ -225,13 +230,12 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
         ),
         (
             "show_scaling.py scalings=[trained]",
-            "overrides: scalings: trained is a training config's own; without training the "
-            "scaling is none",
+            "overrides: scalings: trained needs a training config; for a bare geometry write none",
         ),
         ("show_scaling.py scalings=[]", "scalings: give at least one"),
         (
             "show_scaling.py scalings=[none,none]",
-            "overrides: scalings: none stands twice; give a name",
+            "overrides: scalings: none occurs twice; give one a name",
         ),
         (
             "show_scaling.py run.yaml rotary_dim=16",
@@ -242,15 +246,15 @@ def test_the_printed_config_gives_the_same(folder, capsys, words):
             "run.yaml: scalings.0.type: 'yern' is not one of ",
         ),
         ("plot_decay.py bases=[0.5]", "overrides: bases.0: should be greater than or equal to 1"),
-        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 names one twice"),
+        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 has a base twice"),
         (
             "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
-            "13 curves are asked for, counting each kind of layer; a figure tells 12 apart",
+            "there are 13 curves, counting each kind of layer; a figure can tell 12 apart",
         ),
         ("plot_decay.py length=1e7", "overrides: length: should be less than or equal to 1048576"),
         (
             "plot_decay.py train_length=1e6 scalings=[none]",
-            "length: 4,000,000 distances are more than 1,048,576; give fewer",
+            "length: 4,000,000 distances exceed the limit of 1,048,576",
         ),
     ],
 )

@@ -112,7 +112,7 @@ def test_a_training_step_never_takes_less_than_estimated(
     integers = jax.ShapeDtypeStruct((batch_size, seq_len), np.int32)
     weights = jax.ShapeDtypeStruct((batch_size, seq_len), np.float32)
     batch = Batch(integers, integers, integers, integers, weights)
-    rotary = Rotary.of(config.rotary_layers.frequencies(config.stage_scaling(0)))
+    rotary = Rotary.unscaled_queries(config.rotary_layers.frequencies(config.stage_scaling(0)))
     state = jax.eval_shape(lambda: fresh_state(model, adamw, 0))
     step = make_train_step(model, adamw, grad_accumulation)
     memory = step.lower(state, batch, rotary).compile().memory_analysis()

@@ -1,34 +1,36 @@
-"""The decoder against a second one in numpy and float64, and against itself in other forms.
+"""The decoder against a float64 reference in numpy, and against itself in other settings.
 
 Shapes: B batch, T length, D model, N heads, K key-value heads, G = N/K, H head dim, L layers,
 d rotary dimension.
 """
 
 import functools
-import typing
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax import attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-V, B, T, L = 61, 3, 70, 3  # L = B: mixing the two up must show; T is past one attention chunk
+V, B, T, L = 61, 3, 70, 3  # L = B: code that confuses the two axes must not pass
 
 PLAIN = ModelConfig(
     hidden_size=32, intermediate_size=48, num_hidden_layers=L, num_attention_heads=4
 )
-# Grouped queries, heads wider than D/N, norms on queries and keys, an output matrix of its own.
-FULL = ModelConfig(
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=L,
+
+
+def with_fields(config, **fields):
+    return ModelConfig(**config.model_dump() | fields)
+
+
+# Grouped queries, heads wider than D/N, QK-norm and a separate output matrix.
+FULL = with_fields(
+    PLAIN,
     num_attention_heads=6,
     num_key_value_heads=2,
     head_dim=12,
@@ -36,10 +38,6 @@ FULL = ModelConfig(
     tie_word_embeddings=False,
     rms_norm_eps=1e-2,
 )
-
-
-def with_fields(config, **fields):
-    return ModelConfig(**config.model_dump() | fields)
 
 
 # The reference
@@ -65,7 +63,7 @@ def turn(x, inv_freq, m, positions, layout):
 def reference_nll(
     config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
 ):
-    """Llama's forward pass, one layer and one head after the other, in float64."""
+    """Llama's forward pass in float64, layer by layer and head by head."""
     params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     inv_freq, remainder, m = (np.float64(leaf) for leaf in rotary.frequencies)
     count, batch, length = config.num_hidden_layers, *tokens.shape
@@ -96,13 +94,13 @@ def reference_nll(
         q = q * scale[number][:, :, None, None]
         mixed = np.empty_like(q)
         for head in range(heads):
-            of_group = head // (heads // kv_heads)
-            logits = q[:, :, head] @ k[:, :, of_group].swapaxes(1, 2) / np.sqrt(width)
+            kv_head = head // (heads // kv_heads)
+            logits = q[:, :, head] @ k[:, :, kv_head].swapaxes(1, 2) / np.sqrt(width)
             window = windows[number % len(windows)] or length
             near = np.subtract.outer(np.arange(length), np.arange(length)) < window
             logits = np.where(visible & near, logits, -np.inf)
             p = np.exp(logits - logits.max(-1, keepdims=True))
-            mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, of_group]
+            mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, kv_head]
         x = x + mixed.reshape(batch, length, -1) @ weights["o_proj"]["kernel"]
         h = rms_norm(x, layer["post_attention_layernorm"]["scale"], config)
         gate = h @ layer["mlp"]["gate_proj"]["kernel"]
@@ -115,11 +113,11 @@ def reference_nll(
     return log_sum - np.take_along_axis(logits, targets[:, :, None], -1)[:, :, 0]
 
 
-# What goes in
+# Inputs
 
 
 def loud_params(model):
-    """Parameters under which every part matters: fresh ones are nearly a uniform guess."""
+    """Parameters large enough that every part matters: fresh ones nearly give a uniform guess."""
     rng = np.random.default_rng(0)
 
     def draw(path, leaf):
@@ -140,7 +138,7 @@ def text(seed=0):
 
 SEGMENTS = np.cumsum(np.random.default_rng(1).random((B, T)) < 0.06, axis=1).astype(np.int32)
 POSITIONS = np.arange(T, dtype=np.int32)[None]
-# Jumps forward, as in training on skipped positions, and back: never a reason to see less or more.
+# Jumps forward, as when training on skipped positions, and back. Neither changes what is visible.
 JUMPS = np.stack(
     [
         np.where(np.arange(T) < 31, np.arange(T), np.arange(T) + 100_000),
@@ -156,7 +154,7 @@ def frequencies(width, **settings):
 
 
 def by_layer(width):
-    """Other frequencies, and another m, in every layer; none at all (NoPE) in the second."""
+    """Different frequencies and m in every layer; no rotation (NoPE) in the second."""
     layers = [
         frequencies(width, type="yarn", factor=4.0),
         Frequencies.from_float64(np.zeros(width // 2)),
@@ -167,7 +165,7 @@ def by_layer(width):
 
 
 def by_row_with_query_scale(width):
-    """Other frequencies in every row; queries scaled by layer, row and token."""
+    """Different frequencies in every row, and queries scaled by layer, row and token."""
     rows = [frequencies(width, type="ntk", factor=float(s)) for s in (1, 2, 8)]
     leaves = (np.stack(leaf)[None] for leaf in zip(*rows, strict=True))
     scale = np.random.default_rng(2).uniform(0.5, 2, (L, B, T)).astype(np.float32)
@@ -184,19 +182,19 @@ def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half")
 def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
     params = loud_params(LanguageModel(config, V, layout))
     wanted = reference_nll(config, layout, params, *text(), positions, segment_ids, rotary)
-    assert wanted.std() > 0.5  # far from a uniform guess, where all would agree
+    assert wanted.std() > 0.5  # far from a uniform guess, on which any two models agree
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    """A jitted nll(tokens, targets, positions, segment_ids) of PLAIN."""
+    """nll(tokens, targets, positions, segment_ids) of PLAIN, jitted."""
     model = LanguageModel(PLAIN, V)
     params, rotary = loud_params(model), Rotary.shared(frequencies(8))
     jitted = jax.jit(model.nll)
 
     def nll(tokens, targets, positions, segment_ids):
-        positions = np.broadcast_to(positions, (B, T))  # one compilation for all
+        positions = np.broadcast_to(positions, (B, T))  # so that one compilation serves all tests
         return np.asarray(jitted(params, tokens, targets, positions, segment_ids, rotary))
 
     return nll
@@ -210,15 +208,15 @@ def test_plain(plain):
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
-def test_full_with_frequencies_of_its_own_in_every_layer(layers):
-    # Rotating 8 of 12 dimensions; one layer without rotation; documents kept apart.
+def test_full_with_different_frequencies_in_every_layer(layers):
+    # 8 of 12 dimensions are rotated, one layer has no rotation, and documents are separate.
     config, inputs = with_fields(FULL, layers=layers), (by_layer(8), POSITIONS, SEGMENTS)
     assert_agrees(nll_of(config, *inputs), config, *inputs)
 
 
 @pytest.mark.parametrize("layers", ["unrolled", "scanned"])
 def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
-    # Positions jump both ways: the mask goes by place in the window.
+    # Positions jump both ways; the mask goes by index in the window.
     config = with_fields(PLAIN, layers=layers, num_key_value_heads=1)
     inputs = by_row_with_query_scale(8), JUMPS, None, "interleaved"
     assert_agrees(nll_of(config, *inputs), config, *inputs)
@@ -228,18 +226,16 @@ def test_frequencies_by_row_query_scale_and_jumping_positions(layers):
     ("layers", "windows"),
     [
         ("unrolled", (5, None)),
-        ("scanned", (5, None)),  # one repeat of two layers, and one layer left over
+        ("scanned", (5, None)),  # one repeat of two layers, and one layer more
         ("scanned", (5, None, 20)),
     ],
 )
 def test_sliding_windows_by_layer(layers, windows):
     config = with_fields(FULL, layers=layers)
-    inputs = by_layer(8), POSITIONS, SEGMENTS
     model = LanguageModel(config, V, "half", windows)
-    params = loud_params(model)
-    rotary, positions, segments = inputs
-    found = jax.jit(model.nll)(params, *text(), positions, segments, rotary)
-    wanted = reference_nll(config, "half", params, *text(), positions, segments, rotary, windows)
+    inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, by_layer(8)
+    found = jax.jit(model.nll)(*inputs)
+    wanted = reference_nll(config, "half", *inputs, windows)
     np.testing.assert_allclose(found, wanted, atol=2e-5)
 
 
@@ -247,11 +243,11 @@ def test_sliding_windows_by_layer(layers, windows):
     ("layers", "windows", "attention"),
     [
         ("unrolled", (5, None), "xla"),
-        ("scanned", (5, 20), "blockwise"),  # a repeat of two layers, and the last one by itself
+        ("scanned", (5, 20), "blockwise"),  # one repeat of two layers, and the last layer by itself
         ("scanned", (5,), "xla"),
     ],
 )
-def test_the_last_targets_alone_are_those_of_all(layers, windows, attention):
+def test_nll_of_the_last_targets_equals_that_of_all(layers, windows, attention):
     config = with_fields(FULL, layers=layers, attention=attention)
     rotary = by_layer(8)._replace(query_scale=by_row_with_query_scale(8).query_scale)
     model = LanguageModel(config, V, "half", windows)
@@ -261,30 +257,31 @@ def test_the_last_targets_alone_are_those_of_all(layers, windows, attention):
         found = jax.jit(functools.partial(model.nll, last=last))(*inputs)
         assert found.shape == (B, last)
         np.testing.assert_allclose(found, whole[:, -last:], atol=2e-6)
-    # the last layer's feed-forward sees those rows alone
+    # The feed-forward of the last layer computes only those rows.
     program = str(jax.make_jaxpr(functools.partial(model.nll, last=7))(*inputs))
     assert f"f32[{B * 7},48]" in program
 
 
-def test_layers_that_differ_have_the_same_gradients_scanned_and_recomputed():
+def test_gradients_of_different_layers_are_the_same_scanned_and_recomputed():
     rotary, windows = by_layer(8), (5, None)
     found = []
     for fields in ({}, {"layers": "scanned", "remat": True}):
         model = LanguageModel(with_fields(FULL, **fields), V, "half", windows)
 
-        def loss(params, model=model):
-            return model.nll(params, *text(), POSITIONS, SEGMENTS, rotary).sum()
+        def loss(*inputs, model=model):
+            return model.nll(*inputs).sum()
 
-        found.append(jax.jit(jax.grad(loss))(loud_params(model)))
+        inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, rotary
+        found.append(jax.jit(jax.grad(loss))(*inputs))
     for one, other in zip(*map(jax.tree.leaves, found), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-4)
 
 
-# Against itself
+# Against itself in other settings
 
 
-def test_positions_count_by_difference_alone(plain):
-    # Held in bfloat16, or turned in float32, 1,000,000 positions on would be another text.
+def test_only_differences_of_positions_matter(plain):
+    # With positions in bfloat16, or angles in float32, an offset of 1,000,000 would change the NLL.
     here = plain(*text(), POSITIONS, None)
     np.testing.assert_allclose(plain(*text(), POSITIONS + 1_000_000, None), here, atol=2e-5)
     assert np.max(np.abs(plain(*text(), 2 * POSITIONS, None) - here)) > 0.1
@@ -299,26 +296,21 @@ def test_later_tokens_change_nothing(plain, positions):
     assert np.all(before[:, 40:] != after[:, 40:])
 
 
-def test_packed_documents_are_as_if_alone(plain):
-    # Two documents in a row, with positions from 0 each, against each in a row of its own.
+def test_packed_documents_do_not_see_each_other(plain):
+    # Two documents in one row, each with positions from 0, against each in its own row.
     tokens, targets = text()
     first, second = np.arange(T) < 30, np.arange(T) >= 30
-    packed = plain(
-        tokens,
-        targets,
-        (np.arange(T) - 30 * second)[None].astype(np.int32),
-        np.tile(second, (B, 1)) * np.int32(1),
-    )
-    np.testing.assert_array_equal(
-        packed[:, first], plain(tokens, targets, POSITIONS, None)[:, first]
-    )
+    positions = (np.arange(T) - 30 * second)[None].astype(np.int32)
+    packed = plain(tokens, targets, positions, np.tile(second, (B, 1)).astype(np.int32))
+    unpacked = plain(tokens, targets, POSITIONS, None)
+    np.testing.assert_array_equal(packed[:, first], unpacked[:, first])
     moved = [np.roll(x, -30, axis=1) for x in (tokens, targets)]
     alone = plain(*moved, POSITIONS, None)[:, : T - 30]
     np.testing.assert_allclose(packed[:, second], alone, atol=2e-5)
 
 
 def loss_and_gradients(**fields):
-    # Short, and two layers: what is compared does not depend on it, and compiling does.
+    # Short, and with two layers, to compile fast: what is compared does not depend on either.
     config = with_fields(PLAIN, num_hidden_layers=2, num_key_value_heads=2, **fields)
     model = LanguageModel(config, V)
     rotary = jax.tree.map(lambda leaf: leaf[:2], by_layer(8))
@@ -343,124 +335,15 @@ def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
         jax.tree_util.tree_leaves_with_path(gradients), jax.tree.leaves(unrolled[1]), strict=True
     ):
         name = jax.tree_util.keystr(path)
-        assert np.max(np.abs(wanted)) > 1e-3, f"{name} gets no gradient to compare"
+        assert np.max(np.abs(wanted)) > 1e-3, f"{name}: the gradient is too small to compare"
         np.testing.assert_allclose(found, wanted, atol=1e-6, rtol=1e-4, err_msg=name)
 
 
 def test_bfloat16_is_close_to_float32(plain):
-    # Far positions: angles made in bfloat16 would be nowhere near.
+    # At far positions, where angles computed in bfloat16 would be entirely wrong.
     positions = POSITIONS + 100_000
     full = plain(*text(), positions, None)
     half = nll_of(with_fields(PLAIN, dtype="bfloat16"), Rotary.shared(frequencies(8)), positions)
     error = np.abs(half - full)
     assert 1e-4 < error.mean() < 0.03
     assert error.max() < 0.3
-
-
-def test_fresh_parameters():
-    params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
-    params = jax.device_get(params)
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path)
-        assert leaf.dtype == jnp.float32, name
-        if path[-1].key == "scale":
-            assert np.all(leaf == 1), name
-        else:
-            assert np.std(leaf) == pytest.approx(0.05, rel=0.06), name
-            assert abs(np.mean(leaf)) < 0.005, name
-    # Every layer is drawn on its own.
-    kernels = params["layers"]["mlp"]["up_proj"]["kernel"]
-    assert np.max(np.abs(np.corrcoef(kernels.reshape(L, -1)) - np.eye(L))) < 0.1
-
-
-# Every field of the configuration changes something. What, by field:
-
-
-def shapes(config):
-    leaves = jax.tree_util.tree_leaves_with_path(
-        jax.eval_shape(lambda: LanguageModel(config, V).init(0))
-    )
-    return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
-
-
-@functools.cache
-def gradient_program(config):
-    """The program that differentiates a one-layer model's loss, before XLA."""
-    model = LanguageModel(with_fields(config, num_hidden_layers=1), V)
-    width = config.heads_width
-
-    def loss(params):
-        return model.nll(params, *text(), POSITIONS, None, Rotary.shared(frequencies(width))).sum()
-
-    return str(jax.make_jaxpr(jax.grad(loss))(jax.eval_shape(lambda: model.init(0))))
-
-
-KERNEL = "['layers']['{}']['{}']['kernel']"
-# Field: its other value, and what the parameters' shapes then differ in.
-SHAPE_CASES = {
-    "hidden_size": (64, {"['norm']['scale']": (64,)}),
-    "intermediate_size": (40, {KERNEL.format("mlp", "gate_proj"): (L, 32, 40)}),
-    "num_hidden_layers": (5, {KERNEL.format("mlp", "gate_proj"): (5, 32, 48)}),
-    "num_attention_heads": (8, {}),  # narrower ones: the same shapes, another program
-    "num_key_value_heads": (2, {KERNEL.format("self_attn", "k_proj"): (L, 32, 16)}),
-    "head_dim": (10, {KERNEL.format("self_attn", "q_proj"): (L, 32, 40)}),
-    "tie_word_embeddings": (False, {"['lm_head']['kernel']": (32, V)}),
-    "qk_norm": (True, {"['layers']['self_attn']['q_norm']['scale']": (L, 8)}),
-}
-# Field: its other value, and text that is then in the program and was not before.
-PROGRAM_CASES = {
-    "num_attention_heads": (8, f"f32[{B},{T},8,4]"),
-    "rms_norm_eps": (0.125, "0.125:f32"),
-    "dtype": ("bfloat16", "bf16["),
-    "layers": ("scanned", "scan["),
-    "remat": (True, "remat"),
-}
-
-
-def test_every_model_field_has_a_case():
-    others = {"initializer_range", "attention"}  # test_fresh_parameters; the last one below
-    assert set(SHAPE_CASES) | set(PROGRAM_CASES) | others == set(ModelConfig.model_fields)
-
-
-@pytest.mark.parametrize("field", SHAPE_CASES)
-def test_field_changes_the_parameters(field):
-    value, differences = SHAPE_CASES[field]
-    before, after = shapes(PLAIN), shapes(with_fields(PLAIN, **{field: value}))
-    for name, shape in differences.items():
-        assert before.get(name) != shape
-        assert after[name] == shape
-
-
-@pytest.mark.parametrize("field", PROGRAM_CASES)
-def test_field_changes_the_program(field):
-    value, sign = PROGRAM_CASES[field]
-    assert sign not in gradient_program(PLAIN)
-    assert sign in gradient_program(with_fields(PLAIN, **{field: value}))
-
-
-def test_attention_is_taken_by_its_name(monkeypatch):
-    choices = typing.get_args(ModelConfig.model_fields["attention"].annotation)
-    assert set(choices) == set(attention.BACKENDS)
-    called = []
-
-    def recorded(q, k, v, segment_ids, sliding_window):
-        called.append((q.shape, k.shape, v.shape, segment_ids.shape))
-        return q
-
-    monkeypatch.setitem(attention.BACKENDS, "recorded", recorded)
-    model = LanguageModel(FULL.model_copy(update={"attention": "recorded"}), V)
-    arguments = (*text(), POSITIONS, SEGMENTS, Rotary.shared(frequencies(12)))
-    jax.eval_shape(model.nll, loud_params(model), *arguments)
-    assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T, 2, 12), (B, T))] * L
-
-
-def test_frequencies_of_another_number_of_layers_are_refused():
-    model = LanguageModel(ModelConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=3), 5)
-    shared = Rotary.shared(Frequencies.from_float64(np.ones(1)))
-    two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), shared)
-    tokens = np.zeros((1, 4), np.int32)
-    with pytest.raises(ValueError, match="its first axis must be 1 or the 3 layers"):
-        jax.eval_shape(
-            lambda params: model.nll(params, tokens, tokens, tokens, None, two),
-            jax.eval_shape(lambda: model.init(0)),
-        )

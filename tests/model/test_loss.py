@@ -1,4 +1,4 @@
-"""The loss in chunks against the loss at once; what it holds in memory."""
+"""The loss against float64, in chunks and at once, and the memory that it takes."""
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +10,9 @@ from rope_jax.model.loss import token_nll
 
 def inputs(tokens, width, vocabulary):
     rng = np.random.default_rng(tokens)
-    hidden = rng.standard_normal((tokens, width)).astype(np.float32)
-    kernel = rng.standard_normal((width, vocabulary)).astype(np.float32)
-    return hidden, kernel, rng.integers(0, vocabulary, tokens).astype(np.int32)
+    hidden = jnp.asarray(rng.standard_normal((tokens, width)), jnp.float32)
+    kernel = jnp.asarray(rng.standard_normal((width, vocabulary)), jnp.float32)
+    return hidden, kernel, jnp.asarray(rng.integers(0, vocabulary, tokens), jnp.int32)
 
 
 @pytest.mark.parametrize("tokens", [1, 40, 43])
@@ -26,7 +26,7 @@ def test_against_float64(tokens, most_logits):
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_gradients_are_those_of_the_loss_at_once():
+def test_gradients_in_chunks_equal_those_at_once():
     hidden, kernel, targets = inputs(43, 8, 50)
     weights = np.random.default_rng(0).standard_normal(43).astype(np.float32)
 
@@ -40,8 +40,8 @@ def test_gradients_are_those_of_the_loss_at_once():
         np.testing.assert_allclose(chunked, at_once, atol=1e-5)
 
 
-def test_a_large_vocabulary_never_has_all_its_logits():
-    # 32,768 tokens of 131,072 words: 16 GiB of logits at once.
+def test_not_all_logits_of_a_large_vocabulary_exist_at_once():
+    # All logits of 32,768 tokens and 131,072 words would take 16 GiB.
     shapes = [
         jax.ShapeDtypeStruct(shape, dtype)
         for shape, dtype in [

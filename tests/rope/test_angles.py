@@ -122,11 +122,14 @@ def test_a_frequency_that_is_no_number_is_not_taken_for_0():
 
 def test_positions_are_whole_and_in_reach():
     frequencies = frequencies_of("none")
-    with pytest.raises(ValueError, match=r"^positions: are float32, not integers; to divide them"):
+    with pytest.raises(ValueError, match=r"^positions: are float32, not integers; to divide pos"):
         jitted(frequencies, np.arange(4, dtype=np.float32) / 2)
-    with pytest.raises(
-        ValueError, match=r"^positions: reach 4294967297; there are angles to 2\^31"
-    ):
+    for beyond in (2**31, -(2**31) - 1, 2**32 + 1, 2**63, 2**64, -(10**30)):
+        message = rf"^positions: reach {beyond}; the limit is 2\^31 − 1$"
+        for positions in ([0, beyond], (beyond,), [[beyond], [0]]):
+            with pytest.raises(ValueError, match=message):
+                cos_sin(frequencies, positions)
+    with pytest.raises(ValueError, match=r"^positions: reach 4294967297; the limit is 2\^31"):
         cos_sin(frequencies, np.array([2**32 + 1]))
     for kind in (np.int64, np.uint8, np.uint32):
         cos, _ = cos_sin(frequencies, np.array([3], kind))

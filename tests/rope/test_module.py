@@ -114,6 +114,7 @@ def test_a_replaced_frequency_leaves_nothing_behind():
     np.testing.assert_allclose(cos[0], np.cos(angles_there), atol=1e-6)
 
 
+@pytest.mark.usefixtures("wrong_types")
 def test_a_wrong_layout_is_refused_at_once():
     with pytest.raises(ValueError, match=r"^layout: 'foo' is not one of half, interleaved"):
         RotaryEmbedding(GEOMETRY, parse_scaling({"type": "none"}), layout="foo")

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
+from tests.rope.test_strategies import SETTINGS
 
 settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True)
 settings.load_profile("fast")
@@ -21,7 +22,7 @@ factors = st.floats(1.0, 1000.0)
 
 @st.composite
 def any_settings(draw, name, pairs):
-    """Settings of a strategy that parse."""
+    """Draw valid settings of a strategy, in full; of a strategy not listed here, its factor."""
     lists = st.lists(st.floats(0.5, 100.0), min_size=pairs, max_size=pairs)
     slow = draw(st.floats(0.05, 8.0))
     by_parts = {"beta_slow": slow, "beta_fast": slow * draw(st.floats(1.5, 50.0))}
@@ -44,7 +45,12 @@ def any_settings(draw, name, pairs):
         "drope": {"factor": draw(factors), "c": draw(st.floats(0, 2))},
         "explicit": {},
         "resonance": {"inner": {"type": "ntk", "factor": draw(factors)}},
-    }[name]
+    }
+    if name in own:
+        own = own[name]
+    else:
+        factor = {"factor": draw(factors)} if STRATEGIES[name].has_extension_factor() else {}
+        own = SETTINGS[name] | factor
     if name == "longrope":
         own |= {"short_factor": draw(lists), "long_factor": draw(lists)}
     if name == "explicit":

@@ -85,6 +85,22 @@ def test_below_0_is_as_at_0(name):
     assert made.query_scale_at(GEOMETRY, np.int64(5)).dtype == np.float32
 
 
+@EVERY
+def test_host_positions_beyond_int32_are_refused(name):
+    made = scaled_by(name)
+    for beyond in (2**31, -(2**31) - 1, 2**63, 2**64):
+        message = rf"^positions: reach {beyond}; the limit is 2\^31 − 1$"
+        for positions in ([0, beyond], (beyond,), beyond, np.array([beyond])):
+            with pytest.raises(ValueError, match=message):
+                made.query_scale_at(GEOMETRY, positions)
+    with pytest.raises(ValueError, match=r"^positions: are float64, not integers"):
+        made.query_scale_at(GEOMETRY, [0.5])
+    np.testing.assert_array_equal(
+        made.query_scale_at(GEOMETRY, (2**31 - 1, 0)),
+        made.query_scale_at(GEOMETRY, np.array([2**31 - 1, 0])),
+    )
+
+
 def test_frequencies_do_not_depend_on_it():
     plain, scaled = parse_scaling({"type": "none"}), scaled_by("logn")
     for a, b in zip(plain.frequencies(GEOMETRY), scaled.frequencies(GEOMETRY), strict=True):

@@ -1,7 +1,8 @@
-"""A sweep of a run: what is said, what it leaves, and how it goes on after an interruption."""
+"""A sweep of a run: what it prints and writes, and how it resumes after an interruption."""
 
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
 
 
 def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
-    """The folder of a sweep, and what it said."""
+    """Sweep; return the folder and what was printed."""
     raw = {"lengths": [8, 16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
     said = plain_console(file=io.StringIO(), width=200)
     config = validate(SweepConfig, raw | settings, "test")
@@ -75,15 +76,15 @@ def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, s
 
 
 def rows(folder: Path) -> list[dict]:
-    """results.jsonl, but for the seconds."""
+    """Read results.jsonl, without the seconds."""
     lines = (folder / "results.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in lines]
 
 
-def test_an_interrupted_sweep_goes_on_where_it_was(run, monkeypatch):
+def test_an_interrupted_sweep_resumes_where_it_was(run, monkeypatch):
     protocols = {"protocols": ["same_tokens", "sliding", "per_position"], "stride": 4}
     whole, said = swept(run, name="whole", **protocols)
-    assert "goes on" not in said
+    assert "resuming" not in said
 
     set_item = FileJournal.__setitem__
 
@@ -100,12 +101,12 @@ def test_an_interrupted_sweep_goes_on_where_it_was(run, monkeypatch):
     assert journal.exists()
     assert not (run[0].evals / "cut").exists()
     cut, said = swept(run, name="cut", **protocols)
-    assert "goes on: 5 figures were measured before" in said
+    assert "resuming: 5 of 18 measurements reused" in said
     assert rows(cut) == rows(whole)
     assert not journal.exists()
 
 
-def test_a_journal_is_of_one_backend(run):
+def test_a_journal_is_for_one_attention_backend(run):
     identity = []
 
     class Recorded(FileJournal):
@@ -129,7 +130,7 @@ def test_more_memory_than_there_may_be_is_refused(run):
     assert str(caught.value).endswith("; attention=blockwise takes less")
 
 
-def test_every_figure_has_perplexity_nats_and_bits(run):
+def test_every_measurement_has_perplexity_nats_and_bits(run):
     folder, said = swept(run, name="units")
     for row in rows(folder):
         assert row["ppl"] == pytest.approx(np.exp(row["nll"]))
@@ -140,7 +141,7 @@ def test_every_figure_has_perplexity_nats_and_bits(run):
 
 
 def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
-    """Each with the window and the scaling of its stage; one compilation a length for all."""
+    """Each with the window and scaling of its stage; one compilation per length for all."""
     compiled = []
     lower = jax.stages.Lowered.compile
     monkeypatch.setattr(
@@ -149,8 +150,8 @@ def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
     entries = ["trained", {"type": "ntk", "factor": "auto"}]
     asked = {"scalings": entries, "lengths": [4, 16, 64]}
     together, said = swept(staged, name="all", steps="all", **asked)
-    # One a length, the window of the first stage among them, for both of its checkpoints. In the
-    # second stage `trained` is no longer what NTK is at 4 and 8: more windows there, other batches.
+    # One per length, which include the first stage's window, for both of its checkpoints. In the
+    # second stage `trained` differs from NTK at 4 and 8: more windows there, other batches.
     assert len(compiled) == 4 + 2
     assert "6 compilations" in said
     assert "steps 2, 4, 6, window 16 tokens, scaling pi" in said
@@ -169,9 +170,9 @@ def test_every_checkpoint_gives_what_its_own_sweep_gives(staged, monkeypatch):
     assert len({row["targets"] for row in found if row["length"] == 64}) == 1
     assert len({row["corpus"] for row in found}) == 1
 
-    about = json.loads((together / "summary.json").read_text())
-    assert (about["step"], about["window"]) == (6, 16)
-    assert [(early["step"], early["window"]) for early in about["earlier"]] == [(2, 8), (4, 8)]
+    summary = json.loads((together / "summary.json").read_text())
+    assert (summary["step"], summary["window"]) == (6, 16)
+    assert [(early["step"], early["window"]) for early in summary["earlier"]] == [(2, 8), (4, 8)]
     assert (together / "steps.png").exists()
     assert not (alone / "steps.png").exists()
     assert f"{np.exp(of[2, 'trained', 64]['nll']):.0f}" in said
@@ -193,18 +194,27 @@ def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
         assert by_step == pytest.approx({s: found[name, s, 64]["ppl"] for s in (2, 6)})
 
 
-def test_steps_that_are_not_there_are_refused(staged):
-    with pytest.raises(UserError, match=r"^steps: .* has none of step 3; it has 2, 4, 6$"):
+def test_a_path_is_printed_as_it_is(run, tmp_path):
+    directory, config = run
+    place = tmp_path / "[red]x" / "[" / "]"  # a closing tag of nothing: [/]
+    copy = RunDirectory(Path(shutil.copytree(directory.path, place)))
+    _, said = swept((copy, config), name="markup", lengths=[8, 16])
+    assert f"{place}, step 2" in said
+    assert f"figure: {place}/evals/markup/curve.png" in said
+
+
+def test_steps_that_were_not_saved_are_refused(staged):
+    with pytest.raises(UserError, match=r"^steps: .* has no step 3; it has 2, 4, 6$"):
         swept(staged, steps=[2, 3])
 
 
-def test_of_all_a_damaged_one_is_left_out_and_a_named_one_refused(staged, tmp_path):
+def test_of_all_a_damaged_one_is_skipped_and_a_named_one_refused(staged, tmp_path):
     run, config = staged
     copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
     shutil.rmtree(copy.checkpoints / "4/params")
     folder, said = swept((copy, config), name="all", steps="all")
     assert "the checkpoint of step 4 is damaged" in said
-    assert said.count("left out") == 1
+    assert said.count("skipped") == 1
     assert {row["step"] for row in rows(folder)} == {2, 6}
     with pytest.raises(UserError, match="the checkpoint of step 4 is damaged"):
         swept((copy, config), name="named", steps=[2, 4])
@@ -214,14 +224,14 @@ def test_of_all_a_damaged_one_is_left_out_and_a_named_one_refused(staged, tmp_pa
         swept((copy, config), name="none", steps="all")
 
 
-def test_a_sweep_of_checkpoints_goes_on_at_the_one_it_had_reached(staged, monkeypatch):
+def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkeypatch):
     whole, _ = swept(staged, name="whole", steps="all")
     set_item, count = FileJournal.__setitem__, []
 
     def interrupted(self, key, figures):
         set_item(self, key, figures)
         count.append(key)
-        if len(count) == len(rows(whole)) // 3 + 2:  # the second of the second checkpoint
+        if len(count) == len(rows(whole)) // 3 + 2:  # within the second checkpoint
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -229,6 +239,10 @@ def test_a_sweep_of_checkpoints_goes_on_at_the_one_it_had_reached(staged, monkey
         with pytest.raises(KeyboardInterrupt):
             swept(staged, name="cut", steps="all")
     cut, said = swept(staged, name="cut", steps="all")
-    assert said.count("figures were measured before") == 2
+    # all of the first checkpoint; of the second those that were made before the interruption
+    assert re.findall(r"resuming: \d of 6 measurements reused", said) == [
+        "resuming: 6 of 6 measurements reused",
+        "resuming: 3 of 6 measurements reused",
+    ]
     assert rows(cut) == rows(whole)
     assert not list(cut.parent.glob(".cut.*.journal"))

@@ -1,4 +1,4 @@
-"""What TensorBoard finds of a sweep."""
+"""What TensorBoard shows of a sweep."""
 
 import math
 
@@ -9,6 +9,8 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
 from rope_jax.evaluation.results import Row
+from rope_jax.evaluation.statistics import Estimate, UsableLength
+from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.sweeps.tensorboard import write_events
 
 
@@ -27,23 +29,37 @@ TABLE = [
     row("ntk-4", 64, 1.25, factor=4.0, auto=False),
     row("ntk-4", 64, 1.125, factor=4.0, auto=False, protocol="sliding"),
 ]
-ABOUT = {
-    "step": 7,
-    "earlier": [],
-    "curves": {
-        "ntk-4": {
-            "usable_length": None,
-            "usable_length_is_known": True,
-            "blow_up": {16: {"value": 1.6}, 64: {"value": 1.3}},
-            "gain_over_truncation_nats": {16: {"value": -0.5}, 64: {"value": -0.25}},
-        }
-    },
-}
+USABLE = UsableLength(length=None, is_last=False, is_known=True)
+SUMMARY = SweepSummary(
+    newest=CheckpointSummary(
+        run="demo",
+        step=7,
+        window=16,
+        nll_at_window=1.0,
+        perplexity_at_window=math.e,
+        bpb_at_window=None,
+        tolerance=0.02,
+        documents=24,
+        compilations=1,
+        curves={
+            "ntk-4": CurveSummary(
+                usable=USABLE,
+                usable_at_most=USABLE,
+                blow_up={16: Estimate(1.6, 1.5, 1.7), 64: Estimate(1.3, 1.2, 1.4)},
+                gain_over_truncation={
+                    16: Estimate(-0.5, -0.6, -0.4),
+                    64: Estimate(-0.25, -0.3, -0.2),
+                },
+                difference_from_trained={},
+            )
+        },
+    )
+)
 
 
 @pytest.fixture
 def written(tmp_path):
-    write_events(tmp_path, TABLE, ABOUT, {"curve": np.zeros((4, 6, 3), np.uint8)}, "name: demo\n")
+    write_events(tmp_path, TABLE, SUMMARY, {"curve": np.zeros((4, 6, 3), np.uint8)}, "name: demo\n")
 
     def read(name=""):
         found = EventAccumulator(str(tmp_path / name), size_guidance={"scalars": 0})
@@ -65,7 +81,7 @@ def test_a_scaling_is_a_run_whose_step_is_the_length(written):
     assert found.Scalars("bits_per_byte/sliding")[0].value == pytest.approx(1.125 / math.log(2))
 
 
-def test_a_run_has_its_settings_and_what_they_gave(written):
+def test_a_run_has_its_settings_and_their_outcome(written):
     found = written("ntk-4").PluginTagToContent(metadata.PLUGIN_NAME)
     content = found[metadata.SESSION_START_INFO_TAG]
     start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
@@ -79,11 +95,11 @@ def test_a_run_has_its_settings_and_what_they_gave(written):
                      "summary/gain_over_truncation_at_longest"}  # fmt: skip
     scalars = written("ntk-4").Scalars("summary/blow_up_at_longest")
     assert scalars[0].value == pytest.approx(1.3)
-    # without a baseline there is nothing to tell
+    # without a summary there is no outcome
     assert "summary/usable_length" not in written("trained").Tags()["scalars"]
 
 
-def test_all_scalings_stand_on_one_chart(written):
+def test_all_scalings_are_on_one_chart(written):
     (event,) = written().Tensors("custom_scalars__config__")
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
     charts = {
@@ -94,5 +110,5 @@ def test_all_scalings_stand_on_one_chart(written):
         "same_tokens": ["perplexity/same_tokens"],
         "sliding": ["perplexity/sliding"],
     }
-    assert set(charts) == {"nats a token", "perplexity", "bits a byte"}
+    assert set(charts) == {"nats per token", "perplexity", "bits per byte"}
     assert written().Images("curve")

@@ -96,7 +96,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     scales = functools.partial(layers.query_scale, scaling)
     frequencies = layers.frequencies(scaling)
     by_batch = jax.jit(functools.partial(loss_sums, model, query_scales=scales))
-    found = by_batch(params, batch, Rotary.of(frequencies))
+    found = by_batch(params, batch, Rotary.unscaled_queries(frequencies))
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
     np.testing.assert_allclose(found.nll, wanted(params, batch, given).nll, rtol=1e-5)
@@ -108,7 +108,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     transform = optimizer(CONFIG)
     step = make_train_step(model, transform, 4, query_scales=scales)
     state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
-    in_parts = step(state, batch, Rotary.of(frequencies))[1].sums
+    in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1].sums
     np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
 
 

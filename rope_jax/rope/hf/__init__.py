@@ -1,4 +1,4 @@
-"""Hugging Face's config dictionaries, read and written. Imports no torch and no transformers."""
+"""Reading and writing Hugging Face config dictionaries, without torch or transformers."""
 
 from rope_jax.rope.hf.layers import layers_from_hf
 from rope_jax.rope.hf.read import from_hf

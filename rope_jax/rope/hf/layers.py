@@ -1,4 +1,4 @@
-"""Hugging Face's config of a model whose layers differ, to every layer's rotary embedding."""
+"""Read every layer's rotary embedding from the Hugging Face config of a model."""
 
 from typing import Any
 
@@ -7,38 +7,39 @@ from rope_jax.rope.hf.read import (
     Config,
     by_layer_type,
     head_dim,
+    language_model,
     layer_types,
-    of_text,
+    positive_int,
     read_part,
     refuse_other_encodings,
-    whole,
 )
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
 
-# Model types whose code, not config, leaves the layers without a sliding window unrotated.
+# Model types whose code, not config, leaves layers without a sliding window unrotated.
 _GLOBAL_LAYERS_WITHOUT_POSITIONS = {
     *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1"),
 }
-# Model types whose every fourth layer does not rotate where their config does not say.
+# Model types in which every fourth layer does not rotate, unless their config says otherwise.
 _EVERY_FOURTH = {"llama4", "llama4_text", "smollm3"}
 
 
 def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
-    """Every layer's geometry and scaling: what one model of `num_hidden_layers` takes.
+    """Return the geometry and scaling of all `num_hidden_layers` layers of a model.
 
-    By `layer_types` where parameters differ between them (Gemma 3's older
-    `sliding_window_pattern` and `rope_local_base_freq` too), and with `no_rope_layers` (0: a
-    layer without positions, as in Llama 4 and SmolLM3), on which Llama 4 scales its queries.
-    Where a model's code leaves layers unrotated, no config says so: known here of Cohere 2,
-    EXAONE 4 and a few more, unknown of others.
-    The scaling is that of the first layer that rotates; the others' stand in the pattern.
+    The scaling is that of the first layer that rotates; the pattern holds those that differ.
 
-    ValueError as `from_hf`, and where layers differ in rotary_dim or in train_length.
+    Layers differ by `layer_types` (also by Gemma 3's older `sliding_window_pattern` and
+    `rope_local_base_freq`), and by `no_rope_layers`, in which 0 is a layer without positions, as
+    in Llama 4, which scales the queries of such layers, and SmolLM3. If only a model's code leaves
+    layers unrotated, its config does not say so: this is known here for Cohere 2, EXAONE 4 and a
+    few more model types, and not for others.
+
+    ValueError: as for `from_hf`, or layers differ in rotary_dim or train_length.
     """
-    config = of_text(config)
+    config = language_model(config)
     refuse_other_encodings(config)
-    count = whole(config, "num_hidden_layers")
+    count = positive_int(config, "num_hidden_layers")
     parts = by_layer_type(config)
     types = layer_types(config, count) if len(parts) > 1 else [next(iter(parts))] * count
     missing = sorted({str(name) for name in types if name not in parts})
@@ -55,7 +56,7 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     geometry, scaling = next(
         read[name] for name, r in zip(types, rotates, strict=True) if r and name in read
     )
-    # The length stands in the formulas of scaled layers alone; theirs must agree.
+    # Only the formulas of scaled layers contain the length, so only theirs must agree.
     lengths = {g.train_length for g, s in read.values() if s.type != "none"}
     if len({g.rotary_dim for g, _ in read.values()}) > 1 or len(lengths) > 1:
         raise ValueError("rope_parameters: layers differ in rotary_dim or in their trained length")
@@ -74,6 +75,7 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
+    """Return for each layer whether it rotates."""
     if config.get("model_type") in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get(
         "sliding_window"
     ):
@@ -90,6 +92,7 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 
 
 def _nope_query_scale(config: Config) -> dict[str, Any]:
+    """Return the query scale of layers without positions as a setting, if the model has one."""
     if config.get("model_type") not in ("llama4", "llama4_text"):
         return {}
     if not config.get("attn_temperature_tuning", True):
@@ -99,7 +102,7 @@ def _nope_query_scale(config: Config) -> dict[str, Any]:
 
 
 def _shortest(pattern: list[LayerOverride]) -> tuple[LayerOverride, ...]:
-    """The shortest pattern whose repeats are this one."""
+    """Return the shortest pattern that repeats to this one."""
     for period in range(1, len(pattern)):
         if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
             return tuple(pattern[:period])

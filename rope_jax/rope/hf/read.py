@@ -1,9 +1,9 @@
-"""Hugging Face's config dictionaries to a geometry and a strategy. Imports no torch.
+"""Read a geometry and a strategy from a Hugging Face config dictionary, without torch.
 
-Every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with `type`
-or `rope_type`), `rope_parameters` with the base inside, and one such dictionary a layer type. A
-key that has no part in its type is refused by name: transformers only warns, and a scaling that
-is silently off is this field's commonest bug.
+Covers every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with
+`type` or `rope_type`), `rope_parameters` that include the base, and one such dictionary per layer
+type. A key that its type does not use is an error that names it: transformers only warns, and a
+scaling that is silently off is the commonest bug of this field.
 """
 
 import math
@@ -15,7 +15,7 @@ from rope_jax.rope.strategies import Scaling, parse_scaling
 
 Config = Mapping[str, Any]
 
-# What each rope_type may hold beside its name, its base and its partial_rotary_factor.
+# Keys that each rope_type may have beside its name, base and partial_rotary_factor.
 _LENGTH = "original_max_position_embeddings"
 _KEYS: dict[str, tuple[str, ...]] = {
     "default": (),
@@ -30,7 +30,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
         "mscale",
         "mscale_all_dim",
         "truncate",
-        "finetuned",  # of Yarn-Llama: nothing follows from it
+        "finetuned",  # in Yarn-Llama; it has no effect
         # Ministral 3's
         "llama_4_scaling_beta",
         "max_position_embeddings",
@@ -41,7 +41,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
         "attention_factor",
         "short_factor",
         "long_factor",
-        # Phi-3.5-MoE's: m, for short texts and for long ones
+        # Phi-3.5-MoE's m for short and for long texts
         "short_mscale",
         "long_mscale",
     ),
@@ -52,15 +52,15 @@ _NAMES = {"type": "rope_type"}
 _EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _OLD_NAMES = {"su": "longrope"}
 
-# Model types whose base is 10,000 where their config does not say. Of others we do not guess: a
-# base that quietly falls back to 10,000 spoils a model without an error.
+# Model types whose base is 10,000 unless their config says otherwise. For other types a missing
+# base is an error: falling back to 10,000 silently spoils a model.
 _BASE_IS_10000 = {
     *("deepseek_v2", "deepseek_v3", "falcon", "gemma", "gemma2", "granite", "llama", "mistral"),
     *("olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2"),
 }
-# Of these, the types that rotate the whole head where there is no scaling, partial or not.
+# Of these, the types that without scaling rotate the whole head, whatever the config says.
 _WHOLE = _BASE_IS_10000 - {"phi3"}
-# Model types that rotate a part of the head where their config does not say.
+# Model types that rotate part of the head even if their config does not say so.
 _PARTIAL = {
     *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
     *(
@@ -76,23 +76,25 @@ _PARTIAL = {
 
 
 def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeometry, Scaling]:
-    """The geometry and scaling of a Hugging Face config.json, as a dictionary.
+    """Return the geometry and scaling in the dictionary of a Hugging Face config.json.
 
-    rotary_dim = int(head_dim · partial_rotary_factor), of `head_dim` (or `qk_rope_head_dim`, or
-    hidden_size / num_attention_heads), or the config's own `rotary_dim`; `proportional` turns in
-    the whole head. train_length is
-    `original_max_position_embeddings` where there is one, else `max_position_embeddings`.
-    YaRN's and LongRoPE's missing factor is max_position_embeddings over it.
+    rotary_dim is int(head_dim · partial_rotary_factor), where head_dim is `head_dim`,
+    `qk_rope_head_dim` or hidden_size / num_attention_heads; or the config's own `rotary_dim`; or
+    the whole head for `proportional`. train_length is `original_max_position_embeddings` if
+    present, else `max_position_embeddings`. A missing factor of YaRN or LongRoPE is
+    max_position_embeddings / train_length.
 
-    layer_type: one of the config's, where layers differ (see `layers_from_hf` for all of them).
-    Not read: what only a model's code says. Which dimensions make a pair, for one: Llama 4, GLM,
-    Cohere and DeepSeek have layout "interleaved", most others "half". Or DeepSeek's scale on its
-    softmax, (0.1·mscale_all_dim·ln s + 1)².
+    layer_type: which of the config's layer types to read, if they differ; `layers_from_hf` reads
+    all of them.
 
-    ValueError, naming the key: one that is missing, that has no part in its type, or that stands
-    in two places with two values; a type that is not known.
+    What only a model's code says is not read. For instance which dimensions form a pair: Llama 4,
+    GLM, Cohere and DeepSeek have layout "interleaved", most others "half". Or DeepSeek's scale on
+    its softmax, (0.1·mscale_all_dim·ln s + 1)².
+
+    ValueError: a key is missing, is not used by its type, or has different values in two places,
+    or the type is unknown; the message begins with the key.
     """
-    config = of_text(config)
+    config = language_model(config)
     refuse_other_encodings(config)
     parts = by_layer_type(config)
     if layer_type is None and len(parts) > 1:
@@ -101,7 +103,7 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
         }
         if len(made) < len(parts) or any(one != next(iter(made.values())) for one in made.values()):
             raise ValueError(
-                f"layer_type: {' and '.join(map(str, parts))} differ; name one, or take "
+                f"layer_type: {' and '.join(map(str, parts))} differ; name one, or use "
                 "layers_from_hf"
             )
         return next(iter(made.values()))
@@ -111,15 +113,17 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     return read_part(config, parts[name], name)
 
 
-# Top-level keys that change the rotation, and that are read of no model here.
+# Top-level keys that change the rotation and are not supported.
 _NOT_READ = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "global_rope_theta")
 
 
 def refuse_other_encodings(config: Config) -> None:
-    """ValueError where positions are not rotary, or rotation follows from keys not read here."""
+    """Raise a ValueError if positions are not rotary, or unsupported keys change the rotation."""
     for key in _NOT_READ:
         if config.get(key) is not None:
-            raise ValueError(f"{key}: is not read here; transformers' name is rope_parameters'")
+            raise ValueError(
+                f"{key}: is not supported; transformers writes this in rope_parameters"
+            )
     if config.get("alibi"):
         raise ValueError("alibi: is true; this model does not rotate")
     encoding = config.get("position_embedding_type")
@@ -127,8 +131,8 @@ def refuse_other_encodings(config: Config) -> None:
         raise ValueError(f"position_embedding_type: is {encoding!r}; this model does not rotate")
 
 
-def of_text(config: Config) -> Config:
-    """The language model's part of a multimodal config."""
+def language_model(config: Config) -> Config:
+    """Return the language model's part of a multimodal config, or the config itself."""
     if not isinstance(config, Mapping):
         raise ValueError(f"config: should be a mapping, not {config!r}")
     inside = config.get("text_config")
@@ -136,7 +140,7 @@ def of_text(config: Config) -> Config:
 
 
 def by_layer_type(config: Config) -> dict[str | None, Config | None]:
-    """Rope parameters by layer type; {None: …} where all layers share them. None: no rotation."""
+    """Return rope parameters by layer type, or {None: …} if all share them; None: no rotation."""
     given = {key: config[key] for key in ("rope_scaling", "rope_parameters") if config.get(key)}
     for key, value in given.items():
         if not isinstance(value, Mapping):
@@ -148,29 +152,32 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     if any(isinstance(value, Mapping) for value in parameters.values()):
         wrong = [k for k, v in parameters.items() if not (isinstance(v, Mapping) or v is None)]
         if wrong:
-            raise ValueError(f"rope_parameters.{wrong[0]}: stands beside one mapping a layer type")
+            raise ValueError(
+                f"rope_parameters.{wrong[0]}: is mixed with one mapping per layer type"
+            )
         return {name: own for name, own in parameters.items() if isinstance(name, str)}
     if config.get("rope_local_base_freq") is not None:
-        # Gemma 3 before 5.0: scaling and rope_theta are the global layers'
+        # Gemma 3 before 5.0: scaling and rope_theta are those of the global layers
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
         return {"full_attention": parameters, "sliding_attention": local}
     if config.get("model_type") == "olmo3" and parameters:
-        # OLMo 3 before 5.0: the scaling is the global layers' alone
+        # OLMo 3 before 5.0: only the global layers are scaled
         local = {key: parameters[key] for key in ("rope_theta",) if key in parameters}
         return {"full_attention": parameters, "sliding_attention": local}
     return {None: parameters}
 
 
 def layer_types(config: Config, count: int) -> list[str | None]:
+    """Return the type of each of `count` layers; ValueError if the config does not say."""
     types = config.get("layer_types")
     if types is None and config.get("sliding_window_pattern"):
-        every = whole(config, "sliding_window_pattern")
+        every = positive_int(config, "sliding_window_pattern")
         return [
             "sliding_attention" if (layer + 1) % every else "full_attention"
             for layer in range(count)
         ]
     if not isinstance(types, list | tuple):
-        raise ValueError("layer_types: is needed, rope_parameters differ between them")
+        raise ValueError("layer_types: is required, because rope_parameters differ between them")
     if len(types) != count:
         raise ValueError(f"layer_types: {len(types)} entries for {count} layers")
     return list(types)
@@ -179,7 +186,7 @@ def layer_types(config: Config, count: int) -> list[str | None]:
 def read_part(
     config: Config, rope: Config | None, layer_type: str | None
 ) -> tuple[RotaryGeometry, Scaling]:
-    """One layer type's geometry and scaling."""
+    """Return the geometry and scaling of one layer type."""
     if rope is None:
         raise ValueError(f"layer_type: {layer_type} does not rotate")
     where = "rope parameters" if layer_type is None else f"rope parameters of {layer_type}"
@@ -188,19 +195,21 @@ def read_part(
     unknown = [key for key in rope if key not in (*_EVERYWHERE, *_KEYS[kind])]
     if unknown:
         known = ", ".join((*_EVERYWHERE, *_KEYS[kind]))
-        raise ValueError(f"{unknown[0]}: has no part in {where} of type {kind}; these have {known}")
-    beside = config
-    if layer_type is not None:  # each has its own: what stands beside them is for the rest
-        beside = {key: value for key, value in config.items() if key not in rope}
-    base = _either(beside, rope, "rope_theta", "rotary_emb_base")
+        raise ValueError(
+            f"{unknown[0]}: is not used in {where} of type {kind}; they may have {known}"
+        )
+    outside = config
+    if layer_type is not None:  # keys outside are for layer types that lack them
+        outside = {key: value for key, value in config.items() if key not in rope}
+    base = _either(outside, rope, "rope_theta", "rotary_emb_base")
     if base is None:
         if config.get("model_type") not in _BASE_IS_10000:
-            raise ValueError(f"rope_theta: stands neither in the {where} nor beside them; write it")
+            raise ValueError(f"rope_theta: is missing, both in the {where} and at the top level")
         base = 10000.0
-    share = _either(beside, rope, "partial_rotary_factor", "rotary_pct")
+    share = _either(outside, rope, "partial_rotary_factor", "rotary_pct")
     if share is None and config.get("model_type") in _PARTIAL:
         raise ValueError(
-            f"partial_rotary_factor: {config['model_type']} rotates a part of the head; say which"
+            f"partial_rotary_factor: is missing; {config['model_type']} rotates part of the head"
         )
     width = head_dim(config, layer_type)
     rotary_dim = width
@@ -208,26 +217,28 @@ def read_part(
         rotary_dim = int(width * _number("partial_rotary_factor", share))
         if kind == "default" and rotary_dim != width and config.get("model_type") in _WHOLE:
             raise ValueError(
-                f"partial_rotary_factor: transformers' {config['model_type']} rotates the whole "
-                "head without scaling, whatever this says; leave it out"
+                f"partial_rotary_factor: is ignored by transformers' {config['model_type']}, which "
+                "without scaling rotates the whole head; leave it out"
             )
     if config.get("rotary_dim") is not None:
-        own = whole(config, "rotary_dim")
+        own = positive_int(config, "rotary_dim")
         if share is not None and own != rotary_dim:
-            raise ValueError(f"rotary_dim: is {own}, and by partial_rotary_factor {rotary_dim}")
+            raise ValueError(
+                f"rotary_dim: is {own}, but partial_rotary_factor makes it {rotary_dim}"
+            )
         rotary_dim = own
-    original = _either(beside, rope, _LENGTH)
+    original = _either(outside, rope, _LENGTH)
     if kind == "dynamic":
-        longest = whole(config, "max_position_embeddings")
+        longest = positive_int(config, "max_position_embeddings")
         if rope.get(_LENGTH, longest) != longest:
             raise ValueError(
-                f"{_LENGTH}: dynamic scaling grows from max_position_embeddings, {longest}, "
-                f"not from {rope[_LENGTH]}; transformers ignores it: write the same or leave it out"
+                f"{_LENGTH}: is {rope[_LENGTH]}, but dynamic scaling grows from "
+                f"max_position_embeddings, {longest}; write the same, or leave it out"
             )
         original = longest
     if original is None:
-        original = whole(config, "max_position_embeddings")
-    length = whole({_LENGTH: original}, _LENGTH)
+        original = positive_int(config, "max_position_embeddings")
+    length = positive_int({_LENGTH: original}, _LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
     settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
     return geometry, parse_scaling(settings)
@@ -239,7 +250,7 @@ def _type(config: Config, rope: Config, where: str) -> str:
         raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, kinds)))}")
     kind = kinds.pop() if kinds else "default"
     if kind == "yarn" and config.get("model_type") == "phi3":
-        kind = "longrope"  # as Phi-3's config calls it in its first versions
+        kind = "longrope"  # the name in the first versions of Phi-3's config
     if kind not in _KEYS:
         raise ValueError(f"rope_type: {kind!r} is not one of {', '.join(_KEYS)}")
     return kind
@@ -248,14 +259,14 @@ def _type(config: Config, rope: Config, where: str) -> str:
 def _settings(
     config: Config, rope: Config, kind: str, geometry: RotaryGeometry, share: float
 ) -> dict[str, Any]:
-    """A strategy's settings, from keys that belong to its type."""
+    """Return a strategy's settings from the keys of its type."""
     if kind == "default":
         return {"type": "none"}
     own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != _LENGTH}
     derived = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
     if derived and "factor" not in own:
-        longest = whole(config, "max_position_embeddings")
-        # below 1 where a config has them the wrong way round: refused by the factor's own check
+        longest = positive_int(config, "max_position_embeddings")
+        # below 1 if a config has the two lengths the wrong way round; the factor's check refuses it
         own["factor"] = longest / geometry.train_length
     required = {"linear": ("factor",), "dynamic": ("factor",)} | {
         "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
@@ -269,20 +280,22 @@ def _settings(
     if kind == "longrope":
         scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
         if len(set(map(str, scales))) > 1:
-            raise ValueError("short_mscale: differs from long_mscale; m is one for both here")
+            raise ValueError(
+                "short_mscale: differs from long_mscale; only one m for both is supported"
+            )
         if scales:
             own["attention_factor"] = scales[0]
     if kind == "yarn":
         own.pop("finetuned", None)
-        own.pop("max_position_embeddings", None)  # Ministral 3 repeats the config's
+        own.pop("max_position_embeddings", None)  # Ministral 3 repeats that of the config
         beta = own.pop("llama_4_scaling_beta", None)
         if beta is not None:
             own["query_scale"] = {"type": "ministral", "beta": beta}
         for key in ("beta_fast", "beta_slow"):
             if not own.get(key, True):
-                del own[key]  # transformers takes its default for 0
+                del own[key]  # transformers replaces 0 by its default
         if "attention_factor" in own or not (own.get("mscale") and own.get("mscale_all_dim")):
-            # without both of them, or beside attention_factor, they do nothing there
+            # in transformers one of them alone, or beside attention_factor, has no effect
             own.pop("mscale", None)
             own.pop("mscale_all_dim", None)
     names = {"linear": "pi", "dynamic": "dynamic_ntk"}
@@ -290,38 +303,41 @@ def _settings(
 
 
 def _either(config: Config, rope: Config, key: str, other: str | None = None) -> Any:
-    """A key's value inside the rope parameters or beside them; they may not disagree."""
+    """Return a key's value, inside or outside the rope parameters; ValueError if the two differ."""
     found = [place[key] for place in (rope, config) if place.get(key) is not None]
     if not found and other is not None and config.get(other) is not None:
         found = [config[other]]
     if len(found) > 1 and found[0] != found[1]:
-        raise ValueError(f"{key}: is {found[0]} in the rope parameters and {found[1]} beside them")
+        raise ValueError(
+            f"{key}: is {found[0]} in the rope parameters but {found[1]} at the top level"
+        )
     return found[0] if found else None
 
 
 def head_dim(config: Config, layer_type: str | None) -> int:
-    """The width of heads whose rotation is meant, in layers of one type."""
+    """Return the width of the rotated heads, in layers of one type."""
     if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
-        # Gemma 4's global layers have wider heads; indices are written as text
+        # Gemma 4's global layers have wider heads; the keys are layer indices as text
         widths = {int(index): layer.get("head_dim") for index, layer in own.items()}
-        types = layer_types(config, whole(config, "num_hidden_layers"))
+        types = layer_types(config, positive_int(config, "num_hidden_layers"))
         found = {widths.get(layer) for layer, kind in enumerate(types) if kind == layer_type}
         if len(found) > 1:
             raise ValueError(f"per_layer_config: layers of {layer_type} differ in head_dim")
         if None not in found:
-            return whole({"head_dim": found.pop()}, "head_dim")
+            return positive_int({"head_dim": found.pop()}, "head_dim")
     if layer_type == "full_attention" and config.get("global_head_dim"):
-        return whole(config, "global_head_dim")  # the same, as first written
+        return positive_int(config, "global_head_dim")  # the older form of the same
     for key in ("head_dim", "qk_rope_head_dim"):
         if config.get(key) is not None:
-            return whole(config, key)
-    return whole(config, "hidden_size") // whole(config, "num_attention_heads")
+            return positive_int(config, key)
+    return positive_int(config, "hidden_size") // positive_int(config, "num_attention_heads")
 
 
-def whole(config: Config, key: str) -> int:
+def positive_int(config: Config, key: str) -> int:
+    """Return a required whole number of at least 1; ValueError unless it is one."""
     value = config.get(key)
     if value is None:
-        raise ValueError(f"{key}: is required and was not given")
+        raise ValueError(f"{key}: is required but was not given")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{key}: should be a whole number of at least 1, not {value!r}")
     return value

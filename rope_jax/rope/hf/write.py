@@ -1,4 +1,4 @@
-"""A geometry and a strategy to the config keys from which transformers makes the same."""
+"""Write a geometry and a strategy as the Hugging Face config keys that mean the same."""
 
 import math
 from typing import Any
@@ -6,31 +6,39 @@ from typing import Any
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies import Scaling
+from rope_jax.rope.strategies import STRATEGIES, Scaling
 from rope_jax.rope.strategies.by_parts import ByParts
 from rope_jax.rope.strategies.longrope import LongRoPEScaling
 
 _LENGTH = "original_max_position_embeddings"
 
-HF_FORMS: dict[str, str | None] = {
+_OWN_FORMS: dict[str, str | None] = {
     "none": "`default`",
     "pi": "`linear`",
     "ntk": "`default`, another `rope_theta`",
     "dynamic_ntk": "`dynamic`",
-    "dynamic_pi": None,
     "ntk_by_parts": "`yarn`, `attention_factor` 1; ramp rotations: `longrope`, by its numbers",
     "yarn": "`yarn`; ramp rotations: `longrope`, by its numbers",
-    "dynamic_yarn": None,
     "longrope": "`longrope`",
     "llama3": "`llama3`",
     "abf": "`default`, another `rope_theta`",
     "mixed_base": "`longrope`, by its numbers",
     "p_rope": "`proportional`",
+    # these always have pairs that do not rotate, which no form can say
     "cope": None,
     "drope": None,
-    "explicit": "`longrope`, by its numbers (no frequency 0)",
-    "resonance": "`longrope`, by its numbers (no frequency 0)",
 }
+
+
+def _form(name: str, strategy: type[Scaling]) -> str | None:
+    if name in _OWN_FORMS:
+        return _OWN_FORMS[name]
+    # any other fixed frequencies are LongRoPE's factors; those that follow the length are not
+    always_follows_length = strategy.follows_length == "yes"
+    return None if always_follows_length else "`longrope`, by its numbers (no frequency 0)"
+
+
+HF_FORMS = {name: _form(name, strategy) for name, strategy in STRATEGIES.items()}
 """What `to_hf` writes for each strategy; None: transformers has no form for it."""
 
 
@@ -41,15 +49,18 @@ def to_hf(
     head_dim: int | None = None,
     max_position_embeddings: int | None = None,
 ) -> dict[str, Any]:
-    """The config keys from which transformers makes the same frequencies and m.
+    """Return the config keys from which transformers computes the same frequencies and m.
 
-    `rope_theta` and `rope_scaling` beside each other, which 4.x and 5.x both read. head_dim: the
-    head's width where it is more than rotary_dim; a `partial_rotary_factor` is then written,
-    which model types that never rotate in part (Llama) do not read for `default`.
-    max_position_embeddings: the length the model is to be used at; default: factor · train_length
-    (of `dynamic`, train_length itself: there it stands in the formula).
+    They hold `rope_theta` and `rope_scaling` side by side, which transformers 4.x and 5.x both
+    read.
 
-    ValueError: a strategy that transformers has no form for (`HF_FORMS` lists them).
+    head_dim: the head's width, if above rotary_dim; then a `partial_rotary_factor` is written,
+    which model types without partial rotary (Llama) ignore for `default`.
+    max_position_embeddings: the length at which the model will be used; by default
+    factor · train_length, or train_length for `dynamic`, whose formula contains it.
+
+    ValueError: transformers has no form for the strategy (see `HF_FORMS`), or the lengths or
+    widths do not fit.
     """
     head_dim = geometry.rotary_dim if head_dim is None else head_dim
     if head_dim < geometry.rotary_dim:
@@ -67,12 +78,11 @@ def to_hf(
     longest = max_position_embeddings
     if scaling.type == "dynamic_ntk" and longest not in (None, geometry.train_length):
         raise ValueError(
-            f"max_position_embeddings: {longest}, but dynamic scaling grows from it: it must be "
-            f"train_length {geometry.train_length}"
+            f"max_position_embeddings: is {longest}, but dynamic scaling grows from it, so it must "
+            f"be train_length {geometry.train_length}"
         )
     if longest is None:
-        s = 1.0 if scaling.type == "dynamic_ntk" else getattr(scaling, "factor", None) or 1.0
-        longest = math.ceil(s * geometry.train_length)
+        longest = math.ceil((scaling.extension_factor or 1.0) * geometry.train_length)
     written: dict[str, Any] = {
         "rope_theta": base,
         "rope_scaling": rope or None,
@@ -82,23 +92,23 @@ def to_hf(
     if scaling.type == "p_rope":
         if head_dim != geometry.rotary_dim:
             raise ValueError(
-                f"head_dim: p_rope works on whole heads, and {head_dim} is not rotary_dim "
+                f"head_dim: p_rope works on whole heads, but {head_dim} is not rotary_dim "
                 f"{geometry.rotary_dim}"
             )
     elif head_dim != geometry.rotary_dim:
         share = geometry.rotary_dim / head_dim
         if int(head_dim * share) != geometry.rotary_dim:
-            share = math.nextafter(share, 2.0)  # transformers cuts the product off
+            share = math.nextafter(share, 2.0)  # transformers truncates the product
         written["partial_rotary_factor"] = share
     if rope.get("rope_type") == "longrope" or (
         _LENGTH not in rope and longest != geometry.train_length
-    ):  # 4.x reads LongRoPE's here only
+    ):  # 4.x reads LongRoPE's original length only here
         written[_LENGTH] = geometry.train_length
     return written
 
 
 def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
-    """(rope_theta, rope_scaling), the second empty where there is only a base."""
+    """Return (rope_theta, rope_scaling); the latter is empty if a base says it all."""
     settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
     kind, length = scaling.type, {_LENGTH: geometry.train_length}
     if HF_FORMS.get(kind) is None:
@@ -109,7 +119,7 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
         return settings["base"], {}
     if kind == "ntk":
         d = geometry.rotary_dim
-        scaling.frequencies(geometry)  # a ValueError where it has no formula
+        scaling.frequencies(geometry)  # ValueError where its formula is undefined
         return geometry.base * settings["factor"] ** (d / (d - 2)), {}
     if kind == "pi":
         return geometry.base, {"rope_type": "linear", **settings}
@@ -122,7 +132,7 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
         return geometry.base, {"rope_type": "llama3", **settings, **length}
     if isinstance(scaling, LongRoPEScaling):
         lists = {name: list(settings.pop(name)) for name in ("short_factor", "long_factor")}
-        # m itself: of two lengths and a factor, 4.x and 5.x derive it differently
+        # m itself: 4.x and 5.x derive it differently from two lengths and a factor
         settings |= {"factor": scaling.factor or 1.0, "attention_factor": scaling.m(geometry)}
         return geometry.base, {"rope_type": "longrope", **settings, **lists, **length}
     if isinstance(scaling, ByParts) and settings.pop("ramp") == "index":
@@ -133,13 +143,17 @@ def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[st
 
 
 def _by_numbers(geometry: RotaryGeometry, scaling: Scaling) -> dict[str, Any]:
-    """Any fixed frequencies as LongRoPE's factors, the same for short and long texts."""
+    """Write fixed frequencies as LongRoPE's factors, the same for short and long texts."""
     if scaling.length_dependent:
-        raise ValueError(f"type: {scaling.type} over a length-dependent scaling has no form there")
+        raise ValueError(
+            f"type: {scaling.type} over a length-dependent scaling has no form in Hugging Face's "
+            "config"
+        )
     inv_freq, m = scaling.scaled(geometry)
     if not np.all(inv_freq > 0):
         raise ValueError(
-            f"type: {scaling.type} has pairs that do not turn, which no form there has"
+            f"type: {scaling.type} has pairs that do not rotate, which Hugging Face's config "
+            "cannot say"
         )
     factors = (geometry.inv_freq() / inv_freq).tolist()
     return {

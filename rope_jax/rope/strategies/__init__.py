@@ -1,12 +1,13 @@
-"""The scaling strategies, by `type`. To add one: a file here, and its class in registry.py."""
+"""The scaling strategies, by `type`. To add one, write a file here and list it in registry.py."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rope_jax.rope.strategies.base import Scaling
+from rope_jax.rope.strategies.base import Scaling, first_error
 
-# every class by its name as well: a new one is named in the registry alone
+# Exports every class, so that a new one is named in the registry alone.
 from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
@@ -14,7 +15,7 @@ from rope_jax.rope.strategies.resonance import ResonanceScaling
 _ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
 
-# One of the strategies, told apart by `type`: what a config field holds.
+# The type of a config field that holds a strategy: the union of all, discriminated by `type`.
 if TYPE_CHECKING:
     AnyScaling = Scaling
 else:
@@ -22,21 +23,22 @@ else:
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
 
 
-def parse_scaling(settings: dict[str, Any]) -> Scaling:
-    """A frozen strategy from its settings, e.g. {"type": "yarn", "factor": 8.0}.
+def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
+    """Return a frozen strategy from its settings, such as {"type": "yarn", "factor": 8.0}.
 
-    Bad settings: a ValueError of one line that names the field.
+    A bare name such as "dynamic_ntk" stands for {"type": "dynamic_ntk"}.
+
+    ValueError: a setting is unknown, missing or out of range; the message is one line and names it.
     """
-    given = settings.get("type") if isinstance(settings, dict) else settings
-    if not isinstance(settings, dict) or given not in list(STRATEGIES):
-        raise ValueError(f"type: {given!r} is not a scaling; there are {', '.join(STRATEGIES)}")
+    if isinstance(settings, str):
+        settings = {"type": settings}
+    name = settings.get("type") if isinstance(settings, Mapping) else settings
+    if not isinstance(name, str) or name not in STRATEGIES:
+        raise ValueError(f"type: {name!r} is not a scaling; choose from {', '.join(STRATEGIES)}")
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":  # a check of ours, which names the fields itself
-            raise ValueError(first["msg"].removeprefix("Value error, ")) from None
-        field = ".".join(str(part) for part in first["loc"][1:])
-        fields = ", ".join(STRATEGIES[settings["type"]].model_fields)
-        hint = f"; {settings['type']} has {fields}" if first["type"] == "extra_forbidden" else ""
-        raise ValueError(f"{field}: {first['msg']} (got {first['input']!r}){hint}") from None
+        message = first_error(error, skip=1)
+        if error.errors()[0]["type"] == "extra_forbidden":
+            message += f"; {name} has {', '.join(STRATEGIES[name].model_fields)}"
+        raise ValueError(message) from None

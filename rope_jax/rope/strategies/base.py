@@ -1,68 +1,71 @@
-"""What every scaling strategy is: frozen settings that return frequencies."""
+"""The base class of every scaling strategy, and the formulas that several strategies share.
+
+Shapes: d rotary dimension, `*batch` one axis per axis of the text lengths (none for a single one).
+"""
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Factor
+from rope_jax.rope.numbers import EXTENSION, Factor
 from rope_jax.rope.query_scales import AnyQueryScale
 
 
 class Scaling(BaseModel):
-    """Settings of one strategy. The class docstring's first line is its line in every list."""
+    """Settings of one strategy. The first line of a subclass's docstring describes it in lists."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     source: ClassVar[str]
+    """The paper or code that the formula comes from."""
+    follows_length: ClassVar[str] = "no"
+    """When the frequencies depend on the text's length, in the words of the README's table."""
+
     type: str
     query_scale: AnyQueryScale | None = Field(
-        None, description="a factor on whole queries that grows with their position"
+        None, description="factor on whole queries that grows with their position"
     )
 
     @property
     def length_dependent(self) -> bool:
-        """Whether a longer text changes the rotation of every key already in it.
-
-        One that may says when in its own docstring: that is its line in every list.
-        """
-        return False
+        """Whether a longer text changes the rotation of every key already in it."""
+        return self.follows_length != "no"
 
     @property
     def needs_whole_head(self) -> bool:
-        """Whether rotary_dim must be the head's whole width for this to be what it says."""
+        """Whether the formula only holds where rotary_dim is the head's whole width."""
         return False
 
     def frequencies(self, geometry: RotaryGeometry, seq_len: Any = None) -> Frequencies:
-        """The effective frequencies and m.
+        """Return the scaled frequencies and m as float32 arrays.
 
-        seq_len: the text's length in tokens, for length-dependent strategies: an int or an array
-        of ints on the host (exact), or a traced scalar or [batch] array (float32, within 1e-6 of
-        exact, no recompilation for another length). The others ignore it, and may get None.
-        Returns float32 leaves: inv_freq [*batch, d/2] in radians a token, its remainder (0 where
-        traced), m [*batch].
+        seq_len: the text's length in tokens, needed by length-dependent strategies and ignored by
+        the others. An int or an array of ints on the host gives exact frequencies; a traced scalar
+        or [batch] array gives float32 ones, within 1e-6 of exact, without recompilation for
+        another length.
 
-        ValueError: a setting does not fit the geometry, or a length is needed and was not given.
+        Leaves: inv_freq [*batch, d/2] in radians per token, its remainder (0 where traced), and
+        m [*batch].
+
+        ValueError: a setting does not fit the geometry, or a length is needed and missing.
         """
         if not self.length_dependent:
             return self._on_host(geometry, lambda: self.scaled(geometry))
         if seq_len is None:
             raise ValueError(f"seq_len: {self.type} depends on the text's length; give it")
         if isinstance(seq_len, int | float | str | list | tuple | np.generic | np.ndarray):
-            length = np.asarray(seq_len)
-            if length.dtype.kind not in "iu" or length.min(initial=1) < 1:
-                raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
-            signed = length.astype(np.int64)  # in unsigned numbers n − L would wrap below L
-            return self._on_host(geometry, lambda: self.scaled_at(geometry, signed, np))
+            lengths = _host_lengths(seq_len)
+            return self._on_host(geometry, lambda: self.scaled_at(geometry, lengths, np))
         import jax.numpy as jnp
 
         traced = jnp.asarray(seq_len)
         if not jnp.issubdtype(traced.dtype, jnp.integer):
-            raise ValueError(f"seq_len: is {traced.dtype}; a text has a whole number of tokens")
+            raise ValueError(f"seq_len: has dtype {traced.dtype}; a length is a whole number")
         if jnp.iinfo(traced.dtype).max > 2**31 - 1:  # unsigned or 64 bits: do not wrap
             traced = jnp.minimum(traced, jnp.asarray(2**31 - 1, traced.dtype))
         inv_freq, m = self.scaled_at(geometry, traced.astype(jnp.int32), jnp)
@@ -76,65 +79,131 @@ class Scaling(BaseModel):
         except (OverflowError, FloatingPointError):
             raise ValueError(
                 f"type: {self.type} with these settings and base {geometry.base:g} exceeds "
-                "what a float holds"
+                "the range of a float"
             ) from None
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        """inv_freq, float64 [d/2], and m, computed on the host."""
+        """Compute inv_freq, float64 [d/2], and m on the host."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        """inv_freq [*batch, d/2] and m [*batch] at text lengths [*batch].
+        """Compute inv_freq [*batch, d/2] and m [*batch] at text lengths [*batch].
 
-        One formula for both ways: xp is numpy (float64) or jax.numpy (float32, traced).
+        The same code serves the host and the device: xp is numpy (float64) or jax.numpy (float32,
+        traced).
         """
         return self.scaled(geometry)
 
     def check(
         self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
     ) -> None:
-        """ValueError where this has no formula, does nothing, or is not what it says.
+        """Check that the strategy fits a geometry, and that it changes something.
 
-        Nothing: a factor above 1 that leaves frequencies and m as without any scaling; that it
-        does so silently is this field's commonest bug. head_dim: of the model, where it is known;
-        some strategies are themselves only where rotary_dim is all of it.
+        head_dim: the model's, if known; some strategies only hold where rotary_dim equals it.
+
+        ValueError: the formula is undefined here, it needs the whole head, or a factor above 1
+        leaves frequencies and m unchanged (the commonest bug of this field, because it is silent).
         """
         if self.needs_whole_head and head_dim not in (None, geometry.rotary_dim):
             raise ValueError(
                 f"type: {self.type} works on whole heads; rotary_dim {geometry.rotary_dim} is not "
                 f"head_dim {head_dim}"
             )
-        made = self.frequencies(geometry, seq_len)
-        factor = getattr(self, "factor", None) or 1.0
-        # one that depends on the length does nothing at short ones
-        if factor <= 1 or self.length_dependent:
+        scaled = self.frequencies(geometry, seq_len)
+        factor = self.extension_factor or 1.0
+        if factor <= 1 or self.length_dependent:  # at short lengths the latter change nothing
             return
         plain = Frequencies.from_float64(geometry.inv_freq())
-        if all(np.array_equal(a, b) for a, b in zip(made, plain, strict=True)):
+        if all(np.array_equal(a, b) for a, b in zip(scaled, plain, strict=True)):
             raise ValueError(
                 f"factor: {factor:g} changes no frequency at train_length {geometry.train_length}; "
                 f"check {self.type}'s other settings"
             )
 
     def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """The factor on whole queries at integer positions [..., T]: float32; 1 without one."""
+        """Return the factor on queries at integer positions [..., T], float32; 1 without a scale.
+
+        ValueError: as for `QueryScale.at`.
+        """
         if self.query_scale is None:
             return np.ones(np.shape(positions), np.float32)
         return self.query_scale.at(geometry, positions)
 
+    @classmethod
+    def has_extension_factor(cls) -> bool:
+        """Return whether `factor` says how many times longer the context becomes.
+
+        False for `resonance`, whose factor is a setting of its inner strategy, and for
+        `dynamic_ntk`, whose factor is a rate of growth.
+        """
+        field = cls.model_fields.get("factor")
+        if field is None:
+            return False
+        # an optional factor (float | None) carries its mark one level further in
+        members = [getattr(member, "__metadata__", ()) for member in get_args(field.annotation)]
+        return any(EXTENSION in metadata for metadata in (field.metadata, *members))
+
+    @property
+    def extension_factor(self) -> float | None:
+        """The s of this strategy, how many times longer the context becomes; None without one."""
+        return getattr(self, "factor", None) if self.has_extension_factor() else None
+
+    def with_factor(self, factor: float) -> "Scaling":
+        """Return a copy with another extension factor, validated like settings of a config.
+
+        ValueError: the strategy has no extension factor, or the new one does not fit its other
+        settings.
+        """
+        if not self.has_extension_factor():
+            raise ValueError(f"factor: {self.type} has no extension factor")
+        try:
+            return type(self).model_validate(self.model_dump() | {"factor": float(factor)})
+        except ValidationError as error:
+            raise ValueError(first_error(error)) from None
+
     def for_layer(self, layer: int, layers: int) -> "Scaling":
-        """What layer number `layer` of a model of `layers` uses; most use the same in all."""
+        """Return the strategy of layer number `layer` out of `layers`: itself, unless they differ.
+
+        ValueError: the settings are for another number of layers.
+        """
         return self
 
 
 class WithFactor(Scaling):
-    """A strategy with a fixed factor."""
+    """A strategy with a required extension factor."""
 
     factor: Factor
 
 
+def first_error(error: ValidationError, *, skip: int = 0) -> str:
+    """Return the first complaint of a validation in one line that begins with the field's name.
+
+    skip: how many leading parts of the field's path to leave out.
+    """
+    first = error.errors()[0]
+    if first["type"] == "value_error":  # raised by a validator of ours, which names the fields
+        return first["msg"].removeprefix("Value error, ")
+    field = ".".join(str(part) for part in first["loc"][skip:])
+    if first["type"] == "missing":
+        return f"{field}: is required but was not given"
+    return f"{field}: {first['msg']} (got {first['input']!r})"
+
+
+def _host_lengths(seq_len: Any) -> np.ndarray:
+    """Return text lengths as int64 [*batch]; ValueError unless they are whole and at least 1."""
+    lengths = np.asarray(seq_len)
+    if lengths.dtype.kind not in "iu" or lengths.min(initial=1) < 1:
+        raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
+    if lengths.max(initial=1) >= 2**63:
+        raise ValueError(f"seq_len: {seq_len!r} is not below 2^63")
+    return lengths.astype(np.int64)  # in unsigned numbers n − L would wrap below L
+
+
 def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:
-    """float64 [d/2]; a ValueError that says both lengths where there is not one for each pair."""
+    """Return a list with one number per pair as float64 [d/2].
+
+    ValueError: the list has another length; the message gives both.
+    """
     pairs = geometry.rotary_dim // 2
     if len(values) != pairs:
         raise ValueError(
@@ -144,34 +213,38 @@ def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> n
     return np.asarray(values, np.float64)
 
 
-def growth(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: float = 1.0) -> Any:
-    """max(1, 1 + rate · (n − L)/L) of text lengths n: [*batch]. With rate 1 it is max(1, n/L).
+def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: float = 1.0) -> Any:
+    """Return s = max(1, 1 + rate · (n − L)/L) at text lengths n: [*batch].
 
-    The difference is taken in integers: in float32 rate·n/L − (rate − 1) would cancel.
+    With rate 1 it is max(1, n/L). The difference is taken in integers: in float32
+    rate·n/L − (rate − 1) would cancel.
     """
-    past = xp.maximum(length - geometry.train_length, 0)
-    past = past.astype(np.float64 if xp is np else np.float32)
-    return 1 + past * past.dtype.type(rate / geometry.train_length)
+    excess = xp.maximum(length - geometry.train_length, 0)
+    excess = excess.astype(np.float64 if xp is np else np.float32)
+    return 1 + excess * excess.dtype.type(rate / geometry.train_length)
 
 
-def beside(pairs: np.ndarray, rows: Any) -> np.ndarray:
-    """Host numbers [d/2] in the dtype of `rows` [*batch] and with as many axes before their own."""
-    return pairs.astype(rows.dtype).reshape((1,) * rows.ndim + pairs.shape)
+def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
+    """Give host numbers [d/2] the dtype of `lengths` [*batch] and one leading axis per axis there.
+
+    The result broadcasts against lengths[..., None].
+    """
+    return pairs.astype(lengths.dtype).reshape((1,) * lengths.ndim + pairs.shape)
 
 
 def falling_power(x: Any, exponents: np.ndarray, xp: ModuleType) -> Any:
-    """x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
+    """Return x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
 
-    In float32 within 3e-7 relative. exp(−e·ln x) alone is 1e-6 off, as ln x of 7 or more has no
-    more digits: so the power of two in x is taken out, and its product with e is kept exact.
+    Within 3e-7 (relative) in float32. Plain exp(−e·ln x) is off by 1e-6, because ln x of 7 or more
+    has no further digits: so the power of two in x is split off, and its product with e kept exact.
     """
     if xp is np:
         return x[..., None] ** -exponents
     mantissa, power = xp.frexp(x[..., None])
     power = power.astype(np.float32)
     high = (exponents.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
-    product = power * beside(high, x)  # at most 6 by 12 bits
+    product = power * align_pairs(high, x)  # at most 6 by 12 bits
     whole = xp.round(product)
-    rest = (product - whole) + power * beside(exponents - high, x)
-    rest = rest + beside(exponents, x) * xp.log2(mantissa)
+    rest = (product - whole) + power * align_pairs(exponents - high, x)
+    rest = rest + align_pairs(exponents, x) * xp.log2(mantissa)
     return xp.ldexp(xp.exp2(-rest), -whole.astype(np.int32))

@@ -1,60 +1,63 @@
-"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: fast pairs kept, slow ones interpolated by a ramp."""
+"""`ntk_by_parts`, `yarn`, `dynamic_yarn`: keep fast pairs, interpolate slow ones, by a ramp."""
 
 import math
 from types import ModuleType
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import AttentionFactor
-from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, growth
+from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
 
 
 class ByParts(Scaling):
-    """θ_i·(1 − ramp_i) + θ_i/s·ramp_i, with one of two ramps from 0 (fast pairs) to 1 (slow ones).
+    """θ_i·(1 − ramp_i) + θ_i/s·ramp_i, where the ramp rises from 0 (fast pairs) to 1 (slow ones).
 
-    ramp: index, as the authors' and Hugging Face's code:
+    `ramp: index` is the ramp of the authors' and Hugging Face's code:
 
-        dim(r) = d·ln(L/(2πr)) / (2 ln b)       the (fractional) pair that turns r times in L
+        dim(r) = d·ln(L/(2πr)) / (2 ln b)       the (fractional) pair with r turns in L
         low    = max(floor(dim(beta_fast)), 0)
         high   = min(ceil(dim(beta_slow)), d − 1)
         ramp_i = clip((i − low)/(high − low), 0, 1)
 
-    high is clamped to d − 1, not to the last pair d/2 − 1: with d 128, b 1e4, L 65,536 it is 65,
-    and the last pair stays short of fully interpolated.
+    high is clamped to d − 1, not to the last pair, d/2 − 1: with d 128, b 1e4 and L 65,536 it is
+    65, so that the last pair is not fully interpolated.
 
-    ramp: rotations, as the paper (eq. 18): with r_i = L·θ_i/(2π) turns in L,
+    `ramp: rotations` is the paper's (eq. 18). With r_i = L·θ_i/(2π) turns in L,
 
         ramp_i = 1 − clip((r_i − beta_slow)/(beta_fast − beta_slow), 0, 1)
 
-    Positions are not divided by s as well.
+    Positions are not divided by s in addition.
     """
 
     beta_fast: float = Field(
-        32.0, gt=0, allow_inf_nan=False, description="turns in L above which a pair keeps θ"
+        32.0, gt=0, allow_inf_nan=False, description="turns in L from which on a pair keeps θ"
     )
     beta_slow: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="turns in L below which a pair gets θ/s"
+        1.0, gt=0, allow_inf_nan=False, description="turns in L up to which a pair gets θ/s"
     )
     truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
     ramp: Literal["index", "rotations"] = Field(
-        "index", description="linear in the pair's index (the code) or in its turns (the paper)"
+        "index",
+        description="linear in the pair's index (the code) or in its turns (the paper)",
     )
 
     @model_validator(mode="after")
-    def _ramp_makes_sense(self) -> Self:
+    def _ramp_makes_sense(self) -> "ByParts":
         if self.beta_fast <= self.beta_slow:
             raise ValueError(
                 f"beta_fast ({self.beta_fast:g}) must be above beta_slow ({self.beta_slow:g})"
             )
         if self.ramp == "rotations" and not self.truncate:
-            raise ValueError("truncate: false goes with ramp: index; rotations are not rounded")
+            raise ValueError(
+                "truncate: false goes with ramp: index; ramp: rotations is never rounded"
+            )
         return self
 
-    def ramp_ends(self, geometry: RotaryGeometry) -> tuple[float, float]:
-        """(low, high), in pairs: where the ramp in the index leaves 0 and where it reaches 1."""
+    def ramp_ends(self, geometry: RotaryGeometry) -> tuple[float | int, float | int]:
+        """Return (low, high): the pairs at which the index ramp leaves 0 and reaches 1."""
 
         def pair_turning(turns: float) -> float:
             length_per_radian = geometry.train_length / (2 * math.pi * turns)
@@ -68,7 +71,7 @@ class ByParts(Scaling):
         return max(low, 0), min(high, geometry.rotary_dim - 1)
 
     def share_interpolated(self, geometry: RotaryGeometry) -> np.ndarray:
-        """ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
+        """Return ramp_i, float64 [d/2]: 0 where a pair keeps θ, 1 where it gets θ/s."""
         turns = geometry.train_length * geometry.inv_freq() / (2 * math.pi)
         if self.ramp == "rotations":
             return 1 - np.clip((turns - self.beta_slow) / (self.beta_fast - self.beta_slow), 0, 1)
@@ -78,8 +81,8 @@ class ByParts(Scaling):
             )
         low, high = self.ramp_ends(geometry)
         if low > high:
-            # The clamps above have crossed: a ramp from here would run backwards, and leave fast
-            # pairs interpolated or slow ones as they are. Other code does so silently.
+            # The clamps have crossed: the ramp would run backwards and interpolate fast pairs or
+            # keep slow ones, which other implementations do silently.
             raise ValueError(
                 f"beta_fast, beta_slow: no pair turns between {self.beta_slow:g} and "
                 f"{self.beta_fast:g} times in train_length {geometry.train_length}; the pairs "
@@ -90,13 +93,13 @@ class ByParts(Scaling):
         return np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
 
     def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
-        """Frequencies for factors s [*batch], of which a strategy may hold one: [*batch, d/2]."""
+        """Return the frequencies [*batch, d/2] for factors s [*batch]."""
         theta, ramp = geometry.inv_freq(), self.share_interpolated(geometry)
-        return beside(theta * (1 - ramp), s) + beside(theta * ramp, s) / s[..., None]
+        return align_pairs(theta * (1 - ramp), s) + align_pairs(theta * ramp, s) / s[..., None]
 
 
 class NTKByPartsScaling(ByParts, WithFactor):
-    """NTK by parts: fast pairs as they are, slow ones θ/s, a linear ramp between; m = 1."""
+    """NTK by parts: θ for fast pairs, θ/s for slow ones, a linear ramp between; m = 1."""
 
     source: ClassVar[str] = "bloc97, NTK-by-parts, 2023; YaRN, arXiv 2309.00071, §3.2"
     type: Literal["ntk_by_parts"] = "ntk_by_parts"
@@ -106,36 +109,40 @@ class NTKByPartsScaling(ByParts, WithFactor):
 
 
 class YaRNScaling(ByParts, WithFactor):
-    """YaRN: fast pairs as they are, slow ones θ/s, a linear ramp between, and m = 0.1 ln s + 1.
+    """YaRN: θ for fast pairs, θ/s for slow ones, a linear ramp between; m = 0.1 ln s + 1.
 
-    attention_factor, where given, is m itself. With mscale and mscale_all_dim, neither of them 0,
+    attention_factor, if given, is m itself. With mscale and mscale_all_dim, both above 0,
 
         m = (0.1·mscale·ln s + 1) / (0.1·mscale_all_dim·ln s + 1)
 
-    No root is taken of m: it multiplies cos and sin, and the logits by m². DeepSeek's model code
-    also scales its softmax by (0.1·mscale_all_dim·ln s + 1)²; that is its attention's, not here.
+    m multiplies cos and sin, and therefore the logits by m²; no root is taken. DeepSeek's model
+    code also scales its softmax by (0.1·mscale_all_dim·ln s + 1)², which belongs to its attention
+    and is not done here.
     """
 
     source: ClassVar[str] = "Peng et al., arXiv 2309.00071; Hugging Face `yarn`"
     type: Literal["yarn"] = "yarn"
-    attention_factor: AttentionFactor | None = Field(
-        None, description="m itself; null: follows from s"
-    )
+    attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
     mscale: float | None = Field(
-        None, ge=0, lt=1e6, description="DeepSeek's m, with mscale_all_dim; 0: off"
+        None,
+        ge=0,
+        lt=1e6,
+        description="numerator of DeepSeek's m, with mscale_all_dim; 0: off",
     )
     mscale_all_dim: float | None = Field(
-        None, ge=0, lt=1e6, description="what mscale's m is divided by; 0: off"
+        None, ge=0, lt=1e6, description="denominator of DeepSeek's m; 0: off"
     )
 
     @model_validator(mode="after")
-    def _one_way_to_m(self) -> Self:
+    def _one_way_to_m(self) -> "YaRNScaling":
         if (self.mscale is None) != (self.mscale_all_dim is None):
             given = "mscale" if self.mscale_all_dim is None else "mscale_all_dim"
             other = "mscale_all_dim" if given == "mscale" else "mscale"
-            raise ValueError(f"{given}: does nothing without {other}; give both")
+            raise ValueError(f"{given}: has no effect without {other}; give both")
         if self.mscale and self.mscale_all_dim and self.attention_factor is not None:
-            raise ValueError("attention_factor: is m itself; give it, or mscale and mscale_all_dim")
+            raise ValueError(
+                "attention_factor: sets m itself; give either it or mscale and mscale_all_dim"
+            )
         return self
 
     @property
@@ -153,20 +160,14 @@ class YaRNScaling(ByParts, WithFactor):
 
 
 class DynamicYaRNScaling(ByParts):
-    """YaRN with s = max(1, n/L), n the text's length; m follows it, 0.1 ln s + 1."""
+    """YaRN with s = max(1, n/L), where n is the text's length; m = 0.1 ln s + 1."""
 
     source: ClassVar[str] = "YaRN, arXiv 2309.00071, §3.3"
+    follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_yarn"] = "dynamic_yarn"
-    attention_factor: AttentionFactor | None = Field(
-        None, description="m itself; null: follows from s"
-    )
-
-    @property
-    def length_dependent(self) -> bool:
-        """yes"""
-        return True
+    attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        s = growth(geometry, length, xp)
+        s = dynamic_factor(geometry, length, xp)
         m = 0.1 * xp.log(s) + 1 if self.attention_factor is None else self.attention_factor
         return self._blend(geometry, s), m

@@ -1,7 +1,7 @@
 """`drope`: no rotation at all."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -12,26 +12,29 @@ from rope_jax.rope.strategies.base import Scaling
 
 
 class DRoPEScaling(Scaling):
-    """DroPE: no pair turns (NoPE), and logits × (1 + c·ln s) for texts s times longer than L.
+    """DroPE: no rotation (NoPE), and logits × (1 + c·ln s) for texts s times longer than L.
 
     A model trained with rotation needs a short recalibration at L without it. The factor on the
-    logits is m², m = √(1 + c·ln s), and reaches the whole head only where rotary_dim is head_dim.
-    With the default factor of 1 it is a layer without positions.
+    logits is m² with m = √(1 + c·ln s); it acts on the whole head only where rotary_dim is
+    head_dim. The default factor of 1 makes a layer without positions.
     """
 
     source: ClassVar[str] = "Gelberg et al., arXiv 2512.12167"
     type: Literal["drope"] = "drope"
     factor: Factor = 1.0
     c: float | None = Field(
-        None, ge=0, lt=1e6, description="of the model; the paper has 0.412 and 0.103"
+        None,
+        ge=0,
+        lt=1e6,
+        description="growth with ln s, fitted to the model; 0.412 and 0.103 in the paper",
     )
 
     @model_validator(mode="after")
-    def _c_is_known(self) -> Self:
-        if self.factor != 1 and self.c is None:  # in a sweep it may be auto, a text
+    def _c_is_known(self) -> "DRoPEScaling":
+        if self.factor != 1 and self.c is None:  # not `> 1`: in a sweep it may be "auto"
             raise ValueError(
                 "c: drope needs it for a factor above 1; fit it to the model "
-                "(the paper has 0.412 and 0.103)"
+                "(0.412 and 0.103 in the paper)"
             )
         return self
 
@@ -40,5 +43,6 @@ class DRoPEScaling(Scaling):
         return self.factor > 1
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        nothing = np.zeros(geometry.rotary_dim // 2)
-        return nothing, math.sqrt(1 + (self.c or 0) * math.log(self.factor))
+        return np.zeros(geometry.rotary_dim // 2), math.sqrt(
+            1 + (self.c or 0) * math.log(self.factor)
+        )

@@ -1,8 +1,8 @@
-"""`explicit`: the user's own numbers."""
+"""`explicit`: frequencies or factors given as numbers."""
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -11,14 +11,18 @@ from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import AttentionFactor
 from rope_jax.rope.strategies.base import Scaling, per_pair
 
-# Above π radians a token a frequency looks like a slower one that turns the other way.
+# Above π radians per token a frequency looks like a slower one that rotates the other way.
 Frequency = Annotated[float, Field(ge=0, le=np.pi)]
 PairFactor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
+# Each setting below is either shared by all layers or given for each of them. Pydantic is told
+# which by the value's nesting, so that an error names one form and not both.
 
-def _kind(value: Any) -> str:
-    rows = isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value)
-    return "by layer" if rows else "shared"
+
+def _shared_or_per_layer(value: Any) -> str:
+    """Tell a list of numbers (shared) from a list of lists (one per layer)."""
+    nested = isinstance(value, list | tuple) and any(isinstance(v, list | tuple) for v in value)
+    return "per layer" if nested else "shared"
 
 
 FrequencyLists = Annotated[
@@ -26,122 +30,134 @@ FrequencyLists = Annotated[
     | Annotated[
         tuple[Annotated[tuple[Frequency, ...], Field(strict=False)], ...],
         Field(strict=False),
-        Tag("by layer"),
+        Tag("per layer"),
     ],
-    Discriminator(_kind),
+    Discriminator(_shared_or_per_layer),
 ]
 FactorLists = Annotated[
     Annotated[tuple[PairFactor, ...], Field(strict=False), Tag("shared")]
     | Annotated[
         tuple[Annotated[tuple[PairFactor, ...], Field(strict=False)], ...],
         Field(strict=False),
-        Tag("by layer"),
+        Tag("per layer"),
     ],
-    Discriminator(_kind),
+    Discriminator(_shared_or_per_layer),
 ]
 AttentionFactors = Annotated[
     Annotated[AttentionFactor, Tag("shared")]
     | Annotated[
-        Annotated[tuple[AttentionFactor, ...], Field(strict=False, min_length=1)], Tag("by layer")
+        Annotated[tuple[AttentionFactor, ...], Field(strict=False, min_length=1)], Tag("per layer")
     ],
-    Discriminator(lambda value: "by layer" if isinstance(value, list | tuple) else "shared"),
+    Discriminator(lambda value: "per layer" if isinstance(value, list | tuple) else "shared"),
 ]
-_NUMBERS = ("inv_freq", "factors", "attention_factor")
-_LARGEST = 2**26  # bytes of a file of numbers
+_IN_FILES = ("inv_freq", "factors", "attention_factor")
+_MAX_FILE_BYTES = 2**26
 
 
 class ExplicitScaling(Scaling):
-    """Your own frequencies, or factors λ_i with θ_i / λ_i, and m; for all layers or one list each.
+    """Frequencies θ' as numbers, or factors λ_i that give θ_i / λ_i; and m. Shared or per layer.
 
-    A list of numbers is for all layers, a list of such lists has one for each. path: a JSON file
-    with these keys, read once: its numbers take the place of the path, so that a saved config is
-    whole.
+    inv_freq and factors: a list with one number per pair, shared by all layers, or one such list
+    for every layer. attention_factor: one number, or one for every layer.
+
+    path: a JSON file that holds these keys. It is read when the settings are parsed, and its
+    numbers replace the path, so that a saved config does not depend on the file.
     """
 
     source: ClassVar[str] = "the user's"
     type: Literal["explicit"] = "explicit"
-    inv_freq: FrequencyLists | None = Field(None, description="radians a token, one a pair")
-    factors: FactorLists | None = Field(None, description="λ, one a pair: θ/λ")
-    attention_factor: AttentionFactors = Field(1.0, description="m; a list: one a layer")
-    path: str | None = Field(None, description="JSON file with inv_freq or factors, and m")
+    inv_freq: FrequencyLists | None = Field(
+        None, description="θ' of each pair, radians per token; or one such list per layer"
+    )
+    factors: FactorLists | None = Field(
+        None, description="λ of each pair, for θ/λ; or one such list per layer"
+    )
+    attention_factor: AttentionFactors = Field(1.0, description="m; a list: one per layer")
+    path: str | None = Field(
+        None, description="JSON file with inv_freq or factors, and attention_factor"
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _read_path(cls, settings: Any) -> Any:
         if not isinstance(settings, dict) or not isinstance(settings.get("path"), str):
             return settings
-        rest = {key: value for key, value in settings.items() if key != "path"}
-        numbers = _read(settings["path"])
-        twice = [key for key in _NUMBERS if key in numbers and rest.get(key) is not None]
+        given = {key: value for key, value in settings.items() if key != "path"}
+        numbers = _read_json(settings["path"])
+        twice = [key for key in _IN_FILES if key in numbers and given.get(key) is not None]
         if twice:
-            raise ValueError(f"{twice[0]}: stands here and in {settings['path']}; give it once")
-        return rest | numbers
+            raise ValueError(f"{twice[0]}: is given both here and in {settings['path']}; keep one")
+        return given | numbers
 
     @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def _frequencies_or_factors(self) -> "ExplicitScaling":
         if (self.inv_freq is None) == (self.factors is None):
             raise ValueError("inv_freq, factors: give one of the two")
         return self
 
-    @property
-    def _lists(self) -> tuple[str, Any]:
-        return ("factors", self.factors) if self.inv_freq is None else ("inv_freq", self.inv_freq)
-
     def for_layer(self, layer: int, layers: int) -> "ExplicitScaling":
-        """The numbers of one layer. ValueError where there is not one list for each."""
+        """Return the strategy with the numbers of one layer.
+
+        ValueError: a setting is per layer, but not for this number of layers.
+        """
         chosen = {}
-        for field in _NUMBERS:
+        for field in _IN_FILES:
             value = getattr(self, field)
-            many = isinstance(value, tuple) if field == "attention_factor" else _by_layer(value)
-            if many and len(value) != layers:
-                raise ValueError(f"{field}: {len(value)} entries for {layers} layers")
-            chosen[field] = value[layer] if many else value
+            if _is_per_layer(field, value):
+                if len(value) != layers:
+                    raise ValueError(f"{field}: {len(value)} entries for {layers} layers")
+                value = value[layer]
+            chosen[field] = value
         return self.model_copy(update=chosen)
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        field, values = self._lists
-        if _by_layer(values) or isinstance(self.attention_factor, tuple):
-            field = field if _by_layer(values) else "attention_factor"
-            raise ValueError(f"{field}: has an entry for each layer; take for_layer(i, layers)")
-        numbers = per_pair(values, geometry, field)
-        inv_freq = numbers if field == "inv_freq" else geometry.inv_freq() / numbers
+        for field in _IN_FILES:
+            if _is_per_layer(field, getattr(self, field)):
+                raise ValueError(f"{field}: has one entry per layer; use for_layer(i, layers)")
+        # the checks above leave one number for m, and one number per pair
+        m: Any = self.attention_factor
+        if self.inv_freq is not None:
+            return per_pair(self.inv_freq, geometry, "inv_freq"), m  # type: ignore[arg-type]
+        inv_freq = geometry.inv_freq() / per_pair(self.factors, geometry, "factors")  # type: ignore[arg-type]
         if inv_freq.max(initial=0) > np.pi:
             raise ValueError(
-                f"factors: make a pair turn {inv_freq.max():.3g} radians a token; above π it "
+                f"factors: make a pair turn {inv_freq.max():.3g} radians per token; above π it "
                 "looks like a slower one"
             )
-        return inv_freq, self.attention_factor
+        return inv_freq, m
 
 
-def _by_layer(values: Any) -> bool:
-    return isinstance(values, tuple) and any(isinstance(v, tuple) for v in values)
+def _is_per_layer(field: str, value: Any) -> bool:
+    if field == "attention_factor":
+        return isinstance(value, tuple)
+    return _shared_or_per_layer(value) == "per layer"
 
 
-def _read(path: str) -> dict[str, Any]:
-    """The numbers of a JSON file; a ValueError names it."""
+def _read_json(path: str) -> dict[str, Any]:
+    """Return the settings in a JSON file; ValueError, naming it, unless that is all it holds."""
     try:
         with Path(path).open("rb") as file:
-            content = file.read(_LARGEST + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        why = getattr(error, "strerror", None) or error
-        raise ValueError(f"path: {path} cannot be read ({why})") from None
-    if len(content) > _LARGEST:
-        raise ValueError(f"path: {path} is larger than {_LARGEST:,} bytes")
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"path: {path} cannot be read ({reason})") from None
+    if len(content) > _MAX_FILE_BYTES:
+        raise ValueError(f"path: {path} is larger than {_MAX_FILE_BYTES:,} bytes")
     try:
-        numbers = json.loads(content, object_pairs_hook=_mapping)
+        numbers = json.loads(content, object_pairs_hook=_without_duplicates)
     except KeyError:
         raise ValueError(f"path: {path} has a key twice") from None
-    except (ValueError, RecursionError):  # also of text that is not UTF-8, of a number too long
+    except (ValueError, RecursionError):  # ValueError: also not UTF-8, or a number too long
         raise ValueError(f"path: {path} is not JSON") from None
-    if not isinstance(numbers, dict) or not set(numbers) <= set(_NUMBERS):
-        there = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
-        raise ValueError(f"path: {path} may hold {', '.join(_NUMBERS)}; it has {there}")
+    if not isinstance(numbers, dict) or not set(numbers) <= set(_IN_FILES):
+        found = ", ".join(numbers) if isinstance(numbers, dict) else "no keys"
+        raise ValueError(f"path: {path} may hold {', '.join(_IN_FILES)}; it has {found}")
     return numbers
 
 
-def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON allows a key to stand twice, and readers take the last; which one was meant?"""
-    made = dict(pairs)
-    if len(made) < len(pairs):
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a mapping; KeyError for a repeated key, of which readers would keep the last."""
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise KeyError
-    return made
+    return mapping

@@ -1,7 +1,7 @@
 """`llama3`: Llama 3.1's scaling."""
 
 import math
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -12,29 +12,29 @@ from rope_jax.rope.strategies.base import Scaling
 
 
 class Llama3Scaling(Scaling):
-    """Llama 3.1: pairs that turn often in L as they are, seldom θ/s, in proportion between.
+    """Llama 3.1: θ for pairs with many turns in L, θ/s for those with few, a ramp between.
 
     With r_i = L·θ_i/(2π) turns in L (L over the wavelength),
 
         g_i  = clip((r_i − low_freq_factor)/(high_freq_factor − low_freq_factor), 0, 1)
         θ'_i = (1 − g_i)·θ_i/s + g_i·θ_i
 
-    It is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns. Where
-    the two are equal (Llama 4 Scout) there is no ramp: a pair that turns so often is as it is.
+    This is NTK by parts with the paper's ramp, from low_freq_factor to high_freq_factor turns. If
+    the two are equal (Llama 4 Scout) there is no ramp: pairs with at least that many turns keep θ.
     """
 
     source: ClassVar[str] = "Llama 3.1, arXiv 2407.21783; Hugging Face `llama3`"
     type: Literal["llama3"] = "llama3"
     factor: Factor = 8.0
     low_freq_factor: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="turns in L below which a pair gets θ/s"
+        1.0, gt=0, allow_inf_nan=False, description="turns in L up to which a pair gets θ/s"
     )
     high_freq_factor: float = Field(
-        4.0, gt=0, allow_inf_nan=False, description="turns in L above which a pair keeps θ"
+        4.0, gt=0, allow_inf_nan=False, description="turns in L from which on a pair keeps θ"
     )
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
+    def _in_order(self) -> "Llama3Scaling":
         if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
                 f"high_freq_factor ({self.high_freq_factor:g}) must not be below "

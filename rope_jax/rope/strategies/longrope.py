@@ -1,8 +1,8 @@
-"""`longrope`: searched factors, one list for short texts and one for long ones."""
+"""`longrope`: searched factors per pair, one list for short texts and one for long ones."""
 
 import math
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -17,34 +17,32 @@ PairFactors = Annotated[
 
 
 class LongRoPEScaling(Scaling):
-    """LongRoPE: θ_i / λ_i, λ for texts up to L or beyond it; m = √(1 + ln s / ln L) for both.
+    """LongRoPE: θ_i / λ_i, one list of λ up to length L, another beyond; m = √(1 + ln s / ln L).
 
-    λ is short_factor where n ≤ L and long_factor where n > L, n the text's length. m depends on
-    s (`factor`) alone, not on n: it holds for short texts too.
+    λ is short_factor for texts of n ≤ L tokens and long_factor for n > L. m depends on s (`factor`)
+    only, not on n, and so applies to short texts too.
     """
 
     source: ClassVar[str] = "Ding et al., arXiv 2402.13753; Hugging Face `longrope`"
+    follows_length: ClassVar[str] = "at L, unless the lists are equal"
     type: Literal["longrope"] = "longrope"
     short_factor: PairFactors = Field(description="λ of each pair for texts of at most L tokens")
-    long_factor: PairFactors = Field(description="λ of each pair for longer ones")
-    factor: Factor | None = Field(None, description="s, from which m follows")
-    attention_factor: AttentionFactor | None = Field(
-        None, description="m itself; null: follows from s"
-    )
+    long_factor: PairFactors = Field(description="λ of each pair for longer texts")
+    factor: Factor | None = Field(None, description="s, from which m is computed")
+    attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
 
     @model_validator(mode="after")
-    def _a_way_to_m(self) -> Self:
+    def _a_way_to_m(self) -> "LongRoPEScaling":
         if self.factor is None and self.attention_factor is None:
-            raise ValueError("factor: give it, m follows from it; or give attention_factor")
+            raise ValueError("factor: is needed to compute m; give it, or attention_factor")
         return self
 
     @property
     def length_dependent(self) -> bool:
-        """at L, unless the lists are equal"""
         return self.short_factor != self.long_factor
 
     def m(self, geometry: RotaryGeometry) -> float:
-        """The attention factor."""
+        """Return the attention factor."""
         if self.attention_factor is not None:
             return self.attention_factor
         if geometry.train_length < 2:

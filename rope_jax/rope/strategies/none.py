@@ -1,4 +1,4 @@
-"""`none`: the rotary embedding as it was trained."""
+"""`none`: the unscaled rotary embedding."""
 
 from typing import ClassVar, Literal
 

@@ -7,7 +7,13 @@ import numpy as np
 from pydantic import Field
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, falling_power, growth
+from rope_jax.rope.strategies.base import (
+    Scaling,
+    WithFactor,
+    align_pairs,
+    dynamic_factor,
+    falling_power,
+)
 
 
 def _check_dimension(geometry: RotaryGeometry, name: str) -> None:
@@ -19,9 +25,9 @@ def _check_dimension(geometry: RotaryGeometry, name: str) -> None:
 
 
 class NTKScaling(WithFactor):
-    """NTK-aware: the base grows to b·s^(d/(d−2)), so the slowest pair is PI's, the fastest as is.
+    """NTK-aware: base b·s^(d/(d−2)), so that the fastest pair keeps θ and the slowest gets θ/s.
 
-    The exponent d/(d−2) makes the last of the d/2 pairs land on θ/s exactly; a base b·s does not.
+    The exponent d/(d−2) makes the last of the d/2 pairs exactly θ/s; with a base b·s it is not.
     """
 
     source: ClassVar[str] = "bloc97, NTK-aware scaled RoPE, 2023; YaRN, arXiv 2309.00071, §3.1"
@@ -34,26 +40,22 @@ class NTKScaling(WithFactor):
 
 
 class DynamicNTKScaling(Scaling):
-    """NTK-aware with s = max(1, a·n/L − (a − 1)), n the text's length, the same for all its tokens.
+    """NTK-aware with s = max(1, a·n/L − (a − 1)), where n is the length of the whole text.
 
     a is `factor`: 1 gives s = n/L; 4 gives s = 13 at n = 4L. It is not how many times longer the
-    context becomes, and L is the length before any scaling (Hugging Face: the config's
-    max_position_embeddings). Nothing is remembered: a long text leaves short ones as they are.
+    context becomes. L is the length before any scaling (Hugging Face: the config's
+    max_position_embeddings). No state is kept: a long text does not affect later short ones.
     """
 
     source: ClassVar[str] = "emozilla, dynamically scaled RoPE, 2023; Hugging Face `dynamic`"
+    follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_ntk"] = "dynamic_ntk"
-    factor: float = Field(1.0, ge=1, lt=1e6, description="a, how fast the base grows; 1: s = n/L")
-
-    @property
-    def length_dependent(self) -> bool:
-        """yes"""
-        return True
+    factor: float = Field(1.0, ge=1, lt=1e6, description="a, how fast s grows; 1: s = n/L")
 
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
         _check_dimension(geometry, self.type)
         d = geometry.rotary_dim
-        s = growth(geometry, length, xp, self.factor)
+        s = dynamic_factor(geometry, length, xp, self.factor)
         # b'^(−2i/d) = θ_i · s^(−2i/(d−2))
         exponents = np.arange(0, d, 2) / (d - 2)
-        return beside(geometry.inv_freq(), s) * falling_power(s, exponents, xp), 1.0
+        return align_pairs(geometry.inv_freq(), s) * falling_power(s, exponents, xp), 1.0

@@ -1,4 +1,4 @@
-"""`p_rope`: only the fastest share of the pairs turns."""
+"""`p_rope`: rotation of only the fastest pairs."""
 
 from typing import ClassVar, Literal
 
@@ -11,16 +11,16 @@ from rope_jax.rope.strategies.base import Scaling
 
 
 class PRoPEScaling(Scaling):
-    """p-RoPE: the fastest p of the pairs turn, the others not at all (frequency 0).
+    """p-RoPE: only the fastest share p of the pairs rotates; the others have frequency 0.
 
-    Not partial rotary: exponents run over the whole head and pairs are (i, i + head_dim/2), so
-    rotary_dim must be head_dim. Partial rotary has exponents over rotary_dim = p·head_dim and
-    leaves the dimensions past it out. The count of pairs is ⌊p·head_dim/2⌋.
+    The number of rotating pairs is ⌊p·head_dim/2⌋. This is not partial rotary: exponents run over
+    the whole head and pairs are (i, i + head_dim/2), so rotary_dim must be head_dim. Partial rotary
+    has exponents over rotary_dim = p·head_dim and pairs within those dimensions only.
     """
 
     source: ClassVar[str] = "Barbero et al., arXiv 2410.06205; Hugging Face `proportional`"
     type: Literal["p_rope"] = "p_rope"
-    p: float = Field(ge=0, le=1, description="share of the pairs that turn, the fastest first")
+    p: float = Field(ge=0, le=1, description="share of the pairs that rotate, fastest first")
     factor: Factor = 1.0
 
     @property

@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.strategies.base import Scaling, WithFactor, beside, growth
+from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
 
 
 class PIScaling(WithFactor):
-    """Position interpolation: θ_i / s, the same as positions / s."""
+    """Position interpolation: θ_i / s, which equals dividing positions by s."""
 
     source: ClassVar[str] = "Chen et al., arXiv 2306.15595; Hugging Face `linear`"
     type: Literal["pi"] = "pi"
@@ -20,16 +20,12 @@ class PIScaling(WithFactor):
 
 
 class DynamicPIScaling(Scaling):
-    """Position interpolation with s = max(1, n/L), n the text's length."""
+    """Position interpolation with s = max(1, n/L), where n is the text's length."""
 
     source: ClassVar[str] = "YaRN, arXiv 2309.00071, §3.3"
+    follows_length: ClassVar[str] = "yes"
     type: Literal["dynamic_pi"] = "dynamic_pi"
 
-    @property
-    def length_dependent(self) -> bool:
-        """yes"""
-        return True
-
     def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
-        s = growth(geometry, length, xp)
-        return beside(geometry.inv_freq(), s) / s[..., None], 1.0
+        s = dynamic_factor(geometry, length, xp)
+        return align_pairs(geometry.inv_freq(), s) / s[..., None], 1.0

@@ -1,4 +1,4 @@
-"""The strategies that stand on their own, in the order of every list. Name a new one here."""
+"""Every strategy except `resonance`, in the order of all lists. A new one is added here."""
 
 from rope_jax.rope.strategies.abf import ABFScaling
 from rope_jax.rope.strategies.base import Scaling

@@ -1,7 +1,7 @@
-"""`resonance`: wavelengths rounded to whole tokens, on top of another strategy."""
+"""`resonance`: another strategy with its wavelengths rounded to whole tokens."""
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -18,31 +18,45 @@ else:
 
 
 class ResonanceScaling(Scaling):
-    """Resonance RoPE: 2π / round(2π/θ'_i), θ' of another strategy, so that every turn repeats.
+    """Resonance RoPE: 2π / round(2π/θ'_i), θ' from an inner strategy: wavelengths in whole tokens.
 
-    m is the other strategy's. A pair that stands still stays so. Where θ' follows a traced length,
-    in float32, a wavelength halfway between two tokens may be rounded to the other one: of texts
-    to 200,000 tokens up to 1 wavelength in 60, the shortest 119 (d 64, base 1e4, L 2048).
+    m is the inner strategy's. A pair with frequency 0 keeps it. If θ' depends on a traced length it
+    is float32, and a wavelength near a half token may be rounded to the other neighbour: for texts
+    of up to 200,000 tokens at most 1 wavelength in 60, none of them below 119 tokens (d 64, base
+    1e4, L 2048).
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"
+    follows_length: ClassVar[str] = "as inner"
     type: Literal["resonance"] = "resonance"
-    inner: AnyPlain = Field(NoScaling(), description="what it stands on: any other scaling")
+    inner: AnyPlain = Field(NoScaling(), description="the strategy whose wavelengths are rounded")
 
     @model_validator(mode="after")
-    def _queries_are_scaled_here(self) -> Self:
+    def _queries_are_scaled_here(self) -> "ResonanceScaling":
         if self.inner.query_scale is not None:
-            raise ValueError("inner.query_scale: does nothing there; give it beside inner")
+            raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
         return self
 
     @property
     def factor(self) -> float | None:
-        """What it stands on has it, where there is one."""
+        """The inner strategy's factor, if it has one."""
         return getattr(self.inner, "factor", None)
 
     @property
+    def extension_factor(self) -> float | None:
+        """The inner strategy's."""
+        return self.inner.extension_factor
+
+    def with_factor(self, factor: float) -> "ResonanceScaling":
+        """Return a copy whose inner strategy has another extension factor.
+
+        ValueError: as for the inner strategy.
+        """
+        inner = self.inner.with_factor(factor)
+        return self.model_copy(update={"inner": inner})
+
+    @property
     def length_dependent(self) -> bool:
-        """as inner"""
         return self.inner.length_dependent
 
     @property
@@ -68,6 +82,7 @@ class ResonanceScaling(Scaling):
 
 
 def _whole_wavelengths(inv_freq: Any, xp: ModuleType) -> Any:
+    """Round wavelengths 2π/θ' to whole tokens, and return their frequencies [*batch, d/2]."""
     turn = inv_freq.dtype.type(2 * np.pi)
     turning = inv_freq > 0
     wavelengths = xp.round(turn / xp.where(turning, inv_freq, 1))

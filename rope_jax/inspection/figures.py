@@ -6,35 +6,43 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from rope_jax.errors import UserError
-from rope_jax.inspection.curves import Curve, number
-from rope_jax.plots import colours
+from rope_jax.inspection.curves import Curve
+from rope_jax.inspection.model import short_number
+from rope_jax.inspection.output import output_file
+from rope_jax.plots import assign_colours
 from rope_jax.rope import RotaryGeometry
-from rope_jax.rope.pairs import Array, log_decay, running
+from rope_jax.rope.decay import Scores, logarithmic_decay, octave_means
+from rope_jax.rope.pairs import Pairwise
 
 _DASHES = ("-", "--", ":", "-.")
-_LONGEST = 30  # characters of a name
+_MAX_NAME = 30  # characters of a curve's name in a figure
 
 
-def scaling_figure(
+def write_scaling_figure(
     path: Path, curves: Sequence[Curve], *, window: int, length: int, title: str
 ) -> None:
-    """Wavelength, scale against none and unseen share by pair: a panel each, a line a curve.
+    """Draw wavelength, scale against none, and unseen share by pair: one panel each.
 
-    window, length: L and n, marked among the wavelengths. A pair that stands still is drawn at ∞
-    and 0, on the panels' edges.
+    window, length: L and n, marked among the wavelengths. A pair that does not rotate is drawn on
+    the edges of the panels, at ∞ and 0.
+
+    UserError: the file cannot be written.
     """
-    figure, axes = plt.subplots(
-        3, 1, figsize=(9.6, 9.2), sharex=True, height_ratios=(1.3, 1, 1), layout="constrained"
-    )
-    # thinner and thinner: those that coincide are seen beneath one another
+    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
+        _save(_scaling_figure(curves, window=window, length=length, title=title), path)
+
+
+def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
+    figure = Figure(figsize=(9.6, 9.2), layout="constrained")
+    axes = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
+    # thinner and thinner, so that coinciding curves show beneath one another
     widths = np.linspace(3.2, 1.4, len(curves)) if len(curves) > 1 else [1.8]
     styles = [
         {**style, "linewidth": width}
@@ -61,39 +69,46 @@ def scaling_figure(
         axis.spines[["top", "right"]].set_visible(False)
     handles = axes[2].get_lines()
     labels = [_shortened(curve.name) for curve in curves]
-    across = max(1, min(len(labels), 110 // (max(map(len, labels)) + 8)))
+    columns = max(1, min(len(labels), 110 // (max(map(len, labels)) + 8)))
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=across, frameon=False, fontsize=9
+        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
     )
     _title(figure, title)
-    _save(figure, path)
+    return figure
 
 
-def decay_figure(
+def write_decay_figure(
     path: Path,
-    scores: Mapping[str, Array],
+    scores: Mapping[str, Scores],
     *,
     kinds: Mapping[str, str],
     unscaled: Mapping[str, RotaryGeometry],
     title: str,
 ) -> None:
-    """Scores over distance: a panel a curve, and their running means together in one more.
+    """Draw scores over distance: one panel per curve, and one with all their octave means.
 
-    scores: at distances 0 … n−1, by curve. Each is in kinds (a scaling's type, or "trained") or in
-    unscaled, beside which `log_decay` is drawn and whose colours follow their order.
+    scores: at distances 0 … n − 1, by curve. Every curve is in `kinds` (a scaling's type, or
+    "trained") or in `unscaled`; the latter are coloured in order and come with `logarithmic_decay`.
+
+    UserError: the file cannot be written.
     """
+    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
+        _save(_decay_figure(scores, kinds=kinds, unscaled=unscaled, title=title), path)
+
+
+def _decay_figure(
+    scores: Mapping[str, Scores],
+    *,
+    kinds: Mapping[str, str],
+    unscaled: Mapping[str, RotaryGeometry],
+    title: str,
+) -> Figure:
     count = len(scores) + (len(scores) > 1)
     columns = min((4, 3), key=lambda columns: -count % columns) if count > 4 else count
     rows = math.ceil(count / columns)
-    figure, grid = plt.subplots(
-        rows,
-        columns,
-        figsize=(max(7, 1.2 + 3.1 * columns), max(5, 1.3 + 2.4 * rows)),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    size = max(7, 1.2 + 3.1 * columns), max(5, 1.3 + 2.4 * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
     styles = _decay_styles(list(scores), kinds)
     length = next(iter(scores.values())).size
@@ -103,13 +118,13 @@ def decay_figure(
         axis.set_title(_shortened(name), fontsize=10, color=styles[name]["color"])
         if together is not None:
             centres = _centres(length)
-            together.plot(centres, running(score, centres), linewidth=1.6, **styles[name])
+            together.plot(centres, octave_means(score, centres), linewidth=1.6, **styles[name])
     if together is not None:
         together.set_title("the means together", fontsize=10)
     for place, axis in enumerate(panels):
         axis.set_visible(place < count)
         _decay_axes(axis, length)
-        # where nothing is below it: the others' labels are those of the panel below
+        # only the lowest panel of a column is labelled
         axis.tick_params(labelbottom=place + columns >= count)
         if place + columns >= count:
             axis.set_xlabel("distance Δ (tokens)", fontsize=9)
@@ -123,19 +138,19 @@ def decay_figure(
         meanings += [Line2D([], [], color="black", linestyle=":", linewidth=1.3)]
         labels += ["√d·(1 − (ln Δ + 0.577)/ln b)"]
     figure.legend(meanings, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    _save(figure, path)
+    return figure
 
 
 def _decay_panel(
-    axis: Axes, score: Array, style: dict[str, Any], geometry: RotaryGeometry | None
+    axis: Axes, score: Scores, style: dict[str, Any], geometry: RotaryGeometry | None
 ) -> None:
-    """One curve, its running mean, and what the logarithm says of it."""
+    """Draw one curve and its octave means; also its logarithmic decay, if it is unscaled."""
     centres = _centres(score.size)
     axis.plot(np.arange(1, score.size), score[1:], color=style["color"], alpha=0.4, linewidth=0.6)
-    axis.plot(centres, running(score, centres), color=style["color"], linewidth=2)
+    axis.plot(centres, octave_means(score, centres), color=style["color"], linewidth=2)
     if geometry is not None and geometry.base > 1:
         distances = np.geomspace(1, min(geometry.base, score.size - 1), 100)
-        expected = log_decay(geometry, distances)
+        expected = logarithmic_decay(geometry, distances)
         axis.plot(distances, expected, color="black", linestyle=":", linewidth=1.3)
 
 
@@ -152,9 +167,9 @@ def _decay_axes(axis: Axes, length: int) -> None:
 
 
 def _decay_styles(names: Sequence[str], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """By curve: by type where it is of a scaling, else in order from dark to light."""
+    """Return the style of each curve: by type for scalings, from dark to light for the others."""
     unscaled = [name for name in names if name not in kinds]
-    shades = plt.get_cmap("viridis")(np.linspace(0, 0.85, len(unscaled)))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(unscaled)))
     styles = _styles(list(kinds.values()))
     by_kind = dict(zip(kinds, styles, strict=True))
     by_shade = {name: {"color": shade} for name, shade in zip(unscaled, shades, strict=True)}
@@ -165,14 +180,14 @@ def _decay_styles(names: Sequence[str], kinds: Mapping[str, str]) -> dict[str, d
 
 
 def _centres(length: int) -> NDArray[np.int64]:
-    """Distances, about evenly on the logarithm, half an octave inside the last."""
+    """Return distances, evenly spaced on the logarithm, up to half an octave before the last."""
     last = max(1, math.ceil(length / 2**0.5) - 1)
     return np.unique(np.geomspace(1, last, 300).astype(np.int64))
 
 
 def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour by kind, dashes for each further curve of a colour."""
-    by_kind = colours(kinds)
+    """Return a style per curve: the colour by kind, other dashes for each repeated colour."""
+    by_kind = assign_colours(kinds)
     seen: dict[str, int] = {}
     styles: list[dict[str, Any]] = []
     for kind in kinds:
@@ -185,12 +200,15 @@ def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
 def _log_panel(
     axis: Axes,
     styles: Sequence[dict[str, Any]],
-    values: Sequence[Array],
+    values: Sequence[Pairwise],
     *,
     at_top: bool,
-    also: Sequence[float],
+    also: Sequence[float | int],
 ) -> None:
-    """A line a curve on a logarithmic axis; what has no place on it (0, ∞) along one edge."""
+    """Draw one line per curve on a logarithmic axis, with values of 0 or ∞ along one edge.
+
+    also: further values that the axis must include.
+    """
     known = np.concatenate([*values, np.array(also, np.float64)])
     known = known[(known > 0) & np.isfinite(known)]
     still = [~np.isfinite(value) | (value == 0) for value in values]
@@ -201,16 +219,16 @@ def _log_panel(
     below = decades * (0.04 if at_top or not np.any(still) else 0.16)
     above = decades * (0.16 if at_top and np.any(still) else 0.04)
     axis.set_ylim(known.min() / 10**below, known.max() * 10**above)
-    ticks = _powers(10 if at_top else 2, known.min(), known.max())  # factors: mostly of two
-    axis.set_yticks(ticks, [number(y) if y >= 1 else f"1/{number(1 / y)}" for y in ticks])
+    ticks = _powers(10.0 if at_top else 2.0, known.min(), known.max())
+    axis.set_yticks(ticks, [_tick_label(tick) for tick in ticks])
     axis.minorticks_off()
     middle = 0.96 if at_top else 0.04
     shown = [nth for nth in range(len(values)) if still[nth].any()]
     for place, nth in enumerate(shown):
         pairs = np.flatnonzero(still[nth])
-        # a little apart, so that each is seen
+        # slightly apart, so that each remains visible
         height = middle + 0.03 * (place / (len(shown) - 1) - 0.5 if len(shown) > 1 else 0)
-        edge = axis.get_xaxis_transform()  # data along x, a share of the panel along y
+        edge = axis.get_xaxis_transform()  # data along x, fraction of the panel along y
         style = {**styles[nth], "linestyle": "none"}
         axis.plot(
             pairs, np.full(pairs.size, height), marker=".", markersize=4, transform=edge, **style
@@ -227,8 +245,12 @@ def _log_panel(
         )
 
 
-def _powers(base: float, low: float, high: float) -> Array:
-    """base^k from low to high, at most ten, evenly spaced."""
+def _tick_label(value: float) -> str:
+    return short_number(value) if value >= 1 else f"1/{short_number(1 / value)}"
+
+
+def _powers(base: float, low: float, high: float) -> NDArray[np.float64]:
+    """Return at most ten evenly spaced powers of `base` between low and high."""
     first = math.ceil(math.log(low, base) - 1e-6)
     last = math.floor(math.log(high, base) + 1e-6)
     powers = np.arange(first, last + 1, max(1, math.ceil((last - first + 1) / 10)))
@@ -254,17 +276,9 @@ def _title(figure: Figure, title: str) -> None:
 
 
 def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
 
 
 def _save(figure: Figure, path: Path) -> None:
-    """The whole file or none of it."""
-    temporary = path.with_name(f"{path.stem}.tmp{path.suffix}")
-    try:
+    with output_file(path) as temporary:
         figure.savefig(temporary, dpi=150)
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(f"output: {path} cannot be written ({error.strerror or error})") from None
-    finally:
-        plt.close(figure)

@@ -1,27 +1,27 @@
-"""Scalings pair by pair, and decay by distance, in the terminal."""
+"""Tables of scalings pair by pair, and of decay by distance, for the terminal."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from rope_jax.inspection.curves import Curve, number
-from rope_jax.rope.pairs import Array, octaves, over_octaves
+from rope_jax.inspection.curves import Curve
+from rope_jax.inspection.model import short_number
+from rope_jax.rope.decay import Scores, mean_and_peak_by_octave, octaves
 
 Cells = tuple[str, ...]
 
-_HEADING = 12  # how wide a heading alone may make a column
+_MAX_HEADING = 12  # characters to which a heading alone may widen a column
 
 
-def scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
-    """By pair a table a quantity, then a row a scaling."""
+def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
+    """Print one table per quantity, indexed by pair; then a summary with one row per curve."""
     pairs = [curve.pairs for curve in curves]
     by_title = {
-        "wavelength 2π/θ', tokens": [[number(x) for x in p.wavelengths] for p in pairs],
+        "wavelength 2π/θ', tokens": [[short_number(x) for x in p.wavelengths] for p in pairs],
         "turns in the training window, L·θ'/(2π)": [[_turns(x) for x in p.turns] for p in pairs],
         "scale against none, θ'/θ": [[_scale(x) for x in p.scale] for p in pairs],
         "unseen: share of the circle that the text meets and training did not": [
@@ -29,33 +29,36 @@ def scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
         ],
     }
     for title, columns in by_title.items():
-        rows = _runs(list(zip(*columns, strict=True)))
+        rows = _merged_rows(list(zip(*columns, strict=True)))
         console.print(title, style="bold")
-        _folded(console, "pair", [curve.name for curve in curves], rows)
+        _print_folded(console, "pair", [curve.name for curve in curves], rows)
     console.print("summary", style="bold")
     console.print(_summary(curves))
     console.print(
-        "m: on queries and keys, so m² on a score\n"
-        "queries: a factor on whole queries, from the first to the last\n"
-        "< 1 turn: pairs that complete no turn in the training window; unseen: mean of all pairs\n",
+        "m: factor on queries and keys, so m² on a score\n"
+        "queries: factor on whole queries, from the first position to the last\n"
+        "< 1 turn: pairs that complete no turn in the training window; unseen: mean over pairs\n",
         style="dim",
     )
 
 
-def decay_tables(console: Console, scores: Mapping[str, Array]) -> None:
-    """Mean and largest score by octave of distance; scores: at distances 0 … n−1, by curve."""
+def print_decay_tables(console: Console, scores: Mapping[str, Scores]) -> None:
+    """Print the mean and the largest score by octave of distance.
+
+    scores: at distances 0 … n − 1, by curve.
+    """
     length = next(iter(scores.values())).size
     names = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in octaves(length)]
-    both = [over_octaves(score) for score in scores.values()]
+    both = [mean_and_peak_by_octave(score) for score in scores.values()]
     for place, title in enumerate(("mean score", "largest |score|")):
         columns = [[f"{x:z.2f}" for x in values[place]] for values in both]
         console.print(title, style="bold")
         rows = list(zip(names, zip(*columns, strict=True), strict=True))
-        _folded(console, "distance", list(scores), rows)
+        _print_folded(console, "distance", list(scores), rows)
 
 
-def _runs(rows: Sequence[Cells]) -> list[tuple[str, Cells]]:
-    """Pairs and their cells; neighbours that read alike share a row."""
+def _merged_rows(rows: Sequence[Cells]) -> list[tuple[str, Cells]]:
+    """Return row names and cells; neighbouring pairs with the same cells share a row."""
     made: list[tuple[str, Cells]] = []
     first = 0
     for last, cells in enumerate(rows):
@@ -65,10 +68,10 @@ def _runs(rows: Sequence[Cells]) -> list[tuple[str, Cells]]:
     return made
 
 
-def _folded(
+def _print_folded(
     console: Console, index: str, names: Sequence[str], rows: Sequence[tuple[str, Cells]]
 ) -> None:
-    """As many columns as fit; where all do, the rows in as many parts beside one another."""
+    """Print as many columns at a time as fit; if all fit, fold the rows into parts side by side."""
     anywhere = console.options.update(max_width=10_000)
 
     def fits(table: Table) -> bool:
@@ -79,7 +82,7 @@ def _folded(
         last = len(names)
         while last > first + 1 and not fits(_columns(index, names, rows, first, last, 1, 0)):
             last -= 1
-        # a short table stays whole
+        # a short table is not folded
         most = max(1, min(len(rows) // 8, 4)) if last - first == len(names) else 1
         layouts = [(parts, padding) for parts in range(most, 0, -1) for padding in (1, 0)]
         tables = (_columns(index, names, rows, first, last, *layout) for layout in layouts)
@@ -98,7 +101,7 @@ def _columns(
     parts: int,
     padding: int,
 ) -> Table:
-    """Columns first to last, the rows cut into `parts` that stand beside one another."""
+    """Return a table of columns first to last, its rows folded into `parts` side by side."""
     table = _table(padding)
     height = -(-len(rows) // parts)
     starts = range(0, len(rows), height)
@@ -108,9 +111,9 @@ def _columns(
         table.add_column(index, justify="right", no_wrap=True, style="dim")
         for place in range(first, last):
             heading = _heading(names[place])
-            longest = max(len(cells[place]) for _, cells in rows)
-            width = max(longest, *(min(len(line), _HEADING) for line in heading.split("\n")))
-            table.add_column(escape(heading), justify="right", overflow="fold", width=width)
+            widths = [len(cells[place]) for _, cells in rows]
+            widths += [min(len(line), _MAX_HEADING) for line in heading.split("\n")]
+            table.add_column(Text(heading), justify="right", overflow="fold", width=max(widths))
     for row in range(height):
         line: list[Text | str] = []
         for start in starts:
@@ -123,12 +126,12 @@ def _columns(
 
 
 def _heading(name: str) -> str:
-    """In two lines where it is long and has no space to break at."""
+    """Break a long name without spaces at its first hyphen."""
     return name.replace("-", "-\n", 1) if len(name) > 9 and " " not in name else name
 
 
 def _cell(text: str) -> Text:
-    """What is exactly 0 steps back."""
+    """Dim a cell that is exactly 0."""
     return Text(text, "dim" if text == "0" else "")
 
 
@@ -144,7 +147,7 @@ def _summary(curves: Sequence[Curve]) -> Table:
             last = curve.scaling.query_scale_at(curve.geometry, np.array([pairs.length - 1]))[0]
             query = f"1 … {last:.3g}"
         table.add_row(
-            escape(curve.name),
+            Text(curve.name),
             _range(pairs.wavelengths.min(), pairs.wavelengths.max()),
             _range(pairs.scale.max(), pairs.scale.min()),
             f"{pairs.m:.4g}",
@@ -160,20 +163,22 @@ def _table(padding: int) -> Table:
 
 
 def _range(first: float, last: float) -> str:
-    return number(first) if np.isclose(first, last) else f"{number(first)} … {number(last)}"
+    if np.isclose(first, last):
+        return short_number(first)
+    return f"{short_number(first)} … {short_number(last)}"
 
 
 def _share(value: float) -> str:
-    """0 alone is written 0."""
+    """Format a share; only exactly 0 reads 0."""
     if value == 0:
         return "0"
     return "<0.001" if value < 0.0005 else f"{value:.3f}"
 
 
 def _scale(value: float) -> str:
-    # first of all digits but the last, which are rounding's: neighbours are to read alike
+    # drop digits that only differ by rounding, so that neighbours read alike
     return f"{float(f'{value:.9g}'):.3g}"
 
 
 def _turns(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else number(value)
+    return f"{value:.3g}" if value < 1000 else short_number(value)

@@ -1,0 +1,60 @@
+"""What a reader of a comparison must be warned about."""
+
+from collections.abc import Iterator, Sequence
+
+from rope_jax.comparison.comparable import Mismatch
+from rope_jax.comparison.groups import MARK, Group
+from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS
+
+
+def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
+    """Return one line of plain text per warning, those about marked groups first."""
+    notes = [
+        f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
+        for mismatch in mismatches
+    ]
+    for group in groups:
+        notes += _of_group(group)
+    fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)
+    if fewest < RELIABLE_DOCUMENTS:
+        notes.append(
+            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; here: {fewest}"
+        )
+    return notes
+
+
+def _of_group(group: Group) -> Iterator[str]:
+    without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
+    if without:
+        yield (
+            f"{group.label}: {', '.join(without)} was not measured at step {group.newest} and is "
+            "left out there"
+        )
+    for step in group.steps:
+        yield from _missing_points(group, step)
+    baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
+    for name in dict.fromkeys(baselines):
+        if name != "trained":
+            yield (
+                f"{group.label}: {name} is the scaling that the model was trained with, so it "
+                "serves as the baseline in place of trained"
+            )
+    if any(sweep.experiment is None for sweep in group.sweeps):
+        yield (
+            f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "
+            "seeds"
+        )
+
+
+def _missing_points(group: Group, step: int) -> Iterator[str]:
+    """Name the points that some seeds lack: a mean over the other seeds would be another curve."""
+    by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
+    missing = {key for keys in by_seed for key in keys if any(key not in k for k in by_seed)}
+    for name, protocol in dict.fromkeys((key.name, key.protocol) for key in sorted(missing)):
+        lengths = sorted(
+            key.length for key in missing if (key.name, key.protocol) == (name, protocol)
+        )
+        yield (
+            f"{group.label}: {name} by {protocol} at {', '.join(map(str, lengths))} (step {step}) "
+            "was not measured for every seed and is left out"
+        )

@@ -1,0 +1,71 @@
+"""Every point of a comparison as one tidy CSV."""
+
+import csv
+import io
+from typing import Any
+
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.evaluation.statistics import Estimate
+
+_COLUMNS = (
+    *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
+    *("factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
+    *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
+    *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
+    *("from_first", "from_first_low", "from_first_high"),
+)
+
+
+def format_csv(comparison: Comparison) -> str:
+    """Return one row per point of every checkpoint; nll, differences and gain in nats per token."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for curve in comparison.curves:
+        of_curve = _curve_cells(curve)
+        writer.writerows(of_curve | _point_cells(point) for point in curve.points)
+    return text.getvalue()
+
+
+def _curve_cells(curve: Curve) -> dict[str, Any]:
+    sweeps = curve.group.sweeps_at(curve.step)
+    return {
+        "group": curve.group.label,
+        "marked": curve.group.marked,
+        "runs": " ".join(sweep.run for sweep in sweeps),
+        "seeds": " ".join(str(sweep.seed) for sweep in sweeps),
+        "name": curve.name,
+        "scaling": curve.scaling,
+        "auto": curve.auto,
+        "step": curve.step,
+        "window": curve.window,
+    }
+
+
+def _point_cells(point: Point) -> dict[str, Any]:
+    return {
+        "factor": point.factor,
+        "protocol": point.protocol,
+        "length": point.length,
+        "first_position": point.first_position,
+        "last_position": point.last_position,
+        "nll": point.nll,
+        "ci_low": point.ci_low,
+        "ci_high": point.ci_high,
+        "ppl": point.ppl,
+        "bpb": point.bpb,
+        "tokens": point.tokens,
+        "documents": point.documents,
+        "nll_by_seed": " ".join(map(repr, point.nll_by_seed)),
+        **_estimate_cells("difference", point.difference),
+        **_estimate_cells("gain", point.gain),
+        **_estimate_cells("from_first", point.from_first),
+    }
+
+
+def _estimate_cells(column: str, estimate: Estimate | None) -> dict[str, float | None]:
+    return {
+        column: None if estimate is None else estimate.value,
+        f"{column}_low": None if estimate is None else estimate.low,
+        f"{column}_high": None if estimate is None else estimate.high,
+    }

@@ -1,0 +1,1 @@
+"""What can be configured, one schema per command, and how it is read. Imports no jax."""

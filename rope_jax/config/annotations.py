@@ -1,0 +1,41 @@
+"""What the annotation of a config field says: which models it may hold, and its type in words."""
+
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the config models that an annotation may hold, in order."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in models_in(inner)]
+
+
+def type_tag(model: type[BaseModel]) -> str | None:
+    """Return the `type` by which a union recognizes the model; None if it has none."""
+    field = model.model_fields.get("type")
+    return field.default if field else None
+
+
+def is_list(annotation: Any) -> bool:
+    """Return whether an annotation is a list; lists of a frozen model are tuples."""
+    return get_origin(annotation) in (list, tuple)
+
+
+def type_in_words(annotation: Any) -> str:
+    """Return an annotation as `--help` shows it, such as "list of int or null"."""
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) is Annotated:
+        return type_in_words(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(type_in_words(inner) for inner in get_args(annotation))
+    if is_list(annotation):
+        return f"list of {type_in_words(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict:
+        return "mapping of lists"
+    if args := get_args(annotation):  # Literal
+        return "|".join(str(value) for value in args)
+    return annotation.__name__

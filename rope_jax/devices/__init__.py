@@ -1,0 +1,1 @@
+"""Devices and processes: the mesh, several processes as one run, the memory and speed of devices."""

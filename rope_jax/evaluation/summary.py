@@ -1,0 +1,146 @@
+"""What each curve of a sweep amounts to: usable length, blow-up, gain over truncation.
+
+Everything is measured on the same scored tokens (same_tokens) against the baseline, `trained` at
+the window. That is also what a reader gets who drops all but the last window of the text.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rope_jax.evaluation.results import Origin, bits_per_byte
+from rope_jax.evaluation.statistics import (
+    RELIABLE_DOCUMENTS,
+    Estimate,
+    UsableLength,
+    paired_difference,
+    perplexity,
+    usable_length,
+)
+from rope_jax.evaluation.sweep import Measurement, SweepResult
+
+
+@dataclass(frozen=True)
+class CurveSummary:
+    """One scaling against the baseline; mappings are by context length."""
+
+    usable: UsableLength
+    """The length that is certain: by the upper bounds of the differences from the baseline."""
+    usable_at_most: UsableLength
+    """The length that is not refuted: by the lower bounds."""
+    blow_up: Mapping[int, Estimate]
+    """exp(NLL(n) − NLL(window))."""
+    gain_over_truncation: Mapping[int, Estimate]
+    """NLL(window) − NLL(n), in nats."""
+    difference_from_trained: Mapping[int, Estimate]
+    """From `trained` at the same length, in nats; empty where that was not measured."""
+
+
+@dataclass(frozen=True)
+class CheckpointSummary:
+    """A sweep of one checkpoint. The figures at the window are None without a baseline."""
+
+    run: str
+    step: int
+    window: int
+    nll_at_window: float | None
+    perplexity_at_window: float | None
+    bpb_at_window: float | None
+    tolerance: float
+    """In nats, of the usable lengths."""
+    documents: int
+    compilations: int
+    curves: Mapping[str, CurveSummary]
+    """By the entry's name; empty without a baseline."""
+
+    @property
+    def has_baseline(self) -> bool:
+        """Whether `trained` was measured at the window by same_tokens."""
+        return self.nll_at_window is not None
+
+    @property
+    def is_reliable(self) -> bool:
+        """Whether there are enough documents for the intervals to be trusted."""
+        return self.documents >= RELIABLE_DOCUMENTS
+
+
+@dataclass(frozen=True)
+class SweepSummary:
+    """A sweep of one run: its newest checkpoint, and the earlier ones by ascending step."""
+
+    newest: CheckpointSummary
+    earlier: tuple[CheckpointSummary, ...] = ()
+
+    @property
+    def checkpoints(self) -> tuple[CheckpointSummary, ...]:
+        """All checkpoints, the newest first."""
+        return (self.newest, *self.earlier)
+
+
+def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
+    """Summarize the sweep of one checkpoint."""
+    baseline = result.baseline
+    nll = None if baseline is None else baseline.sums.mean()
+    curves = {}
+    if baseline is not None:
+        reference = _trained_entry(result, baseline)
+        for entry in result.config.scalings:
+            curves[entry.label] = _curve(result, entry.label, baseline, reference)
+    return CheckpointSummary(
+        run=origin.run,
+        step=origin.step,
+        window=result.window,
+        nll_at_window=nll,
+        perplexity_at_window=None if nll is None else perplexity(nll),
+        bpb_at_window=None if nll is None else bits_per_byte(nll, origin),
+        tolerance=result.config.tolerance,
+        documents=result.documents,
+        compilations=result.compilations,
+        curves=curves,
+    )
+
+
+def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
+    """Return the name of the entry that is the checkpoint's own scaling, under whatever type.
+
+    None where the sweep has none. An `auto` factor that happens to equal the trained one at some
+    lengths does not count.
+    """
+    trained, window = baseline.scaling, result.window
+    same = [
+        entry
+        for entry in result.config.scalings
+        if not entry.is_auto and entry.at(window, window, trained) == trained
+    ]
+    same.sort(key=lambda entry: entry.type != "trained")  # `trained` itself comes first
+    return same[0].label if same else None
+
+
+def _curve(
+    result: SweepResult, name: str, baseline: Measurement, reference: str | None
+) -> CurveSummary:
+    """Summarize one entry; reference: the entry that differences at equal lengths are from."""
+    own = _same_tokens(result, name)
+    trained = {} if reference is None else _same_tokens(result, reference)
+    losses = {n: _difference(result, m, baseline) for n, m in own.items()}
+    window, tolerance = result.window, result.config.tolerance
+    return CurveSummary(
+        usable=usable_length({n: d.at_most for n, d in losses.items()}, window, tolerance),
+        usable_at_most=usable_length({n: d.at_least for n, d in losses.items()}, window, tolerance),
+        blow_up={n: loss.mapped(perplexity) for n, loss in losses.items()},
+        gain_over_truncation={n: loss.negated() for n, loss in losses.items()},
+        difference_from_trained={
+            n: _difference(result, m, trained[n]) for n, m in own.items() if n in trained
+        },
+    )
+
+
+def _same_tokens(result: SweepResult, name: str) -> dict[int, Measurement]:
+    """Return an entry's measurements by same_tokens, by length."""
+    return {
+        m.length: m for m in result.measurements if m.entry == name and m.protocol == "same_tokens"
+    }
+
+
+def _difference(result: SweepResult, one: Measurement, other: Measurement) -> Estimate:
+    config = result.config
+    return paired_difference(one.sums, other.sums, resamples=config.resamples, seed=config.seed)

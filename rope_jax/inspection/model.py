@@ -1,0 +1,80 @@
+"""The model whose scalings are inspected: its rotary layers, training window and scalings.
+
+Imports no jax.
+"""
+
+import math
+from dataclasses import dataclass
+
+from rope_jax.config.inspection import InspectionConfig
+from rope_jax.config.sweep import ENTRIES
+from rope_jax.config.training import Config
+from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
+from rope_jax.rope.strategies import NoScaling
+
+
+@dataclass(frozen=True)
+class InspectedModel:
+    """Rotary layers and how they were trained. A bare geometry is one layer without scaling.
+
+    window:  L, tokens of the last training stage, whose scaling is `trained`.
+    stages:  the scaling of each training stage.
+    sliding: the sliding windows of the layers' attention, a pattern that repeats; None: the layer
+             reads the whole text.
+    """
+
+    name: str
+    layers: RotaryLayers
+    window: int
+    stages: tuple[Scaling, ...] = (NoScaling(),)
+    sliding: tuple[int | None, ...] = (None,)
+
+    @classmethod
+    def from_config(cls, asked: InspectionConfig, training: Config | None) -> "InspectedModel":
+        """Make the model of a training config, or of a bare geometry if there is none."""
+        if training is None:
+            geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
+            return cls("", RotaryLayers(geometry), asked.train_length)
+        stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
+        window = training.stages[-1].seq_len
+        layers, sliding = training.rotary_layers, training.sliding_windows
+        return cls(training.name, layers, window, stages, sliding)
+
+    @property
+    def trained(self) -> Scaling:
+        """The last stage's scaling."""
+        return self.stages[-1]
+
+    def overrides_scaling(self, layer: int) -> bool:
+        """Return whether a layer has a scaling of its own, whatever the other layers use."""
+        pattern = self.layers.pattern
+        return pattern[layer % len(pattern)].scaling is not None
+
+    def sliding_window(self, layer: int) -> int | None:
+        """Return the sliding window of a layer's attention, in tokens; None without one."""
+        return self.sliding[layer % len(self.sliding)]
+
+    def title(self) -> str:
+        """Describe the model in one line."""
+        layers = self.layers.per_layer(NoScaling())
+        bases = dict.fromkeys(short_number(geometry.base) for geometry, _ in layers)
+        name = f"{self.name}: " if self.name else ""
+        scaling = "" if self.trained.type == "none" else f" with {scaling_label(self.trained)}"
+        return (
+            f"{name}d {self.layers.geometry.rotary_dim}, base {' and '.join(bases)}, "
+            f"trained at {self.window:,} tokens{scaling}"
+        )
+
+
+def scaling_label(scaling: Scaling) -> str:
+    """Return a scaling's type and factor, by which a sweep names its curve."""
+    return ENTRIES[scaling.type].model_validate(scaling.model_dump()).label
+
+
+def short_number(value: float) -> str:
+    """Format a number for reading, with about four digits."""
+    if not math.isfinite(value):
+        return "∞"
+    if 1000 <= value < 999_999.5:
+        return f"{value:,.0f}"
+    return f"{value:.4g}".replace("e+0", "e").replace("e+", "e")

@@ -1,0 +1,1 @@
+"""The decoder language model: its layers, its loss, and its cost on paper."""

@@ -1,0 +1,82 @@
+"""How the score of equal queries and keys decays with their distance.
+
+In float64 on the host. Shapes: d rotary dimension, pairs d/2, distances N of them.
+"""
+
+import math
+
+import numpy as np
+from jaxtyping import Float64, Integer
+
+from rope_jax.rope.geometry import RotaryGeometry
+
+Scores = Float64[np.ndarray, " distances"]
+
+_DISTANCES_AT_ONCE = 2**14  # keeps a block of angles within megabytes
+
+
+def decay_scores(
+    inv_freq: Float64[np.ndarray, " pairs"],
+    distances: Integer[np.ndarray, " distances"],
+    m: float = 1.0,
+) -> Scores:
+    """Return the score of q = k = (1, …, 1) at distances Δ: m²·Σ_i 2·cos(Δ·θ'_i)/√d.
+
+    RoFormer, arXiv 2104.09864, §3.4.3, without its bound. At Δ = 0 it is m²·√d, its maximum. Equal
+    frequencies (base 1) give m²·√d·cos(Δ·θ), which does not decay. A query scale is left out,
+    because it depends on the position and not on the distance.
+    """
+    weight = 2 * m**2 / np.sqrt(2 * inv_freq.size)
+    scores = np.empty(distances.shape)
+    for first in range(0, distances.size, _DISTANCES_AT_ONCE):
+        block = slice(first, first + _DISTANCES_AT_ONCE)
+        scores[block] = weight * np.cos(np.multiply.outer(distances[block], inv_freq)).sum(-1)
+    return scores
+
+
+def logarithmic_decay(
+    geometry: RotaryGeometry, distances: Float64[np.ndarray, " distances"]
+) -> Scores:
+    """Return √d·(1 − (ln Δ + C)/ln b), C = 0.577: the mean of `decay_scores` for 1 ≪ Δ ≪ b.
+
+    It holds for unscaled frequencies θ_i = b^(−2i/d), b > 1. With many pairs their sum is an
+    integral, √d·(Ci(Δ) − Ci(Δ/b))/ln b, where Ci is the cosine integral: Ci(Δ) → 0, and
+    Ci(x) → C + ln x for small x, C being Euler's constant. The score falls by √d·ln 2/ln b per
+    octave: the larger the base, the weaker the decay.
+    """
+    log_base = np.log(geometry.base)
+    return np.sqrt(geometry.rotary_dim) * (1 - (np.log(distances) + np.euler_gamma) / log_base)
+
+
+def octaves(length: int) -> list[tuple[int, int]]:
+    """Return the first and last distance of each octave in 1 … length − 1: (1, 1), (2, 3), (4, 7) …
+
+    The last octave ends at length − 1.
+    """
+    starts = [2**k for k in range(int(length - 1).bit_length())]
+    return [(start, min(2 * start, length) - 1) for start in starts]
+
+
+def mean_and_peak_by_octave(
+    scores: Scores,
+) -> tuple[Float64[np.ndarray, " octaves"], Float64[np.ndarray, " octaves"]]:
+    """Return the mean score and the largest |score| in each octave of distance.
+
+    scores: at distances 0 … N − 1.
+    """
+    parts = [scores[first : last + 1] for first, last in octaves(scores.size)]
+    return np.array([part.mean() for part in parts]), np.array([abs(part).max() for part in parts])
+
+
+def octave_means(
+    scores: Scores, centres: Integer[np.ndarray, " centres"]
+) -> Float64[np.ndarray, " centres"]:
+    """Return the mean score over the octave around each centre: distances Δ/√2 … Δ·√2.
+
+    scores: at distances 0 … N − 1. centres: Δ ≥ 1, with ⌊Δ·√2⌋ below N. Within an octave every
+    pair that rotates several times averages out, whatever its phase.
+    """
+    half = 2**0.5
+    return np.array(
+        [scores[math.ceil(c / half) : math.floor(c * half) + 1].mean() for c in centres]
+    )

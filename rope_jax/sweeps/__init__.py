@@ -1,0 +1,1 @@
+"""A sweep of one run, from its checkpoints to files, the terminal and TensorBoard."""

@@ -1,0 +1,1 @@
+"""Training a run: its stages, the loop and step, the optimizer, checkpoints."""

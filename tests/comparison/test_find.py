@@ -1,0 +1,65 @@
+"""Which sweeps a path stands for."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.errors import UserError
+
+
+def test_a_run_stands_for_its_sweeps(sweep_of):
+    run = sweep_of("one", name="a")
+    sweep_of("one", name="b")
+    a, b = run / "evals/a", run / "evals/b"
+    shutil.copytree(a, run / "evals/.c.new")  # left by a killed process
+    (run / "evals/.c.100.journal").write_text("")
+    (run / "evals/stray").mkdir()
+    assert find_sweeps([run], None) == [a, b]
+    assert find_sweeps([run], "b") == [b]
+    assert find_sweeps([b, run, run], None) == [b, a]
+    with pytest.raises(UserError, match=r"^sweep: .* has no sweep c; it has a, b$"):
+        find_sweeps([run], "c")
+    with pytest.raises(UserError, match=r"is not the sweep b; give its run instead"):
+        find_sweeps([a], "b")
+
+
+def test_without_a_name_a_run_stands_for_the_sweep_that_all_have(sweep_of):
+    one, two = sweep_of("one", name="a"), sweep_of("two", name="a", seed=1)
+    sweep_of("one", name="b")
+    assert find_sweeps([one, two], None) == [one / "evals/a", two / "evals/a"]
+    sweep_of("two", name="b", seed=1)
+    assert len(find_sweeps([one, two], None)) == 4
+
+
+def test_a_path_without_results_is_named(sweep_of, tmp_path):
+    with pytest.raises(UserError, match=r"nowhere: no such folder$"):
+        find_sweeps([tmp_path / "nowhere"], None)
+    (tmp_path / "run/evals").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"run: has no sweep; run eval_ppl.py on it first"):
+        find_sweeps([tmp_path / "run"], None)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("x" * 5000, "cannot be read (File name too long)"),
+        ("x/" * 3000, "cannot be read (File name too long)"),
+        ("x\0y", r"x\x00y: cannot be read (embedded null byte)"),
+        ("x\ny", r"x\ny: no such folder"),
+    ],
+)
+def test_an_impossible_path_is_named(path, said):
+    with pytest.raises(UserError) as caught:
+        find_sweeps([Path(path)], None)
+    assert str(caught.value).endswith(said)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_folder_whose_files_have_too_long_a_path_is_no_sweep(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = Path(*["x" * 200] * 20, "y" * 70)  # 4,090 characters; Linux allows 4,095
+    path.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"is neither a run that was swept nor the folder of a"):
+        find_sweeps([path], None)

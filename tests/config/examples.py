@@ -1,0 +1,138 @@
+"""Configs that the tests of this folder share."""
+
+from rope_jax.rope import STRATEGIES
+
+TYPES = ", ".join(STRATEGIES)
+# The types whose factor is how many times longer the context becomes; in a sweep it may be auto.
+EXTENDING = [
+    name
+    for name, strategy in STRATEGIES.items()
+    if "factor" in strategy.model_fields and name != "dynamic_ntk"
+]
+
+PLAIN = """\
+name: plain
+stages:
+  - {steps: 200, seq_len: 128, batch_size: 16}
+"""
+
+# Settings other than an extension factor, for the model of PLAIN: 4 layers, 16 pairs per head. A
+# type that is not listed is read with its factor alone.
+EXAMPLES = {
+    "none": {"query_scale": {"type": "logn"}},
+    "pi": {"query_scale": {"type": "llama4", "attn_scale": 0.2, "floor_scale": 64}},
+    "ntk": {"query_scale": {"type": "ministral", "beta": 0.3}},
+    "dynamic_ntk": {"factor": 3.0},
+    "dynamic_pi": {},
+    "ntk_by_parts": {"ramp": "rotations"},
+    "yarn": {"beta_fast": 16.0, "mscale": 0.7, "mscale_all_dim": 0.5},
+    "dynamic_yarn": {"attention_factor": 1.5, "truncate": False},
+    "longrope": {"short_factor": [1.0] * 16, "long_factor": [1 + n / 8 for n in range(16)]},
+    "llama3": {"low_freq_factor": 0.5},
+    "abf": {"base": 2e6},
+    "mixed_base": {"e": 0.5},
+    "p_rope": {"p": 0.25},
+    "cope": {"c": 5},
+    "drope": {"c": 0.103},
+    "explicit": {
+        "inv_freq": [[0.5**n / layer for n in range(16)] for layer in (1, 2, 3, 4)],
+        "attention_factor": [1.0, 1.25, 1.5, 2.0],
+    },
+    "resonance": {"inner": {"type": "llama3", "factor": 4.0}},
+}
+
+
+def example(kind, **settings):
+    """Return the settings of a scaling of this type, with a factor of 2 if it has an extension."""
+    factor = {"factor": 2.0} if kind in EXTENDING else {}
+    return {"type": kind} | factor | EXAMPLES.get(kind, {}) | settings
+
+
+# Every section, both kinds of list, every union, with every key.
+FULL = """\
+name: full
+runs_dir: elsewhere
+seed: 7
+log_every_steps: 10
+model:
+  hidden_size: 96
+  intermediate_size: 200
+  num_hidden_layers: 3
+  num_attention_heads: 6
+  num_key_value_heads: 2
+  head_dim: 20
+  tie_word_embeddings: false
+  qk_norm: true
+  rms_norm_eps: 1.0e-6
+  initializer_range: 0.01
+  dtype: bfloat16
+  layers: scanned
+  remat: true
+  attention: xla
+rope:
+  base: 500000.0
+  rotary_dim: 12
+  train_length: 256
+  layout: interleaved
+  scaling: {type: yarn, factor: 4.0, beta_fast: 16, beta_slow: 2, truncate: false, ramp: index,
+            attention_factor: 1.1, mscale: 0.0, mscale_all_dim: 0.5,
+            query_scale: {type: llama4, attn_scale: 0.2, floor_scale: 64}}
+  layer_pattern:
+    - {scaling: {type: abf, base: 1.0e+6, query_scale: null}, base: null, sliding_window: 32}
+    - {scaling: null, base: 1000.0, sliding_window: null}
+data:
+  type: parquet
+  files: {train: [a, b], test: [c]}
+  column: body
+  validation_fraction: 0.2
+  test_fraction: 0.3
+  cache_dir: /somewhere
+optim:
+  learning_rate: 1.0e-4
+  schedule: wsd
+  warmup_steps: 5
+  final_lr_fraction: 0.0
+  decay_fraction: 0.5
+  weight_decay: 0.0
+  b1: 0.8
+  b2: 0.99
+  eps: 1.0e-9
+  clip_norm: 0.5
+stages:
+  - {steps: 20, seq_len: 64, batch_size: 4, grad_accumulation: 2, learning_rate: null,
+     scaling: {type: none, query_scale: null}}
+  - {steps: 30, seq_len: 256, batch_size: 2, grad_accumulation: 1,
+     scaling: {type: pi, factor: 4.0, query_scale: {type: ministral, beta: 0.2}},
+     learning_rate: 5.0e-5}
+validation: {every_steps: 3, batches: 2}
+checkpoint: {every_steps: 4, keep: 1}
+mesh: {data: 2, fsdp: 3}
+distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7}
+"""
+
+SWEEP = """\
+name: wide
+lengths: [32, 64, 256]
+protocols: [same_tokens, whole_window, sliding, per_position, yarn_compat]
+stride: 16
+scalings:
+  - trained
+  - none
+  - {type: pi, factor: auto}
+  - {type: ntk, factor: 8}
+  - {type: ntk, factor: 8, name: again}
+  - {type: yarn, factor: 2.5, beta_fast: 64, truncate: false, attention_factor: 1.0}
+  - {type: resonance, inner: {type: ntk, factor: auto}, query_scale: {type: logn}}
+  - {type: longrope, factor: auto, short_factor: [1, 1], long_factor: [1, 2.5]}
+max_documents: 8
+max_blocks: 3
+targets: 10
+bos: every_window
+split: validation
+seed: 3
+memory_gib: 0.5
+attention: blockwise
+tolerance: 0.1
+resamples: 100
+distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7}
+"""

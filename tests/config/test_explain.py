@@ -1,0 +1,331 @@
+"""Bad input: one line that names the key, what is wrong, and the nearest valid choice."""
+
+import json
+
+import pytest
+
+from rope_jax.config.load import load
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from tests.config.examples import PLAIN, TYPES
+
+TOP = (
+    "the keys here are name, runs_dir, seed, log_every_steps, model, rope, data, optim, stages, "
+    "validation, checkpoint, mesh, distributed"
+)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        # unknown keys
+        ("nme=x", "nme: unknown key; did you mean name?"),
+        ("zzz=1", f"zzz: unknown key; {TOP}"),
+        ("hidden_size=64", "hidden_size: unknown key; did you mean model.hidden_size?"),
+        ("model.hiden_size=64", "model.hiden_size: unknown key; did you mean model.hidden_size?"),
+        ("stages.0.stepz=3", "stages.0.stepz: unknown key; did you mean stages.0.steps?"),
+        (
+            "rope.scaling.type=yarn rope.scaling.factor=2 rope.scaling.beta_fats=3",
+            "rope.scaling.beta_fats: unknown key; did you mean rope.scaling.beta_fast?",
+        ),
+        (
+            "stages.0.scaling.type=pi stages.0.scaling.factor=2 stages.0.scaling.factr=3",
+            "stages.0.scaling.factr: unknown key; did you mean stages.0.scaling.factor?",
+        ),
+        (
+            "stages.0.scaling.type=pi stages.0.scaling.fctor=3",
+            "stages.0.scaling.fctor: unknown key; did you mean stages.0.scaling.factor?"
+            " (and 1 more)",
+        ),
+        (
+            "data.type=text data.files=[a] data.flies=[b]",
+            "data.flies: unknown key; did you mean data.files?",
+        ),
+        (
+            "validation.zzz=3",
+            "validation.zzz: unknown key; the keys here are every_steps, batches",
+        ),
+        # missing
+        ("data.type=text", "data.files: is required but was not given"),
+        ("rope.scaling.type=pi", "rope.scaling.factor: is required but was not given"),
+        (
+            "rope.scaling.factor=2",
+            f"rope.scaling.type: is required; it is one of {TYPES}",
+        ),
+        # the type of a union
+        (
+            "rope.scaling.type=yran",
+            f"rope.scaling.type: 'yran' is not one of {TYPES}; did you mean yarn?",
+        ),
+        ("data.type=csv", "data.type: 'csv' is not one of stdlib, text, jsonl, parquet, hub"),
+        # values that do not go together
+        ("model.head_dim=33", "model: head_dim 33 is odd; rotation works on pairs of dimensions"),
+        (
+            "model.num_attention_heads=5",
+            "model: hidden_size 128 is not a multiple of num_attention_heads 5; "
+            "set head_dim or change one of them",
+        ),
+        (
+            "model.num_key_value_heads=3",
+            "model: num_attention_heads 4 is not a multiple of num_key_value_heads 3",
+        ),
+        (
+            "optim.warmup_steps=200",
+            "optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
+            "starts at stages[0]",
+        ),
+        (
+            "stages.0.grad_accumulation=3",
+            "stages.0: batch_size 16 is not a multiple of grad_accumulation 3",
+        ),
+        ("rope.rotary_dim=34", "rope.rotary_dim: 34 is larger than head_dim 32"),
+        (
+            "rope.scaling.type=yarn rope.scaling.factor=2 rope.scaling.beta_slow=32",
+            "rope.scaling: beta_fast (32) must be above beta_slow (32)",
+        ),
+        (
+            "rope.scaling.type=ntk rope.scaling.factor=2 rope.rotary_dim=2",
+            "rope.rotary_dim: ntk needs at least 4, not 2 (its exponent is d/(d−2))",
+        ),
+        (
+            "stages.0.scaling.type=yarn stages.0.scaling.factor=2 rope.base=1",
+            "rope.base: yarn needs a base above 1 (all pairs turn alike at base 1)",
+        ),
+        (
+            "data.test_fraction=0.95",
+            "data: validation_fraction and test_fraction leave nothing to train on",
+        ),
+    ],
+)
+def test_bad_keys_and_combinations(complaint, overrides, message):
+    assert complaint(PLAIN, *overrides.split(" ")) == f"C.yaml: {message}"
+
+
+YARN = "{type: yarn, factor: 2}"
+BASE_1 = "yarn needs a base above 1 (all pairs turn alike at base 1)"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        # the key is the one that was given: in the layer, in the stage, or for all
+        (["rope.base=1", f"rope.scaling={YARN}"], f"rope.base: {BASE_1}"),
+        (
+            ["rope.layer_pattern=[{}, {base: 1}]", f"stages.0.scaling={YARN}"],
+            f"rope.layer_pattern.1.base: {BASE_1}",
+        ),
+        (
+            ["rope.base=1", "rope.layer_pattern=[{}, {scaling: " + YARN + "}]"],
+            f"rope.base: {BASE_1}",
+        ),
+        (
+            ["rope.layer_pattern=[{}, {}, {scaling: {type: cope, c: 17}}]"],
+            "rope.layer_pattern.2.scaling.c: 17 ",
+        ),
+        (
+            [
+                "rope.layer_pattern=[{}, {scaling: {type: none}}]",
+                "stages.0.scaling={type: cope, c: 17}",
+            ],
+            "stages.0.scaling.c: 17 ",
+        ),
+        (
+            ["rope.scaling={type: resonance, inner: {type: cope, c: 17}}"],
+            "rope.scaling.inner.c: 17 ",
+        ),
+        (
+            ["rope.scaling={type: explicit, inv_freq: [[1], [1], [1]]}"],
+            "rope.scaling.inv_freq: 3 entries for 4 layers",
+        ),
+        (
+            ["model.num_hidden_layers=1", "rope.scaling={type: explicit, inv_freq: [[1, 1]]}"],
+            "rope.scaling.inv_freq: 2 numbers for the 16 pairs of rotary_dim 32",
+        ),
+        # a scaling that no layer uses
+        (
+            ["rope.layer_pattern=[{scaling: {type: none}}]", "stages.0.scaling={type: cope}"],
+            "stages.0.scaling: no layer uses it",
+        ),
+        (
+            ["rope.layer_pattern=[{scaling: {type: none}}]", "rope.scaling={type: cope}"],
+            "rope.scaling: no layer uses it",
+        ),
+        (
+            ["rope.layer_pattern=[{}, {}, {}, {}, {}]"],
+            "rope.layer_pattern: has 5 elements, more than ",
+        ),
+    ],
+)
+def test_a_scaling_that_does_not_fit_a_layer_is_named_where_it_was_given(
+    complaint, overrides, message
+):
+    assert complaint(PLAIN, *overrides).startswith(f"C.yaml: {message}")
+
+
+def test_every_row_of_explicit_numbers_is_checked(complaint):
+    rows = [[1.0] * 16, [1.0] * 16, [1.0] * 16, [1.0] * 15]
+    message = complaint(PLAIN, f"rope.scaling={{type: explicit, factors: {rows}}}")
+    assert message.startswith("C.yaml: rope.scaling.factors: 15 numbers for the 16 pairs")
+
+
+def test_numbers_from_a_file_are_named_by_their_key(complaint, tmp_path):
+    path = tmp_path / "numbers.json"
+    override = f"rope.scaling={{type: explicit, path: {path}}}"
+    for content, message in [
+        ({"inv_freq": [1, "x"]}, "rope.scaling.inv_freq.1: should be a number, not 'x'"),
+        (
+            {"factors": [[1, 2], [1, 0]]},
+            "rope.scaling.factors.1.1: should be greater than 0, not 0",
+        ),
+        ({"factors": 3}, "rope.scaling.factors: should be a list, not 3"),
+    ]:
+        path.write_text(json.dumps(content))
+        assert complaint(PLAIN, override) == f"C.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("override", "right"),
+    [
+        ("rope.scaling={type: resonance, factor: 2}", "rope.scaling.inner.factor"),
+        ("rope.scaling={type: yarn, factor: 2, beta: 1}", "rope.scaling.query_scale.beta"),
+        ("rope.query_scale={type: logn}", "rope.scaling.query_scale"),
+        ("rope.layer_pattern=[{type: drope}]", "rope.layer_pattern.0.scaling.type"),
+        ("stages.0.factor=2", "stages.0.scaling.factor"),
+        ("steps=2", "stages.N.steps"),
+    ],
+)
+def test_a_key_that_belongs_one_section_deeper_is_suggested_there(complaint, override, right):
+    message = complaint(PLAIN, override)
+    assert f"unknown key; did you mean {right}?" in message
+
+
+def test_the_beginning_of_several_types_suggests_all_of_them(complaint):
+    # Hugging Face's name for dynamic_ntk, which resembles the others just as much
+    message = complaint(PLAIN, "rope.scaling.type=dynamic")
+    assert message.endswith("; did you mean dynamic_ntk, dynamic_pi or dynamic_yarn?")
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "wrong"),
+    [
+        ("stages.0.steps=many", "stages.0.steps", "whole number"),
+        ("stages.0.steps=1.5", "stages.0.steps", "whole number"),
+        ("stages.0.steps=0", "stages.0.steps", "greater than 0, not 0"),
+        ("stages.0=3", "stages.0", "not 3"),
+        ("stages=3", "stages", "not 3"),
+        ("stages=[]", "stages", "at least one element, not []"),
+        ("seed=-1", "seed", "greater than or equal to 0, not -1"),
+        ("model=null", "model", "not null"),
+        ("model=3", "model", "not 3"),
+        ("model.qk_norm=maybe", "model.qk_norm", "true or false, not 'maybe'"),
+        ("model.dtype=float16", "model.dtype", "'float32' or 'bfloat16', not 'float16'"),
+        ("rope.layout=quarter", "rope.layout", "'half' or 'interleaved', not 'quarter'"),
+        ("rope.base=0.5", "rope.base", "greater than or equal to 1, not 0.5"),
+        ("rope.base=.nan", "rope.base", "not nan"),
+        ("rope.scaling=null", "rope.scaling", "not null"),
+        ("rope.scaling=pi", "rope.scaling", "not 'pi'; did you mean rope.scaling.type=pi?"),
+        ("rope.rotary_dim=3", "rope.rotary_dim", "3 is not an even number"),
+        ("optim.learning_rate=.inf", "optim.learning_rate", "finite number, not inf"),
+        ("optim.learning_rate=0", "optim.learning_rate", "greater than 0, not 0"),
+        ("optim.b1=1", "optim.b1", "less than 1, not 1"),
+        ("optim.b1=.nan", "optim.b1", "not nan"),
+        ("optim.final_lr_fraction=1.1", "optim.final_lr_fraction", "less than or equal to 1"),
+        ("name=../up", "name", "not '../up'"),
+        ("name=", "name", "not null"),
+        ("name={a: 1}", "name", "not {'a': 1}"),
+        ("validation.every_steps=0", "validation.every_steps", "greater than 0, not 0"),
+    ],
+)
+def test_bad_values(complaint, override, key, wrong):
+    message = complaint(PLAIN, override)
+    assert message.startswith(f"C.yaml: {key}: ")
+    assert wrong in message
+
+
+def test_several_mistakes_are_counted(complaint):
+    text = "name: a/b\nmodel: {hiden_size: 3, head_dim: -2}\nseed: x\n"
+    assert complaint(text) == (
+        "C.yaml: model.hiden_size: unknown key; did you mean model.hidden_size? (and 4 more)"
+    )
+
+
+def test_a_key_is_never_suggested_for_itself(complaint):
+    # the default type is stdlib, which has no files
+    message = complaint(PLAIN, "data.files=[a]")
+    assert message.startswith("C.yaml: data.files: unknown key")
+    assert "did you mean data.files?" not in message
+
+
+def test_a_mistake_in_a_later_stage_says_which_stage(complaint):
+    stage = "{steps: 200, seq_len: 8, batch_size: 1, learning_rate: 0.1}"
+    text = f"name: a\nstages: [{stage}, {stage}, {stage}]\n"
+    assert complaint(text, "stages.2.steps=100") == (
+        "C.yaml: optim.warmup_steps: 100 is not less than the 100 steps of the schedule that "
+        "starts at stages[2]"
+    )
+    # without a learning rate of its own a stage continues the schedule before it
+    assert complaint(text, "stages.1.learning_rate=null", "optim.warmup_steps=300") == (
+        "C.yaml: optim.warmup_steps: 300 is not less than the 200 steps of the schedule that "
+        "starts at stages[2]"
+    )
+    assert complaint(text, "stages.2.learning_rate=null", "optim.warmup_steps=200") == (
+        "C.yaml: optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
+        "starts at stages[0]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed", "seed: not an override; write key=value (see --help)"),
+        ("=3", "=3: not an override; write key=value (see --help)"),
+        ("", ": not an override; write key=value (see --help)"),
+        ("--seed=3", "--seed=3: not an override; write key=value (see --help)"),
+        ("name=[", "name: the value '[' is not valid YAML"),
+        ("name={a: b: c}", "name: the value '{a: b: c}' is not valid YAML"),
+        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; it has one, number 0"),
+        (
+            "stages.last.steps=3",
+            "stages.last.steps: stages has no element last; it has one, number 0",
+        ),
+        ("name=${nowhere}", "C.yaml: name: Interpolation key 'nowhere' not found"),
+    ],
+)
+def test_bad_overrides(complaint, override, message):
+    assert complaint(PLAIN, override).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name: [\n", "line 2: not valid YAML"),
+        ("name: a\n  b: c\n", "line 2: not valid YAML (mapping values are not allowed"),
+        ("name: a\nseed: 1\nseed: 2\n", "line 3: not valid YAML (found duplicate key seed)"),
+        ("name: a\n\tb: 3\n", "line 2: not valid YAML (found a tab"),
+        ("name: a\n---\nname: b\n", "line 2: not valid YAML"),
+        ("name: !!python/name:os.system\n", "line 1: not valid YAML"),
+        (bytes(range(256)), "is not UTF-8 (byte 128)"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is not UTF-8 (byte 0)"),
+        ("name: é".encode("latin-1"), "is not UTF-8 (byte 6)"),
+        ("- a\n- b\n", "should contain `key: value` lines"),
+        ("3\n", "should contain `key: value` lines"),
+        ("", "name: is required but was not given (and 1 more)"),
+        ("name: ${nowhere}\n", "name: Interpolation key 'nowhere' not found"),
+        ("name: ${seed\n", ""),
+    ],
+)
+def test_bad_files(complaint, content, message):
+    assert complaint(content).startswith(f"C.yaml: {message}")
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, wrong in [
+        (tmp_path, "is a directory, not a YAML file"),
+        (tmp_path / "none.yaml", "no such file"),
+        (tmp_path / "file" / "c.yaml", "cannot be read (Not a directory)"),
+        (tmp_path / ("x" * 300), "cannot be read (File name too long)"),
+    ]:
+        with pytest.raises(UserError) as caught:
+            load(Config, path)
+        assert str(caught.value) == f"{path}: {wrong}"

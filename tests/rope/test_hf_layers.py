@@ -1,0 +1,123 @@
+"""Hugging Face configs of models whose layers differ."""
+
+import pytest
+
+from rope_jax.rope import parse_scaling
+from rope_jax.rope.hf import from_hf, layers_from_hf
+from tests.rope.test_hf import BASE
+
+
+def types_of(count, every):
+    return ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(count)]
+
+
+GEMMA3_NOW = {
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+    "layer_types": types_of(12, 6),
+}
+GEMMA3_BEFORE = {
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+    "rope_theta": 1e6,
+    "rope_local_base_freq": 1e4,
+    "sliding_window_pattern": 6,
+}
+
+
+@pytest.mark.parametrize("form", [GEMMA3_NOW, GEMMA3_BEFORE], ids=["5.x", "4.x"])
+def test_gemma3s_layers(form):
+    config = {"head_dim": 256, "max_position_embeddings": 131072, "num_hidden_layers": 12} | form
+    layers, scaling = layers_from_hf(config)
+    assert layers.count == 12
+    assert len(layers.pattern) == 6
+    for layer in range(12):
+        geometry, own = layers.for_layer(layer, scaling)
+        is_global = layer % 6 == 5
+        assert geometry.base == (1e6 if is_global else 1e4)
+        assert own.type == ("pi" if is_global else "none")
+    with pytest.raises(ValueError, match=r"^layer_type: .* differ; name one, or use layers_from"):
+        from_hf(config)
+    assert from_hf(config, "full_attention")[1].type == "pi"
+    with pytest.raises(ValueError, match=r"^layer_type: 'global' is not one of full_attention, sl"):
+        from_hf(config, "global")
+
+
+def test_layers_without_positions():
+    config = BASE | {"num_hidden_layers": 8, "no_rope_layers": [1, 1, 1, 0] * 2}
+    layers, scaling = layers_from_hf(config | {"model_type": "smollm3"})
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    assert len(layers.pattern) == 4
+    assert not layers.has_query_scale(scaling)
+    llama = {"model_type": "llama4_text", "attn_temperature_tuning": True, "floor_scale": 4096}
+    layers, scaling = layers_from_hf(config | llama)
+    assert layers.for_layer(3, scaling)[1].query_scale.floor_scale == 4096
+    assert layers.for_layer(0, scaling)[1].query_scale is None
+    cohere = {"model_type": "cohere2", "sliding_window": 4096, "layer_types": types_of(8, 4)}
+    layers, scaling = layers_from_hf(config | cohere)
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+
+
+@pytest.mark.parametrize("given", [{}, {"no_rope_layers": []}, {"no_rope_layers": None}])
+def test_every_fourth_layer_where_the_config_does_not_say(given):
+    # as Llama 4's own config.json has it
+    for model_type in ("llama4_text", "smollm3"):
+        layers, scaling = layers_from_hf(
+            BASE | {"num_hidden_layers": 8, "model_type": model_type} | given
+        )
+        assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none"] * 3 + ["drope"]
+    every = {"no_rope_layer_interval": 2} | given
+    layers, scaling = layers_from_hf(
+        BASE | {"num_hidden_layers": 8, "model_type": "llama4_text"} | every
+    )
+    assert [layers.for_layer(i, scaling)[1].type for i in range(4)] == ["none", "drope"] * 2
+
+
+def test_llama_4_scout():
+    rope = {"rope_type": "llama3", "factor": 16.0, "original_max_position_embeddings": 8192}
+    rope |= {"low_freq_factor": 1.0, "high_freq_factor": 1.0}
+    config = {"text_config": BASE | {"rope_scaling": rope, "model_type": "llama4_text"}}
+    config["text_config"] |= {"num_hidden_layers": 48, "no_rope_layers": [], "head_dim": 128}
+    layers, scaling = layers_from_hf(config)
+    assert (layers.geometry.train_length, scaling.factor) == (8192, 16.0)
+    assert layers.for_layer(3, scaling)[1].query_scale.floor_scale == 8192
+    assert layers.head_dim == 128
+
+
+def test_phi_moes_own_m():
+    rope = {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
+    rope |= {"short_mscale": 1.25, "long_mscale": 1.25, "original_max_position_embeddings": 1024}
+    assert from_hf(BASE | {"rope_scaling": rope})[1].attention_factor == 1.25
+    with pytest.raises(ValueError, match=r"^short_mscale: differs from long_mscale"):
+        from_hf(BASE | {"rope_scaling": rope | {"long_mscale": 1.5}})
+
+
+def test_yarn_llamas_flag_is_known():
+    rope = {"type": "yarn", "factor": 16.0, "finetuned": True}
+    rope |= {"original_max_position_embeddings": 4096}
+    assert from_hf(BASE | {"rope_scaling": rope})[1] == parse_scaling(
+        {"type": "yarn", "factor": 16.0}
+    )
+
+
+def test_one_dictionary_under_two_names():
+    one, other = {"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}
+    assert from_hf(BASE | {"rope_scaling": one, "rope_parameters": other})[1].factor == 2
+
+
+def test_layers_that_one_rotation_cannot_hold():
+    rope = {
+        "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default"},
+    }
+    config = BASE | {"rope_parameters": rope, "layer_types": types_of(6, 6)}
+    config |= {"num_hidden_layers": 6}
+    assert (
+        layers_from_hf(config)[0].for_layer(5, parse_scaling({"type": "none"}))[1].type == "p_rope"
+    )
+    for wider in ({"global_head_dim": 128}, {"per_layer_config": {"05": {"head_dim": 128}}}):
+        assert from_hf(config | wider, "full_attention")[0].rotary_dim == 128
+        assert from_hf(config | wider, "sliding_attention")[0].rotary_dim == 64
+        with pytest.raises(ValueError, match=r"^rope_parameters: layers differ in rotary_dim"):
+            layers_from_hf(config | wider)

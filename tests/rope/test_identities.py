@@ -1,0 +1,205 @@
+"""Strategies against identities: what one equals or approaches, by its own definition."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rope_jax.rope import RotaryGeometry, parse_scaling
+from tests.rope.test_strategies import GEOMETRIES, in_float64, scaling
+
+# those that slow every pair by something between 1 and their factor, and the last by the factor
+SLOWING = ["pi", "ntk", "ntk_by_parts", "yarn", "llama3", "mixed_base"]
+
+
+def test_yarn_attention_factor_is_m_itself():
+    geometry = GEOMETRIES[0]
+    given = scaling("yarn", 8, attention_factor=0.75).frequencies(geometry)
+    derived = scaling("yarn", 8).frequencies(geometry)
+    assert given.attention_factor == np.float32(0.75)
+    np.testing.assert_array_equal(given.inv_freq, derived.inv_freq)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("name", [*SLOWING, "drope"])
+def test_factor_1_is_none(name, geometry):
+    # In float64: the two terms of YaRN's ramp may round in their sum.
+    ours, m = scaling(name, 1).scaled(geometry)
+    plain = 0 * geometry.inv_freq() if name == "drope" else geometry.inv_freq()
+    np.testing.assert_allclose(ours, plain, rtol=4e-16)
+    assert m == 1
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("factor", [1.01, 2, 32])
+@pytest.mark.parametrize("name", SLOWING)
+def test_every_factor_slows_frequencies_between_none_and_pi(name, factor, geometry):
+    plain, _ = scaling("none").scaled(geometry)
+    ours, m = scaling(name, factor).scaled(geometry)
+    ratio = ours / plain
+    assert ratio.min() == pytest.approx(1 / factor, rel=1e-9)
+    assert ratio.max() <= 1 + 1e-12
+    assert np.all(np.diff(ratio) <= 1e-12)  # the slower the pair, the more it is slowed
+    assert m == pytest.approx(1 + 0.1 * math.log(factor) if name == "yarn" else 1, rel=1e-12)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("factor", [1.5, 8, 64])
+def test_ntk_keeps_the_first_pair_and_ends_on_pi(factor, geometry):
+    ntk, pi = (scaling(name, factor).scaled(geometry)[0] for name in ("ntk", "pi"))
+    assert ntk[0] == 1
+    assert ntk[-1] == pytest.approx(pi[-1], rel=1e-12)
+    # All pairs are powers of one base.
+    np.testing.assert_allclose(np.diff(np.log(ntk)), np.log(ntk[1]), rtol=1e-9)
+
+
+def test_ntk_at_the_smallest_dimension():
+    # d 4: b' = b·s², so θ_1 = b'^(−1/2) = b^(−1/2)/s. d 2 has no d/(d − 2).
+    ntk, _ = scaling("ntk", 8).scaled(RotaryGeometry(4, 100.0))
+    assert ntk.tolist() == pytest.approx([1, 0.1 / 8], rel=1e-12)
+    with pytest.raises(ValueError, match=r"^rotary_dim: ntk needs at least 4, not 2"):
+        scaling("ntk", 8).frequencies(RotaryGeometry(2))
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES[:4])
+def test_yarn_is_none_before_its_ramp_and_pi_after(geometry):
+    yarn, factor = scaling("yarn", 16), 16
+    low, high = yarn.ramp_ends(geometry)
+    ours, plain = yarn.scaled(geometry)[0], geometry.inv_freq()
+    assert 0 <= low < high < geometry.rotary_dim // 2
+    np.testing.assert_array_equal(ours[: low + 1], plain[: low + 1])
+    np.testing.assert_array_equal(ours[high:], plain[high:] / factor)
+    np.testing.assert_allclose(  # a straight line between
+        (1 - ours / plain)[low : high + 1],
+        np.linspace(0, 1 - 1 / factor, high - low + 1),
+        atol=1e-12,
+    )
+
+
+def assert_ramp_as_described(geometry, beta_fast, beta_slow, truncate):
+    yarn = scaling("yarn", 4, beta_fast=beta_fast, beta_slow=beta_slow, truncate=truncate)
+    plain = geometry.inv_freq()
+    turns = geometry.train_length * plain / (2 * math.pi)
+    ratio = yarn.scaled(geometry)[0] / plain
+    # Rounding moves each end of the ramp outward by less than a pair.
+    margin = geometry.base ** (2 / geometry.rotary_dim) if truncate else 1
+    fast, slow = turns > beta_fast * margin, turns < beta_slow / margin
+    assert fast.any() or slow.any()
+    np.testing.assert_allclose(ratio[fast], 1, rtol=1e-12)
+    np.testing.assert_allclose(ratio[slow], 1 / 4, rtol=1e-12)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("geometry", "beta_fast", "beta_slow"),
+    [
+        (RotaryGeometry(128, 1e4, 4096), 32, 1),
+        (RotaryGeometry(32, 1e4, 128), 8, 0.5),
+        (RotaryGeometry(32, 1e4, 128), 4, 2),
+        (RotaryGeometry(64, 1e4, 256), 32, 24),
+        (RotaryGeometry(64, 10.0, 32768), 256, 128),
+    ],
+)
+def test_yarn_keeps_what_turns_fast_and_interpolates_what_turns_slowly(
+    geometry, beta_fast, beta_slow, truncate
+):
+    assert_ramp_as_described(geometry, beta_fast, beta_slow, truncate)
+
+
+@pytest.mark.parametrize("truncate", [True, False])
+@pytest.mark.parametrize(
+    ("geometry", "beta_fast", "beta_slow"),
+    [
+        (RotaryGeometry(32, 1e4, 128), 64, 60),  # every pair turns less than beta_slow
+        (RotaryGeometry(64, 10.0, 32768), 32, 1),  # every pair turns more than beta_fast
+    ],
+)
+def test_yarn_with_a_ramp_outside_the_pairs(geometry, beta_fast, beta_slow, truncate):
+    # Both ends on one side: clamped, they change places, and the ramp would run backwards.
+    settings = {"beta_fast": beta_fast, "beta_slow": beta_slow, "truncate": truncate}
+    with pytest.raises(
+        ValueError, match=rf"^beta_fast, beta_slow: no pair turns between {beta_slow}"
+    ):
+        scaling("yarn", 4, **settings).frequencies(geometry)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("s", [1.5, 8.0])
+def test_the_papers_ramp_is_llama3s(s, geometry):
+    ends = {"beta_slow": 1.5, "beta_fast": 6.0, "ramp": "rotations"}
+    paper = scaling("ntk_by_parts", s, **ends).scaled(geometry)[0]
+    llama = scaling("llama3", s, low_freq_factor=1.5, high_freq_factor=6.0).scaled(geometry)[0]
+    np.testing.assert_allclose(paper, llama, rtol=1e-14)
+
+
+def test_the_two_ramps_differ():
+    geometry = RotaryGeometry(128, 1e4, 4096)
+    code, paper = (scaling("yarn", ramp=r).scaled(geometry)[0] for r in ("index", "rotations"))
+    # pair 33 turns 5.6 times in L: the code keeps half of θ there, the paper 15% (between 1 and 32)
+    share = [(x[33] / geometry.inv_freq()[33] - 1 / 8) / (1 - 1 / 8) for x in (code, paper)]
+    turns = 4096 * 1e4 ** (-66 / 128) / (2 * math.pi)
+    assert share == pytest.approx([13 / 26, (turns - 1) / 31], rel=1e-9)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES[:4])
+def test_by_parts_is_yarn_without_m(geometry):
+    parts, yarn = scaling("ntk_by_parts"), scaling("yarn")
+    np.testing.assert_array_equal(parts.scaled(geometry)[0], yarn.scaled(geometry)[0])
+    assert parts.scaled(geometry)[1] == 1 != yarn.scaled(geometry)[1]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES[:4])
+@pytest.mark.parametrize(("dynamic", "fixed"), [("dynamic_pi", "pi"), ("dynamic_yarn", "yarn")])
+def test_dynamic_is_the_fixed_one_with_length_over_L(dynamic, fixed, geometry):
+    for times in (0.5, 1, 1.5, 8):
+        length = int(times * geometry.train_length)
+        wanted = scaling(fixed, max(1.0, length / geometry.train_length)).frequencies(geometry)
+        for a, b in zip(scaling(dynamic).frequencies(geometry, length), wanted, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-14, atol=1e-20)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_dynamic_ntk_is_ntk_with_its_effective_factor(geometry):
+    # a = 1: s = n/L; a = 4 at n = 4L: s = 13
+    for a, times, s in ((1.0, 4, 4.0), (4.0, 4, 13.0), (4.0, 0.5, 1.0)):
+        made = scaling("dynamic_ntk", a).frequencies(geometry, int(times * geometry.train_length))
+        np.testing.assert_allclose(
+            in_float64(made), scaling("ntk", s).scaled(geometry)[0], rtol=1e-13
+        )
+
+
+def test_mixed_base_ends_on_pi_and_e_says_how_late():
+    geometry = RotaryGeometry(64, 1e4, 2048)
+    late, early = (scaling("mixed_base", e=e).scaled(geometry)[0] for e in (2.0, 0.5))
+    for made in (late, early):
+        assert made[-1] == pytest.approx(geometry.inv_freq()[-1] / 8, rel=1e-12)
+    assert np.all(late[:-1] > early[:-1])
+
+
+def test_abf_is_none_at_another_base():
+    geometry = RotaryGeometry(64, 1e4, 2048)
+    made = parse_scaling({"type": "abf", "base": 5e5}).scaled(geometry)[0]
+    np.testing.assert_array_equal(made, replace(geometry, base=5e5).inv_freq())
+
+
+def test_p_rope_is_not_partial_rotary():
+    # The two take the same share of a head; mixing them up is a live bug in several projects.
+    p_rope = scaling("p_rope", 1.0, p=0.25).scaled(RotaryGeometry(64, 1e4, 128))[0]
+    partial = scaling("none").scaled(RotaryGeometry(16, 1e4, 128))[0]
+    turning = p_rope[p_rope > 0]
+    assert turning.size == partial.size == 8
+    assert turning[1] == pytest.approx(1e4 ** (-2 / 64))
+    assert partial[1] == pytest.approx(1e4 ** (-2 / 16))
+
+
+@pytest.mark.parametrize("rotary_dim", [4, 32, 64, 96, 128, 256])
+def test_cope_clips_in_proportion(rotary_dim):
+    geometry = RotaryGeometry(rotary_dim)
+    ratio = scaling("cope").scaled(geometry)[0] / geometry.inv_freq()
+    kept = int(np.sum(ratio == 1))
+    pairs = rotary_dim // 2
+    # the first clipped pair is still whole; the authors' min(20, d/2) would keep 1 of 16 at d 32
+    assert kept - 1 == pairs - max(2, round(0.3125 * pairs))
+    assert np.all(np.diff(ratio) <= 0)
+    assert ratio[-1] == 0

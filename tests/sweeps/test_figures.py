@@ -1,0 +1,252 @@
+"""The figures of a sweep show its results."""
+
+import math
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from PIL import Image
+
+from rope_jax.evaluation.results import Row
+from rope_jax.plots import save_figure
+from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
+
+
+def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
+    return Row(
+        name=name,
+        scaling="none" if name == "trained" else name.partition("-")[0],
+        factor=4.0 if "-" in name else None,
+        auto=name.endswith("auto"),
+        protocol=protocol,
+        length=length,
+        first_position=1,
+        last_position=last or length,
+        step=step,
+        run="run",
+        seed=0,
+        corpus="",
+        split="test",
+        nll=nll,
+        ppl=math.exp(nll) if nll < 700 else math.inf,
+        bpb=None,
+        ci_low=nll - width,
+        ci_high=nll + width,
+        reliable=True,
+        tokens=10,
+        documents=2,
+        targets="",
+        stride=None,
+        bos="document",
+        seconds=0.0,
+    )
+
+
+CURVES = {
+    "trained": {16: 1.0, 32: 2.0, 64: 3.0},
+    "pi-auto": {16: 1.0, 32: 1.1, 64: 1.4},
+    "yarn-4": {16: 1.05, 32: 1.0, 64: 0.9},
+}
+ROWS = [row(name, n, nll) for name, by_length in CURVES.items() for n, nll in by_length.items()]
+
+
+def draw(rows, **settings):
+    return draw_curves(rows, **({"window": 32, "truncation": 1.0, "title": "A title"} | settings))
+
+
+def lines_by_label(axis):
+    return {line.get_label(): line for line in axis.get_lines()}
+
+
+def test_each_curve_is_a_line_through_its_perplexities():
+    figure = draw(ROWS)
+    (axis,) = figure.axes
+    lines = lines_by_label(axis)
+    for name, by_length in CURVES.items():
+        np.testing.assert_array_equal(lines[name].get_xdata(), list(by_length))
+        np.testing.assert_allclose(lines[name].get_ydata(), np.exp(list(by_length.values())))
+    assert (axis.get_xscale(), axis.get_yscale()) == ("log", "log")
+    assert [label.get_text() for label in axis.get_xticklabels()] == ["16", "32", "64"]
+    # a fixed factor is dashed, automatic factors, one per length, are not
+    styles = {name: lines[name].get_linestyle() for name in CURVES}
+    assert styles == {"trained": "-", "pi-auto": "-", "yarn-4": "--"}
+    assert len({lines[name].get_color() for name in CURVES}) == 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(CURVES)
+    assert figure.get_suptitle() == "A title"
+    # the bands are the intervals
+    bands = [band.get_paths()[0].get_extents() for band in axis.collections]
+    for band, by_length in zip(bands, CURVES.values(), strict=True):
+        low, high = min(by_length.values()) - 0.1, max(by_length.values()) + 0.1
+        np.testing.assert_allclose([band.y0, band.y1], np.exp([low, high]))
+
+
+def test_a_figure_is_saved_as_an_image(tmp_path):
+    save_figure(draw(ROWS), tmp_path / "curve.png")
+    with Image.open(tmp_path / "curve.png") as image:
+        assert min(image.size) > 500
+        assert np.asarray(image.convert("L")).std() > 10  # not blank
+    assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_the_window_and_truncation_are_marked():
+    figure = draw(ROWS, window=24, truncation=1.25)
+    (axis,) = figure.axes
+    straight = [line for line in axis.get_lines() if line.get_label() not in CURVES]
+    assert any(list(line.get_xdata()) == [24, 24] for line in straight)
+    assert any(
+        np.allclose(line.get_ydata(), [math.exp(1.25)] * 2)
+        for line in straight
+        if list(line.get_xdata()) == [0, 1]
+    )
+
+
+@pytest.mark.parametrize("truncation", [0.2, 5.0])
+def test_truncation_is_within_the_limits_though_no_curve_is_near(truncation):
+    figure = draw(ROWS, truncation=truncation)
+    low, high = figure.axes[0].get_ylim()
+    assert low < math.exp(truncation) < high
+
+
+def test_each_protocol_has_a_panel_and_truncation_is_marked_for_same_tokens_only():
+    rows = [
+        *ROWS,
+        *(row("trained", n, 2.0, protocol="whole_window") for n in (16, 32)),
+        *(row("trained", 64, 2.5, protocol="per_position", last=last) for last in (16, 64)),
+    ]
+    figure = draw(rows)
+    x = [list(lines_by_label(axis)["trained"].get_xdata()) for axis in figure.axes]
+    assert x == [[16, 32, 64], [16, 32], [16, 64]]
+    texts = [{text.get_text() for text in axis.texts} for axis in figure.axes]
+    assert ["truncation to the window" in labels for labels in texts] == [True, False, False]
+    assert all("window" in labels for labels in texts)
+    # one scale for all, which holds every curve of every panel
+    for axis in figure.axes:
+        low, high = axis.get_ylim()
+        assert low < math.exp(0.8)
+        assert high > math.exp(3.1)
+
+
+@pytest.mark.parametrize("nll", [800.0, math.inf, math.nan])
+def test_an_infinite_point_does_not_change_the_limits(nll):
+    rows = [*ROWS[:-1], row("yarn-4", 64, nll, width=1.0 if nll == 800 else math.nan)]
+    figure = draw(rows, truncation=None)
+    (axis,) = figure.axes
+    drawn = lines_by_label(axis)["trained"].get_ydata()
+    np.testing.assert_allclose(drawn, np.exp([1.0, 2.0, 3.0]))
+    low, high = axis.get_ylim()
+    assert 1 < low < math.exp(0.9)
+    assert math.exp(3.1) < high < math.exp(3.1) * 2
+
+
+def test_two_curves_of_one_type_share_a_colour_and_differ_in_their_markers():
+    rows = [row("half-4", n, 1.0) for n in (16, 64)]
+    rows += [row("half-8", n, 1.5) for n in (16, 64)]
+    figure = draw(rows, truncation=None)
+    one, other = (lines_by_label(figure.axes[0])[name] for name in ("half-4", "half-8"))
+    assert one.get_color() == other.get_color()
+    assert one.get_marker() != other.get_marker()
+
+
+@pytest.mark.parametrize("count", [3, 7])  # with 7 curves, bands are not drawn
+def test_a_very_wide_interval_does_not_change_the_limits(count):
+    names = list(CURVES)[:2] + [f"yarn-{n}" for n in range(count - 2)]
+    rows = [row(name, n, nll) for name in names for n, nll in CURVES["trained"].items()]
+    rows[-1] = rows[-1]._replace(ci_low=-30.0, ci_high=30.0)
+    low, high = draw(rows).axes[0].get_ylim()
+    # points from e to e^3; bands may widen that by a factor of e on each side
+    room = math.e if count == 3 else 1.0
+    assert math.e / room / 1.2 < low < math.e / room
+    assert math.exp(3) * room < high < math.exp(3) * room * 1.2
+
+
+def test_a_narrow_range_has_ticks():
+    rows = [row("trained", n, nll, width=0.01) for n, nll in ((16, 3.25), (64, 3.27))]
+    figure = draw(rows, truncation=None)
+    low, high = figure.axes[0].get_ylim()
+    assert sum(low <= tick <= high for tick in figure.axes[0].get_yticks()) >= 3
+
+
+def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):
+    rows = [row("yarn-$x_{$", n, 1.0) for n in (16, 64)]
+    figure = draw(rows, title="$a_{$")
+    save_figure(figure, tmp_path / "curve.png")  # a formula that is not one would raise
+    texts = [figure._suptitle, *figure.legends[0].get_texts()]
+    assert [text.get_parse_math() for text in texts] == [False, False]
+
+
+def checkpoints(names, steps, protocols=("same_tokens",)):
+    return [
+        row(name, n, nll / step, step=step, protocol=protocol)
+        for step in steps
+        for protocol in protocols
+        for name in names
+        for n, nll in CURVES["trained"].items()
+    ]
+
+
+def test_checkpoints_have_one_panel_per_scaling_and_one_line_per_step():
+    rows = [row(n, x, y / s, step=s) for s in (1, 5) for n in CURVES for x, y in CURVES[n].items()]
+    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    assert [axis.get_title() for axis in figure.axes] == list(CURVES)
+    for axis, by_length in zip(figure.axes, CURVES.values(), strict=True):
+        lines = lines_by_label(axis)
+        assert set(lines) >= {"step 1", "step 5"}
+        np.testing.assert_allclose(
+            lines["step 5"].get_ydata(), np.exp(np.array([*by_length.values()]) / 5)
+        )
+
+
+def test_panels_of_many_scalings_wrap(tmp_path):
+    names = [f"yarn-{n}" for n in range(16)]
+    figure = draw_checkpoints(checkpoints(names, (1, 5)), windows=[32], title="A title")
+    assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (4, 4)
+    save_figure(figure, tmp_path / "steps.png")
+    with Image.open(tmp_path / "steps.png") as image:
+        assert max(image.size) < 2500
+
+
+def test_each_protocol_starts_a_row_of_panels():
+    rows = checkpoints([f"yarn-{n}" for n in range(5)], (1, 5), ("same_tokens", "whole_window"))
+    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    visible = [axis.get_title() for axis in figure.axes if axis.get_visible()]
+    assert visible == [f"yarn-{n}, {p}" for p in ("same_tokens", "whole_window") for n in range(5)]
+    by_place = {
+        (place.rowspan.start, place.colspan.start): axis.get_title()
+        for axis in figure.axes
+        if axis.get_visible() and (place := axis.get_subplotspec())
+    }
+    assert by_place[0, 0] == "yarn-0, same_tokens"
+    assert by_place[1, 0] == "yarn-3, same_tokens"
+    assert by_place[2, 0] == "yarn-0, whole_window"
+    # the horizontal axis is named where nothing of the same protocol is below
+    labelled = [a.get_title() for a in figure.axes if a.get_visible() and a.get_xlabel()]
+    assert labelled == [
+        f"yarn-{n}, {p}" for p in ("same_tokens", "whole_window") for n in (2, 3, 4)
+    ]
+
+
+def test_the_legend_of_many_checkpoints_names_some():
+    rows = checkpoints(["trained"], range(1, 101))
+    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert len(labels) == 12
+    assert (labels[0], labels[-1]) == ("step 1", "step 100")
+
+
+IMPORT = """
+import sys
+import matplotlib
+before = dict(matplotlib.rcParams.copy())
+import rope_jax.plots, rope_jax.sweeps.figures, rope_jax.comparison.files
+assert dict(matplotlib.rcParams.copy()) == before
+assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
+"""
+
+
+def test_importing_and_drawing_leave_matplotlib_as_it_is():
+    subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], check=True)
+    before = dict(matplotlib.rcParams.copy())
+    draw(ROWS)
+    assert dict(matplotlib.rcParams.copy()) == before

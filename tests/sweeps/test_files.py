@@ -1,0 +1,264 @@
+"""The files of a sweep: tables, summary.json, and a folder that is complete or not there."""
+
+import csv
+import dataclasses
+import json
+import math
+import resource
+
+import numpy as np
+import pytest
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.evaluation.results import DocumentRow, Origin, Row, document_rows, rows
+from rope_jax.evaluation.statistics import Estimate, Sums, UsableLength
+from rope_jax.evaluation.summary import (
+    CheckpointSummary,
+    CurveSummary,
+    SweepSummary,
+    summarize,
+)
+from rope_jax.evaluation.sweep import Measurement, SweepResult
+from rope_jax.rope.strategies import NoScaling
+from rope_jax.sweeps.files import write_folder, write_results
+
+ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
+WEIGHT = np.array([4.0] * 24 + [8.0] * 6)
+LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
+
+
+def measurement(entry="trained", length=16, offset=0.0, seventh=None):
+    """A measurement; seventh: what to put in place of one document's NLL."""
+    nll = (LEVEL + offset) * WEIGHT
+    if seventh is not None:
+        nll[7] = seventh
+    return Measurement(
+        entry=entry,
+        scaling=NoScaling(),
+        protocol="same_tokens",
+        length=length,
+        first_position=length - 3,
+        sums=Sums(nll, WEIGHT),
+        tokens=int(WEIGHT.sum()),
+        targets="0123456789abcdef",
+        seconds=0.5,
+    )
+
+
+def result_of(*measurements):
+    raw = {"scalings": ["trained", {"type": "pi", "factor": "auto"}], "resamples": 50}
+    return SweepResult(
+        config=validate(SweepConfig, raw, "test"),
+        window=16,
+        longest=64,
+        stride=4,
+        documents=len(WEIGHT),
+        measurements=list(measurements),
+        baseline=measurement(),
+        compilations=4,
+    )
+
+
+def tables_of(result):
+    """The arguments of `write_results` after the folder."""
+    summary = SweepSummary(newest=summarize(result, ORIGIN))
+    return rows(result, ORIGIN), document_rows(result, ORIGIN), summary
+
+
+@pytest.fixture
+def result():
+    curves = {"trained": (0.25, 0.0, 1.5), "pi-auto": (0.25, 0.0, 0.5)}
+    return result_of(
+        *(
+            measurement(entry, length, offset)
+            for entry, offsets in curves.items()
+            for length, offset in zip((8, 16, 64), offsets, strict=True)
+        )
+    )
+
+
+def strict(text):
+    """Read JSON as the standard has it: no NaN, no Infinity."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
+    table, by_document, summary = tables_of(result)
+    write_results(tmp_path, table, by_document, summary)
+    lines = [strict(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [Row(**line) for line in lines] == table
+    with (tmp_path / "results.csv").open(newline="") as file:
+        cells = list(csv.DictReader(file))
+    assert [list(row) for row in cells] == [list(Row._fields)] * len(table)
+    for row, line in zip(cells, lines, strict=True):
+        for name, value in line.items():
+            assert row[name] == ("" if value is None else str(value))
+    with (tmp_path / "documents.csv").open(newline="") as file:
+        header, *documents = csv.reader(file)
+    assert header == list(DocumentRow._fields)
+    assert len(documents) == 30 * len(table)
+    assert documents[31] == [
+        *("trained", "same_tokens", "16", "500", "1"),
+        *map(str, (LEVEL[1] * 4, 4.0)),
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "documents.csv",
+        "results.csv",
+        "results.jsonl",
+        "summary.json",
+    ]
+
+
+def test_summary_json_key_by_key(tmp_path):
+    curve = CurveSummary(
+        usable=UsableLength(length=16, is_last=False, is_known=True),
+        usable_at_most=UsableLength(length=64, is_last=True, is_known=True),
+        blow_up={64: Estimate(1.5, 1.25, math.inf)},
+        gain_over_truncation={64: Estimate(-0.5, -0.75, -0.25)},
+        difference_from_trained={},
+    )
+    early = CheckpointSummary(
+        run="demo",
+        step=100,
+        window=8,
+        nll_at_window=math.inf,
+        perplexity_at_window=math.inf,
+        bpb_at_window=None,
+        tolerance=0.02,
+        documents=19,
+        compilations=1,
+        curves={},
+    )
+    newest = dataclasses.replace(
+        early,
+        step=500,
+        window=16,
+        nll_at_window=2.0,
+        perplexity_at_window=7.5,
+        bpb_at_window=1.0,
+        documents=20,
+        curves={"pi-auto": curve},
+    )
+    write_results(tmp_path, [], [], SweepSummary(newest=newest, earlier=(early,)))
+    found = strict((tmp_path / "summary.json").read_text())
+    wanted = {
+        "run": "demo",
+        "step": 500,
+        "window": 16,
+        "nll_at_window": 2.0,
+        "perplexity_at_window": 7.5,
+        "bpb_at_window": 1.0,
+        "tolerance_nats": 0.02,
+        "documents": 20,
+        "reliable": True,
+        "compilations": 1,
+        "curves": {
+            "pi-auto": {
+                "usable_length": 16,
+                "usable_length_is_last_tested": False,
+                "usable_length_is_known": True,
+                "usable_length_at_most": 64,
+                "usable_length_at_most_is_last_tested": True,
+                "blow_up": {"64": {"value": 1.5, "low": 1.25, "high": None}},
+                "gain_over_truncation_nats": {"64": {"value": -0.5, "low": -0.75, "high": -0.25}},
+                "difference_from_trained_nats": {},
+            }
+        },
+        "earlier": [
+            {
+                "run": "demo",
+                "step": 100,
+                "window": 8,
+                "nll_at_window": None,
+                "perplexity_at_window": None,
+                "bpb_at_window": None,
+                "tolerance_nats": 0.02,
+                "documents": 19,
+                "reliable": False,
+                "compilations": 1,
+                "curves": {},
+            }
+        ],
+    }
+    assert found == wanted
+    assert list(found) == list(wanted)
+    assert list(found["curves"]["pi-auto"]) == list(wanted["curves"]["pi-auto"])
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_is_null_in_json(tmp_path, value):
+    result = result_of(measurement("trained", 64, 1.0), measurement("pi-auto", 64, seventh=value))
+    table, _, summary = tables_of(result)
+    assert str(table[1].nll) == str(value)
+    assert summary.newest.curves["pi-auto"].usable.length is None
+    write_results(tmp_path, table, [], summary)
+    first, second = map(strict, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert first["nll"] is not None
+    assert [second[name] for name in ("nll", "ppl", "bpb", "ci_low", "ci_high")] == [None] * 5
+    curve = strict((tmp_path / "summary.json").read_text())["curves"]["pi-auto"]
+    for figure in ("blow_up", "gain_over_truncation_nats", "difference_from_trained_nats"):
+        assert curve[figure]["64"] == {"value": None, "low": None, "high": None}
+    # CSV has a word for it
+    with (tmp_path / "results.csv").open(newline="") as file:
+        assert [row["nll"] for row in csv.DictReader(file)][1] == str(value)
+
+
+def test_a_perplexity_too_large_for_a_float_leaves_its_nll(tmp_path):
+    table, by_document, summary = tables_of(result_of(measurement("trained", 64, 1000.0)))
+    assert table[0].ppl == math.inf
+    write_results(tmp_path, table, by_document, summary)
+    line = strict((tmp_path / "results.jsonl").read_text())
+    assert line["ppl"] is None
+    assert line["nll"] == pytest.approx(1000 + np.average(LEVEL, weights=WEIGHT))
+
+
+@pytest.mark.parametrize("fails", [0, 1, 2, 3])
+def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
+    names = ["results.csv", "results.jsonl", "documents.csv", "summary.json"]  # in writing order
+    table, by_document, summary = tables_of(result)
+    by_document *= 10
+    (tmp_path / "old").mkdir()
+    write_results(tmp_path / "old", table[:1], by_document[:1], summary)
+    old = [(tmp_path / "old" / name).read_text() for name in names]
+    (tmp_path / "new").mkdir()
+    long = SweepSummary(newest=dataclasses.replace(summary.newest, run="x" * 300_000))
+    write_results(tmp_path / "new", table * 20, by_document, long)
+    new = [(tmp_path / "new" / name).read_text() for name in names]
+    sizes = [0, *map(len, new)]
+    assert sizes == sorted(sizes)
+    # The disk is full halfway through the file in question, not before.
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = (sizes[fails] + sizes[fails + 1]) // 2
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            write_results(tmp_path / "old", table * 20, by_document, long)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    found = [(tmp_path / "old" / name).read_text() for name in names]
+    assert found == new[:fails] + old[fails:]
+
+
+def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, monkeypatch):
+    folder = tmp_path / "evals/demo"
+    write_folder(folder, result.config, *tables_of(result))
+    earlier = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert {"sweep.yaml", "results.csv", "summary.json", "curve.png"} <= set(earlier)
+
+    def fail(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("rope_jax.sweeps.files.write_events", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_folder(folder, result.config, *tables_of(result))
+    assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == earlier
+    monkeypatch.undo()
+    (folder / "stale.txt").write_text("of the earlier sweep")
+    write_folder(folder, result.config, *tables_of(result))
+    assert not (folder / "stale.txt").exists()
+    assert [path.name for path in folder.parent.iterdir()] == ["demo"]
