@@ -35,8 +35,9 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 test: $(VENV)/.dev ## run the tests, except the slow ones (3 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
 
-test-all: $(VENV)/.dev ## run all tests, as CI does
-	$(BIN)/python -m pytest
+# With jaxtyping's import hook: arrays whose shapes are not the annotated ones are an error.
+test-all: $(VENV)/.dev ## run all tests, as CI does, with types and shapes checked
+	$(BIN)/python -m pytest --jaxtyping-packages=rope_jax,beartype.beartype
 
 accelerator: $(VENV)/.dev ## check the attention kernels and the exactness of angles on a GPU or TPU
 	$(BIN)/python scripts/check_accelerator.py

@@ -59,10 +59,9 @@ class ModelConfig(Frozen):
                 f"{self.num_attention_heads}; set head_dim or change one of them"
             )
         if self.heads_width > _WIDEST_HEAD:
-            raise ValueError(
-                f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; lower hidden_size or raise "
-                "num_attention_heads"
-            )
+            derived = "lower hidden_size or raise num_attention_heads"
+            advice = "lower it" if self.head_dim else derived
+            raise ValueError(f"head_dim {self.heads_width} is above {_WIDEST_HEAD}; {advice}")
         if self.heads_width % 2:
             raise ValueError(
                 f"head_dim {self.heads_width} is odd; rotation works on pairs of dimensions"

@@ -14,8 +14,8 @@ from rope_jax.errors import UserError
 from rope_jax.model.cost import TrainingBytes, training_bytes
 
 # Compiling takes a quarter of a second per unrolled layer on a CPU core, and grows faster than
-# linearly: with more layers than this, it takes over half an hour.
-_MOST_UNROLLED_LAYERS = 5000
+# linearly: with more layers than this, it takes minutes.
+_MOST_UNROLLED_LAYERS = 512
 
 
 def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
@@ -23,6 +23,12 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
 
     `training_bytes` is a lower estimate: a run that passes may still run out of memory.
     """
+    layers = config.model.num_hidden_layers
+    if config.model.layers == "unrolled" and layers > _MOST_UNROLLED_LAYERS:
+        raise UserError(
+            f"model.num_hidden_layers: {layers:,} unrolled layers would take many minutes to "
+            "compile; set model.layers=scanned, which compiles one"
+        )
     available = device_bytes()
     if jax.local_devices()[0].platform == "cpu":  # its devices share one memory
         available /= jax.local_device_count()
@@ -50,12 +56,6 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
             f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time take at least "
             f"{_gib(need.bytes())} GiB per device, but there are only {_gib(available)}; "
             f"{need.advice(number, available)}"
-        )
-    layers = config.model.num_hidden_layers
-    if config.model.layers == "unrolled" and layers > _MOST_UNROLLED_LAYERS:
-        raise UserError(
-            f"model.num_hidden_layers: {layers:,} unrolled layers would take hours to compile; set "
-            "model.layers=scanned, which compiles one"
         )
 
 
