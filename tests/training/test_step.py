@@ -22,8 +22,6 @@ from rope_jax.rope import Rotary, parse_scaling
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
 
-pytestmark = pytest.mark.usefixtures("compiled_quickly")
-
 CONFIG = Config(
     name="golden",
     seed=7,

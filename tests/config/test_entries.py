@@ -1,0 +1,212 @@
+"""The entries of a sweep: how they are written, named, and made into scalings."""
+
+import json
+import re
+
+import pytest
+
+from rope_jax.config.sweep import SweepConfig, SweepEntry
+from rope_jax.rope import (
+    STRATEGIES,
+    parse_scaling,
+)
+from rope_jax.rope.strategies import (
+    NoScaling,
+    NTKScaling,
+    PIScaling,
+    ResonanceScaling,
+    YaRNScaling,
+)
+from tests.config.examples import EXTENDING, TYPES, example
+
+
+def entries(read, text, *overrides):
+    return read(f"scalings: {text}", *overrides, schema=SweepConfig).scalings
+
+
+def test_labels_are_made_of_type_and_factor_unless_named(read):
+    made = entries(
+        read,
+        "[trained, none, {type: pi, factor: auto}, {type: pi, factor: 4}, "
+        "{type: ntk, factor: 2.5}, {type: yarn, factor: 1.0e+6}, "
+        "{type: yarn, factor: 4, beta_fast: 64, name: fast}, {type: abf}, "
+        "{type: resonance, inner: {type: pi, factor: 3}}, {type: resonance}]",
+    )
+    assert [entry.label for entry in made] == [
+        "trained",
+        "none",
+        "pi-auto",
+        "pi-4",
+        "ntk-2.5",
+        "yarn-1e+06",
+        "fast",
+        "abf",
+        "resonance-pi-3",
+        "resonance-none",
+    ]
+    factors = ["", "", "auto", "4", "2.5", "1e+06", "4", "", "3", ""]
+    assert [entry.factor_label for entry in made] == factors
+
+
+def test_a_bare_word_stands_for_its_type(read):
+    assert entries(read, "[trained, none]") == entries(read, "[{type: trained}, {type: none}]")
+
+
+def test_default_scalings_are_trained_and_three_automatic_ones(read):
+    made = read("{}", schema=SweepConfig).scalings
+    assert [entry.label for entry in made] == ["trained", "pi-auto", "ntk-auto", "yarn-auto"]
+
+
+def test_the_trained_entry_is_the_trained_scaling_at_every_length(read):
+    own = YaRNScaling(factor=16, beta_fast=20)
+    (trained,) = entries(read, "[trained]")
+    assert all(trained.at(n, 128, own) is own for n in (1, 128, 100_000))
+
+
+def test_an_automatic_factor_is_length_over_window_and_at_least_1(read):
+    pi, yarn = entries(read, "[{type: pi, factor: auto}, {type: yarn, factor: auto, name: y}]")
+    for length, factor in [(32, 1.0), (128, 1.0), (129, 129 / 128), (192, 1.5), (4096, 32.0)]:
+        assert pi.at(length, 128, NoScaling()) == PIScaling(factor=factor)
+        assert yarn.at(length, 128, NTKScaling(factor=3)) == YaRNScaling(factor=factor)
+
+
+@pytest.mark.parametrize("kind", EXTENDING)
+def test_every_extension_factor_may_be_automatic(read, kind):
+    settings = example(kind, factor="auto")
+    (entry,) = entries(read, f"[{json.dumps(settings)}]")
+    assert (entry.label, entry.factor_label) == (f"{kind}-auto", "auto")
+    for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
+        wanted = parse_scaling(settings | {"factor": factor})
+        assert entry.at(length, 128, NTKScaling(factor=3)) == wanted
+
+
+def test_the_factor_inside_resonance_may_be_automatic(read):
+    (entry,) = entries(read, "[{type: resonance, inner: {type: yarn, factor: auto, beta_fast: 9}}]")
+    assert (entry.label, entry.factor_label) == ("resonance-yarn-auto", "auto")
+    for length, factor in [(32, 1.0), (192, 1.5)]:
+        inner = YaRNScaling(factor=factor, beta_fast=9)
+        assert entry.at(length, 128, NoScaling()) == ResonanceScaling(inner=inner)
+
+
+@pytest.mark.parametrize("place", ["{}", "{{type: resonance, inner: {}}}"])
+def test_a_factor_that_is_not_an_extension_cannot_be_automatic(read, complaint, place):
+    # dynamic_ntk: s = a·n/L − (a − 1); a is not how many times longer the context becomes
+    message = complaint(
+        "scalings: [" + place.format("{type: dynamic_ntk, factor: auto}") + "]", schema=SweepConfig
+    )
+    key = "scalings.0.factor" if place == "{}" else "scalings.0.inner.factor"
+    assert message == f"C.yaml: {key}: should be a number, not 'auto'"
+    (entry,) = entries(read, "[{type: dynamic_ntk, factor: 4}]")
+    assert entry.label == "dynamic_ntk-4"
+
+
+def test_a_given_factor_is_the_same_at_every_length(read):
+    made = entries(
+        read,
+        "[{type: ntk, factor: 4}, {type: yarn, factor: 2, beta_slow: 3, attention_factor: 1.5}, "
+        "none]",
+    )
+    wanted = [
+        NTKScaling(factor=4),
+        YaRNScaling(factor=2, beta_slow=3, attention_factor=1.5),
+        NoScaling(),
+    ]
+    for length in (16, 128, 4096):
+        assert [entry.at(length, 128, PIScaling(factor=9)) for entry in made] == wanted
+
+
+def test_entries_replace_the_trained_scaling(read):
+    # an entry's own factor is not multiplied with the checkpoint's
+    (pi,) = entries(read, "[{type: pi, factor: 4}]")
+    assert isinstance(pi, SweepEntry)
+    assert pi.at(1024, 128, PIScaling(factor=2)) == PIScaling(factor=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "scalings: [{type: pi, factor: 2}, {type: pi, factor: 2.0}]",
+            "scalings: pi-2 occurs twice; give one a name",
+        ),
+        (
+            "scalings: [trained, {type: pi, factor: 2, name: trained}]",
+            "scalings.1.name: trained means the checkpoint's own scaling; choose another",
+        ),
+        ("scalings: [none, none, trained]", "scalings: none occurs twice; give one a name"),
+        (
+            "scalings: [yran]",
+            f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
+        ),
+        ("scalings: [{type: pi}]", "scalings.0.factor: is required but was not given"),
+        ("scalings: [pi]", "scalings.0.factor: is required but was not given"),
+        (
+            "scalings: [{factor: 3}]",
+            f"scalings.0.type: is required; it is one of trained, {TYPES}",
+        ),
+        (
+            "scalings: [{type: yarn, factor: 2, beta_fats: 3}]",
+            "scalings.0.beta_fats: unknown key; did you mean scalings.0.beta_fast?",
+        ),
+        (
+            "scalings: [{type: yarn, factor: 2, beta_fast: 1}]",
+            "scalings.0: beta_fast (1) must be above beta_slow (1)",
+        ),
+        ("lengths: []", "lengths: give at least one"),
+        ("lengths: [4, 2]", "lengths: [4, 2] must be ascending, without repeats"),
+        ("lengths: [2, 4, 4]", "lengths: [2, 4, 4] must be ascending, without repeats"),
+        ("lengths: [1, 2]", "lengths.0: should be greater than or equal to 2, not 1"),
+        (
+            "{lengths: [64, 128], targets: 33}",
+            "lengths: 64 is too short for 33 scored targets; the shortest length must be at "
+            "least 66, or targets at most 32",
+        ),
+    ],
+)
+def test_bad_sweeps_are_explained(complaint, text, message):
+    assert complaint(text, schema=SweepConfig) == f"C.yaml: {message}"
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "wrong"),
+    [
+        ("scalings: []", "scalings", "at least one element"),
+        ("scalings: trained", "scalings", "not 'trained'; a list of one element is [trained]"),
+        ("scalings: [3]", "scalings.0", "not 3"),
+        ("scalings: [{type: pi, factor: aut}]", "scalings.0.factor", "auto"),
+        (
+            "scalings: [{type: pi, factor: 2, name: a/b}]",
+            "scalings.0.name",
+            "starting with a letter or digit, not 'a/b'",
+        ),
+        ("protocols: []", "protocols", "at least one element"),
+        ("protocols: [same]", "protocols.0", "'same_tokens'"),
+        ("protocols: [same_tokens, same_tokens]", "protocols", "same_tokens"),
+        ("bos: always", "bos", "'every_window'"),
+        ("split: train", "split", "'test' or 'validation', not 'train'"),
+        ("tolerance: 0", "tolerance", "greater than 0"),
+    ],
+)
+def test_bad_values_of_a_sweep_are_explained(complaint, text, key, wrong):
+    message = complaint(text, schema=SweepConfig)
+    assert message.startswith(f"C.yaml: {key}: ")
+    assert wrong in message
+
+
+def test_the_error_for_a_factor_too_small_gives_the_minimum(complaint):
+    # as for a strategy outside a sweep: "auto" is not the only right answer
+    message = complaint("scalings: [{type: pi, factor: 0.5}]", schema=SweepConfig)
+    assert re.match(r"C.yaml: scalings\.0\.factor: .*(at least|equal to) 1\b.*not 0\.5", message)
+
+
+def test_a_key_of_another_type_is_not_suggested(complaint):
+    message = complaint("scalings: [{type: none, factor: 3}]", schema=SweepConfig)
+    *owners, last = (kind for kind in STRATEGIES if kind in (*EXTENDING, "dynamic_ntk"))
+    assert message == (
+        "C.yaml: scalings.0.factor: unknown key; "
+        f"it belongs to scalings.0.type {', '.join(owners)} or {last}"
+    )
+
+
+def test_the_shortest_length_may_be_twice_the_targets(read):
+    assert read("{lengths: [64], targets: 32}", schema=SweepConfig).targets == 32

@@ -1,0 +1,130 @@
+"""Scalings in a training config: every type, stages, and layers that differ."""
+
+import json
+
+import pytest
+import yaml
+
+from rope_jax.config.load import dump
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.rope import (
+    STRATEGIES,
+    LayerOverride,
+    RotaryGeometry,
+    RotaryLayers,
+    parse_scaling,
+)
+from rope_jax.rope.strategies import (
+    ABFScaling,
+    DRoPEScaling,
+    ExplicitScaling,
+    NoScaling,
+    NTKScaling,
+    PIScaling,
+    YaRNScaling,
+)
+from tests.config.examples import EXAMPLES, PLAIN, example
+
+
+@pytest.mark.parametrize("place", ["rope.scaling", "stages.0.scaling"])
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_a_scaling_of_every_type_is_read_and_dumped(read, kind, place):
+    config = read(PLAIN, f"{place}={json.dumps(example(kind))}")
+    made = config.rope.scaling if place == "rope.scaling" else config.stages[0].scaling
+    assert made == parse_scaling(example(kind))
+    for key, value in example(kind).items():
+        assert made.model_dump(mode="json")[key] == value or isinstance(value, dict)
+    again = read(dump(config))
+    assert again == config
+    assert dump(again) == dump(config)
+
+
+@pytest.mark.parametrize("kind", STRATEGIES)
+def test_a_sweeps_entry_of_every_type_is_read_and_dumped(read, kind):
+    sweep = read("{}", f"scalings=[{json.dumps(example(kind))}]", schema=SweepConfig)
+    assert sweep.scalings[0].at(512, 128, NoScaling()) == parse_scaling(example(kind))
+    assert read(dump(sweep), schema=SweepConfig) == sweep
+
+
+@pytest.mark.parametrize(
+    ("here", "file"),
+    [
+        ({}, {"inv_freq": [0.5**n for n in range(16)]}),
+        ({}, {"factors": [[1 + n / layer for n in range(16)] for layer in (1, 2, 3, 4)]}),
+        ({}, {"factors": [2] * 16, "attention_factor": [1.1, 1.2, 1.3, 1.4]}),
+        ({"factors": [2] * 16}, {"attention_factor": 1.5}),
+    ],
+)
+def test_a_dump_has_explicit_numbers_in_place_of_their_file(read, tmp_path, here, file):
+    path = tmp_path / "numbers.json"
+    path.write_text(json.dumps(file))
+    config = read(
+        PLAIN, f"rope.scaling={json.dumps({'type': 'explicit', 'path': str(path), **here})}"
+    )
+    assert config.rope.scaling == ExplicitScaling(**here, **file)
+    dumped = dump(config)
+    assert yaml.safe_load(dumped)["rope"]["scaling"].items() >= (here | file).items()
+    assert path.name not in dumped
+    path.unlink()
+    assert read(dumped) == config
+
+
+def test_a_layer_pattern_sets_base_scaling_and_sliding_window(read):
+    text = PLAIN + (
+        "model: {num_hidden_layers: 5}\n"
+        "rope:\n"
+        "  base: 500.0\n"
+        "  rotary_dim: 16\n"
+        "  scaling: {type: pi, factor: 2}\n"
+        "  layer_pattern:\n"
+        "    - {sliding_window: 32, base: 100}\n"
+        "    - {scaling: {type: drope}}\n"
+        "    - {}\n"
+    )
+    config = read(text)
+    # the geometry of layers that the pattern does not change
+    assert config.geometry == RotaryGeometry(rotary_dim=16, base=500.0, train_length=128)
+    assert config.sliding_windows == (32, None, None)
+    layers = config.rotary_layers
+    pattern = (LayerOverride(base=100.0), LayerOverride(scaling=DRoPEScaling()), LayerOverride())
+    assert layers == RotaryLayers(config.geometry, 5, pattern, head_dim=32)
+    shared, own = PIScaling(factor=2), RotaryGeometry(16, 100.0, 128)
+    wanted = [(own, shared), (config.geometry, DRoPEScaling()), (config.geometry, shared)]
+    assert layers.per_layer(config.stage_scaling(0)) == [*wanted, *wanted[:2]]
+
+
+def test_without_a_pattern_all_layers_are_alike(read):
+    config = read(PLAIN, "rope.scaling={type: ntk, factor: 2}")
+    assert config.sliding_windows == (None,)
+    assert config.rotary_layers.per_layer(config.rope.scaling) == [
+        (RotaryGeometry(32, 10000.0, 128), NTKScaling(factor=2))
+    ]
+
+
+def test_a_stages_scaling_changes_only_layers_without_their_own(read):
+    config = read(
+        PLAIN,
+        "stages=[{steps: 200, seq_len: 64, batch_size: 1}, {steps: 9, seq_len: 128, batch_size: 1,"
+        " scaling: {type: yarn, factor: 2}}]",
+        "rope.layer_pattern=[{scaling: {type: abf}}, {}]",
+    )
+    assert config.geometry.train_length == 64  # the first stage's
+    for stage, shared in enumerate([NoScaling(), YaRNScaling(factor=2)]):
+        made = [
+            scaling for _, scaling in config.rotary_layers.per_layer(config.stage_scaling(stage))
+        ]
+        assert made == [ABFScaling(), shared] * 2
+
+
+def test_explicit_numbers_by_layer_reach_their_layers(read):
+    config = read(PLAIN, f"rope.scaling={json.dumps(example('explicit'))}")
+    made = [scaling for _, scaling in config.rotary_layers.per_layer(config.rope.scaling)]
+    rows, m = EXAMPLES["explicit"]["inv_freq"], EXAMPLES["explicit"]["attention_factor"]
+    assert made == [
+        ExplicitScaling(inv_freq=row, attention_factor=own)
+        for row, own in zip(rows, m, strict=True)
+    ]
+
+
+def test_a_huge_number_of_layers_loads(read):
+    assert read(PLAIN, "model.num_hidden_layers=2147483647").model.num_hidden_layers == 2**31 - 1
