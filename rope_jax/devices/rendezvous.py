@@ -54,6 +54,7 @@ class Peers:
         self._lost: int | None = None
         self._was_killed = False
         self._left = self._failed = False
+        self._all_told = threading.Event()
         self._watcher = threading.Thread(target=self._watch, daemon=True)
         for connection in others.values():
             connection.settimeout(None)
@@ -79,6 +80,7 @@ class Peers:
                 raise UserError(self._loss()) from None
         self._left = True
         self._send_all(_FAILED if self._failed else _BYE)
+        self._all_told.set()
 
     def _watch(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -90,6 +92,8 @@ class Peers:
                     word = _read_line(self._others[key.data])
                     selector.unregister(key.fileobj)
                     if self._left:
+                        # Returning closes all connections, also to those not told yet.
+                        self._all_told.wait()
                         return
                     if word != _BYE:
                         self._handle_loss(key.data, word or _KILLED)

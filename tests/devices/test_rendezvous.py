@@ -13,13 +13,18 @@ from rope_jax.devices import rendezvous
 from rope_jax.errors import UserError
 
 
+def connected() -> tuple[socket.socket, socket.socket]:
+    """Return both ends of a connection."""
+    with socket.create_server(("localhost", 0)) as server:
+        other = socket.create_connection(server.getsockname())
+        return server.accept()[0], other
+
+
 def test_only_a_process_that_fails_is_reported_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[str] = []
     monkeypatch.setattr(rendezvous, "exit_after", lambda _, reason: missed.append(reason()))
     for bad in (None, UserError("no texts")):
-        with socket.create_server(("localhost", 0)) as server:
-            other = socket.create_connection(server.getsockname())
-            mine = server.accept()[0]
+        mine, other = connected()
         with rendezvous.Peers(3, {2: mine}):
             with contextlib.suppress(UserError), rendezvous.Peers(3, {0: other}):
                 if bad:
@@ -27,6 +32,25 @@ def test_only_a_process_that_fails_is_reported_as_stopped(monkeypatch: pytest.Mo
             time.sleep(0.3)
             assert len(missed) == bool(bad)
     assert missed[0].startswith("process 2 of 3 has stopped")
+
+
+def test_a_process_that_leaves_tells_all_others_before_it_closes_a_connection() -> None:
+    first, other_first = connected()
+    second, other_second = connected()
+
+    class Slow(socket.socket):
+        """While process 0 leaves, process 1 leaves too, before process 2 has been told."""
+
+        def shutdown(self, how: int) -> None:
+            super().shutdown(how)
+            other_first.sendall(b"bye\n")
+            time.sleep(0.3)
+
+    with other_first, other_second:
+        with rendezvous.Peers(3, {1: Slow(fileno=first.detach()), 2: second}):
+            pass
+        other_second.settimeout(5)
+        assert other_second.recv(16) == b"bye\n"
 
 
 @pytest.mark.parametrize("process_id", [0, 1])
