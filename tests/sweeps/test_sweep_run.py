@@ -140,6 +140,7 @@ def test_every_measurement_has_perplexity_nats_and_bits(run):
         assert figure in said
 
 
+@pytest.mark.slow
 def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
     """Each has the window and scaling of its stage; checkpoints of a stage share compilations."""
     compiled = []
@@ -224,6 +225,7 @@ def test_a_damaged_checkpoint_is_skipped_among_all_but_refused_by_number(staged,
         swept((copy, config), name="none", steps="all")
 
 
+@pytest.mark.slow
 def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkeypatch):
     whole, _ = swept(staged, name="whole", steps="all")
     set_item, count = FileJournal.__setitem__, []

@@ -101,7 +101,10 @@ def assert_same_end(one: tuple[Config, RunDirectory], other: tuple[Config, RunDi
     assert one[1].metrics_file.read_bytes() == other[1].metrics_file.read_bytes()
 
 
-@pytest.mark.parametrize(("number", "at"), [(signal.SIGTERM, 2), (signal.SIGINT, 6)])
+@pytest.mark.parametrize(
+    ("number", "at"),
+    [(signal.SIGTERM, 2), pytest.param(signal.SIGINT, 6, marks=pytest.mark.slow)],
+)
 def test_a_signal_saves_and_stops_and_the_same_call_continues(
     config: Callable[..., Config],
     whole: tuple[Config, RunDirectory],
