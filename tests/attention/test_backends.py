@@ -217,6 +217,7 @@ def test_interpreted_splash_matches_plain_attention(queries, keys, window, segme
     np.testing.assert_allclose(found, plain_attention(q, k, v, ids, window), atol=2e-6)
 
 
+@pytest.mark.slow
 def test_gradients_of_interpreted_splash_match_xla():
     q, k, v, segment_ids = inputs(140, 2, 1, batch=1)
 

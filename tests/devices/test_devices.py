@@ -200,6 +200,7 @@ def test_an_error_of_the_first_process_is_reported_by_all(folder: Path) -> None:
         assert "holds a run with another seed" in said[0]
 
 
+@pytest.mark.slow
 def test_an_error_of_one_process_ends_the_others(folder: Path, tmp_path: Path) -> None:
     shutil.copy(folder / "run.yaml", tmp_path)  # but no texts
     first, second = started(folder, tmp_path, "train.py", "run.yaml", f"runs_dir={folder}/lone")

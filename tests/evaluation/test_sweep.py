@@ -99,6 +99,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     assert result.documents == len(weight) == (4 if bos == "none" else 5)
 
 
+@pytest.mark.usefixtures("compiled_quickly")
 def test_per_position_reuses_the_longest_windows_where_frequencies_are_equal():
     read = []
 
