@@ -151,6 +151,7 @@ def test_eight_devices_train_like_one(folder: Path) -> None:
     same_losses(folder / "one/tiny", folder / "eight/tiny")
 
 
+@pytest.mark.slow
 def test_two_processes_train_like_one(folder: Path, two: list[tuple[str, str]]) -> None:
     (first, _), (second, _) = two
     assert "2 × cpu" in first
