@@ -146,6 +146,7 @@ def test_bad_input_is_one_line(
     assert message in error
 
 
+@pytest.mark.slow
 def test_a_run_ends_the_same_after_a_full_disk_and_a_kill(folder: Path) -> None:
     command = ["run.yaml", *TINY, "name=interrupted"]
     # No file may grow past 6,000 bytes, which for a process is what a full disk is.
