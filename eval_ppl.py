@@ -5,15 +5,17 @@ python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
 
 from pathlib import Path
 
-from rope_jax import cli
-from rope_jax.config.load import dump, load
-from rope_jax.config.sweep import SweepConfig
-from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.runs.directory import RunDirectory
-from rope_jax.user_cache import keep_compiled_programs
+from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.load import dump, load
+    from rope_jax.config.sweep import SweepConfig
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.runs.directory import RunDirectory
+    from rope_jax.user_cache import keep_compiled_programs
+
     parser = cli.parser(
         "eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...] [--print-config]",
         "Measure perplexity past the training window, for many scalings at once. "
@@ -38,6 +40,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.console import plain_console
     from rope_jax.sweeps.run import sweep_run
 
+    stopping.check()
     sweep_run(run, training, config, plain_console())
 
 

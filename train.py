@@ -5,14 +5,16 @@ python train.py CONFIG.yaml [key=value ...]
 
 from pathlib import Path
 
-from rope_jax import cli
-from rope_jax.config.load import dump, load
-from rope_jax.config.training import Config
-from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.user_cache import keep_compiled_programs
+from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.load import dump, load
+    from rope_jax.config.training import Config
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.user_cache import keep_compiled_programs
+
     parser = cli.parser(
         "train.py CONFIG.yaml [key=value ...] [--print-config]",
         "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
@@ -30,6 +32,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.console import plain_console
     from rope_jax.training.run import train
 
+    stopping.check()
     train(config, plain_console())
 
 

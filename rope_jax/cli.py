@@ -5,16 +5,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pydantic import BaseModel
-from rich.table import Table
-
-from rope_jax.config.keys import list_keys
-from rope_jax.console import plain_console
+from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError
 
-_STOPPED = "stopped; run the same command again to resume"
+if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
+    from pydantic import BaseModel
 
 
 class _Parser(argparse.ArgumentParser):
@@ -22,7 +19,7 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parser(usage: str, description: str, schema: type[BaseModel]) -> argparse.ArgumentParser:
+def parser(usage: str, description: str, schema: "type[BaseModel]") -> argparse.ArgumentParser:
     """Return an argument parser whose --help ends with every key of `schema`."""
     made = _Parser(usage=usage, description=description, add_help=False, allow_abbrev=False)
     made.add_argument(
@@ -60,36 +57,42 @@ def _is_override(word: str) -> bool:
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call `main` with the command line and exit with its status.
+    """Call `main` with the command line and exit with its status; for a command's last line.
 
     Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """
-    # Where training does not handle SIGTERM itself, it ends the work as Ctrl-C does.
-    signal.signal(signal.SIGTERM, _stop)
+    with stopping.listening():
+        status = _call(main)
+    # Python's handler would raise KeyboardInterrupt in the middle of the interpreter's clean-up.
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.exit(status)
+
+
+def _call(main: Callable[[list[str]], None]) -> int:
+    """Call `main`, print the line that it ends with, and return the status."""
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
     except Stopped as stop:
-        _exit(str(stop), 128 + stop.signal)
+        _print_error(str(stop))
+        return 128 + stop.signal
     except KeyboardInterrupt:
-        _exit(_STOPPED, 128 + signal.SIGINT)
+        _print_error("stopped; run the same command again to resume")
+        return 128 + signal.SIGINT
     except UserError as error:
-        _exit(str(error), 2)
+        _print_error(str(error))
+        return 2
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(0)
+    return 0
 
 
-def _exit(message: str, status: int) -> NoReturn:
+def _print_error(message: str) -> None:
     print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
-    sys.exit(status)
 
 
-def _stop(number: int, _: object) -> NoReturn:
-    raise Stopped(_STOPPED, number)
-
-
-def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:
+def _help_action(schema: "type[BaseModel]") -> type[argparse.Action]:
     class Help(argparse.Action):
         def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
             super().__init__(option_strings, dest, nargs=0, help=help)
@@ -102,7 +105,12 @@ def _help_action(schema: type[BaseModel]) -> type[argparse.Action]:
     return Help
 
 
-def _print_keys(schema: type[BaseModel]) -> None:
+def _print_keys(schema: "type[BaseModel]") -> None:
+    from rich.table import Table
+
+    from rope_jax.config.keys import list_keys
+    from rope_jax.console import plain_console
+
     console = plain_console(width=None if sys.stdout.isatty() else 120)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("key", no_wrap=True)

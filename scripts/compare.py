@@ -10,12 +10,14 @@ documents and seeds. Writes comparison.png, .html, .md and .csv to the folder `o
 
 from pathlib import Path
 
-from rope_jax import cli
-from rope_jax.config.comparison import CompareConfig
-from rope_jax.config.load import dump, load
+from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.comparison import CompareConfig
+    from rope_jax.config.load import dump, load
+
     parser = cli.parser(
         "compare.py RUN [RUN ...] [key=value ...] [--print-config]",
         "Compare the results of many runs, seeds and sweeps in a figure, tables and an interactive "
@@ -42,6 +44,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.comparison.terminal import print_comparison
     from rope_jax.console import plain_console
 
+    stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)
     sweeps = [read_sweep(folder) for folder in folders]
     mismatches = find_mismatches(sweeps)

@@ -12,26 +12,31 @@ Draws a figure, writes the curves to a .csv beside it, and prints the mean and t
 import csv
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from rope_jax import cli
-from rope_jax.config.inspection import (
-    MAX_DISTANCES,
-    DecayConfig,
-    check_writable,
-    combined_config,
-    load_inspection,
-)
-from rope_jax.config.load import dump
+from rope_jax import cli, stopping
 from rope_jax.errors import UserError
-from rope_jax.inspection.curves import check_curve_count, make_curves
-from rope_jax.inspection.model import InspectedModel
-from rope_jax.inspection.output import output_file
-from rope_jax.rope.decay import Scores, decay_scores
+
+if TYPE_CHECKING:
+    from rope_jax.rope.decay import Scores
 
 
 def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    import numpy as np
+
+    from rope_jax.config.inspection import (
+        MAX_DISTANCES,
+        DecayConfig,
+        check_writable,
+        combined_config,
+        load_inspection,
+    )
+    from rope_jax.config.load import dump
+    from rope_jax.inspection.curves import check_curve_count, make_curves
+    from rope_jax.inspection.model import InspectedModel
+    from rope_jax.rope.decay import decay_scores
+
     parser = cli.parser(
         "plot_decay.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
@@ -70,6 +75,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.inspection.figures import write_decay_figure
     from rope_jax.inspection.tables import print_decay_tables
 
+    stopping.check()
     distances = np.arange(length)
     scores = {
         name: decay_scores(geometry.inv_freq(), distances) for name, geometry in unscaled.items()
@@ -78,6 +84,7 @@ def main(argv: list[str]) -> None:
     dimension = model.layers.geometry.rotary_dim
     title = model.title() if with_scalings else f"d {dimension}, without scaling"
     title += f"; score {'m²·' * with_scalings}Σ 2·cos(Δθ')/√d"
+    stopping.check()
     console = plain_console()
     console.print(title, style="bold")
     print_decay_tables(console, scores)
@@ -87,11 +94,13 @@ def main(argv: list[str]) -> None:
     console.print(f"figure: {output}; curves: {table}")
 
 
-def write_csv(path: Path, scores: dict[str, Scores]) -> None:
+def write_csv(path: Path, scores: "dict[str, Scores]") -> None:
     """Write one row per distance and one column per curve.
 
     UserError: the file cannot be written.
     """
+    from rope_jax.inspection.output import output_file
+
     with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["distance", *scores])

@@ -10,19 +10,21 @@ Prints tables by pair and draws a figure.
 
 from pathlib import Path
 
-from rope_jax import cli
-from rope_jax.config.inspection import (
-    ScalingConfig,
-    check_writable,
-    combined_config,
-    load_inspection,
-)
-from rope_jax.config.load import dump
-from rope_jax.inspection.curves import check_curve_count, make_curves
-from rope_jax.inspection.model import InspectedModel
+from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inspection import (
+        ScalingConfig,
+        check_writable,
+        combined_config,
+        load_inspection,
+    )
+    from rope_jax.config.load import dump
+    from rope_jax.inspection.curves import check_curve_count, make_curves
+    from rope_jax.inspection.model import InspectedModel
+
     parser = cli.parser(
         "show_scaling.py [CONFIG.yaml] [key=value ...] [--print-config]",
         "Show scalings pair by pair, for a geometry or for the layers of a training config. "
@@ -51,10 +53,12 @@ def main(argv: list[str]) -> None:
     from rope_jax.inspection.figures import write_scaling_figure
     from rope_jax.inspection.tables import print_scaling_tables
 
+    stopping.check()
     console = plain_console()
     title = f"{model.title()}; a text of {length:,} tokens"
     console.print(title, style="bold")
     print_scaling_tables(console, curves)
+    stopping.check()
     write_scaling_figure(output, curves, window=model.window, length=length, title=title)
     console.print(f"figure: {output}")
 

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "rope_jax"
 # From the bottom to the top. A part may import those of the layers below it, and itself.
 LAYERS = (
     ("errors", "user_cache"),
+    ("stopping",),
     ("rope",),
     ("config",),
     ("attention", "data"),
@@ -35,9 +36,9 @@ LAYERS = (
     ("cli",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-ROOT_MODULES = {"cli", "console", "errors", "plots", "user_cache"}
+ROOT_MODULES = {"cli", "console", "errors", "plots", "stopping", "user_cache"}
 # What answers --help and mistakes in a config, in less time than importing jax takes.
-WITHOUT_JAX = {"cli", "config", "errors", "user_cache"}
+WITHOUT_JAX = {"cli", "config", "errors", "stopping", "user_cache"}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 # Whoever uses one of these names the axes of a mesh.
 NAMES_MESH_AXES = {

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch
 from rope_jax.comparison.groups import Group, group_sweeps
 from rope_jax.comparison.notes import write_notes
@@ -124,6 +125,7 @@ class _Pooling:
         first, *others = (sweep.points_at(self._step) for sweep in self._sweeps)
         rows = [row for key, row in first.items() if all(key in points for points in others)]
         for name in dict.fromkeys(row.name for row in rows):
+            stopping.check()
             of_name = [row for row in rows if row.name == name]
             points = tuple(self._point(row) for row in of_name)
             upper = {p.length: -p.gain.at_least for p in points if p.gain is not None}

@@ -6,18 +6,16 @@ import platform
 import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
+from rope_jax.config.differences import different_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.files import write_text
 
-# Keys that say where a run is stored or computed, not what it computes.
-_PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
@@ -47,7 +45,7 @@ class RunDirectory:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; choose another name")
         if self.config_file.exists():
-            different = _differences(config, self.load_config())
+            different = different_keys(config, self.load_config())
             if different:
                 raise UserError(
                     f"{self.path}: holds a run with another {', '.join(different)}; "
@@ -110,23 +108,17 @@ class RunDirectory:
             raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
 
-    def check_corpus(self, corpus: Corpus) -> None:
-        """UserError if the corpus is not the one that the run began with.
+    def recorded_corpus(self) -> str | None:
+        """Return the fingerprint of the corpus that the run began with.
 
-        Only that corpus's test split is known to contain no training text.
+        None if environment.json, which records it, is missing or damaged.
         """
         try:
             content = json.loads(self.environment_file.read_text(encoding="utf-8"))
             fingerprint = content["corpus"]["fingerprint"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(
-                f"{self.environment_file}: missing or damaged; train the run again"
-            ) from None
-        if fingerprint != corpus.fingerprint:
-            raise UserError(
-                f"{self.path}: the corpus has changed since the run began (other files, or "
-                "another Python): its test split may hold what the model was trained on"
-            )
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return fingerprint if isinstance(fingerprint, str) else None
 
     def write_environment(self, corpus: Corpus) -> None:
         """Record what is needed to reproduce the run: versions, devices, commit, corpus."""
@@ -142,22 +134,6 @@ class RunDirectory:
             "corpus": {"fingerprint": corpus.fingerprint, "report": list(corpus.report)},
         }
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
-
-
-def _differences(new: Config, old: Config) -> list[str]:
-    """Return the dotted keys whose values differ, except those of _PLACES."""
-    flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
-    keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
-    return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
-
-
-def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested lists and dicts by dotted key."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if not isinstance(node, dict):
-        return {prefix.rstrip("."): node}
-    return {k: v for key, inner in node.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
 
 
 def _commit() -> str | None:

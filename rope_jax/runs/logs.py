@@ -152,6 +152,11 @@ def last_step(path: Path) -> int:
     return int(max((step for step in steps if math.isfinite(step)), default=0))
 
 
+def logged_steps(path: Path, name: str) -> set[int]:
+    """Return the steps at which a file of JSON lines has a value called `name`."""
+    return {int(_step(line)) for line in _complete_lines(path) if _holds(line, name)}
+
+
 def _complete_lines(path: Path) -> list[str]:
     if not path.exists():
         return []
@@ -163,5 +168,9 @@ def _step(line: str) -> float | int:
     """Return the step of a line; infinity if it has none."""
     try:
         return int(json.loads(line)["step"])
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         return math.inf
+
+
+def _holds(line: str, name: str) -> bool:
+    return math.isfinite(_step(line)) and name in json.loads(line)

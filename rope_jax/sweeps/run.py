@@ -1,6 +1,7 @@
 """Sweep one run: load its checkpoints, measure each, write and show the results."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ import jax
 from jaxtyping import Array, Float32, Int32
 from rich.console import Console
 
+from rope_jax import stopping
 from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
@@ -23,6 +25,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.reader import LastNLLFunction
+from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.model.cost import forward_bytes
@@ -33,6 +36,7 @@ from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
+from rope_jax.training.provenance import check_provenance
 
 Result = tuple[SweepResult, Origin]
 
@@ -54,7 +58,9 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
 def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     tokenizer = ByteTokenizer()
     corpus = open_corpus(training.data, tokenizer)
-    run.check_corpus(corpus)
+    stopping.check()
+    warn = functools.partial(console.print, style="yellow")
+    processes.on_first(lambda: check_provenance(run, training, corpus, warn))
     placement = Placement(_mesh_for(training))
     model = language_model(training, tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
@@ -71,6 +77,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
     if any(len(text) >= longest for text in texts):  # otherwise `sweep` refuses the length
         _check_memory(training, config, row_bytes(longest), longest)
     nll_of_last = _nll_of_last(model, placement)
+    stopping.check()
 
     def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
         return nll_of_last(params, tokens, rotary, tokens.shape[1] - 1)
@@ -95,7 +102,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
                 row_multiple=placement.mesh.size,
                 journal=_journal(run, training, config, corpus, step),
                 programs=programs,
-                progress=bar.of_checkpoint(step),
+                progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
                     f"resuming: {reused} of {total} measurements reused", style="dim"
                 ),
@@ -110,6 +117,16 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
             )
             results.append((result, origin))
     _finish(run, config, results, console)
+
+
+def _unless_stopped(progress: Progress) -> Progress:
+    """Return `progress`, which is called after every batch, with a look at signals before it."""
+
+    def check_and_report(now: str, done: int, total: int) -> None:
+        stopping.check()  # what has been measured is in the journal
+        progress(now, done, total)
+
+    return check_and_report
 
 
 def _nll_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,9 @@ def drop_leftovers(package: Path) -> None:
     origin = str(package)
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(lambda record: not _is_logged_by(record, origin))
+    # Python warns of a coroutine that was never begun. The warning tells only the coroutine's name,
+    # but Orbax is the only one in these commands that has any.
+    warnings.filterwarnings("ignore", "coroutine '.*' was never awaited", RuntimeWarning)
     before = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:

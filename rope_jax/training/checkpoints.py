@@ -18,9 +18,11 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import Array, UInt32
 
+from rope_jax import stopping
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
+from rope_jax.training.provenance import Provenance, check_record, seal
 from rope_jax.training.step import TrainState
 
 _ORBAX = Path(ocp.__file__).parent
@@ -48,10 +50,13 @@ class _Damage:
 class Checkpoints:
     """The checkpoints/ folder of a run. Saves are asynchronous; only the newest `keep` remain."""
 
-    def __init__(self, directory: Path, keep: int | None = None) -> None:
+    def __init__(
+        self, directory: Path, keep: int | None = None, provenance: Provenance | None = None
+    ) -> None:
         """Open the folder. keep None: only for reading; nothing is ever deleted.
 
-        UserError if it cannot be opened.
+        provenance: recorded in every checkpoint that is saved. UserError if the folder cannot be
+        opened.
         """
         writes = keep is not None
         options = ocp.CheckpointManagerOptions(
@@ -60,11 +65,14 @@ class Checkpoints:
             cleanup_tmp_directories=writes,  # left by a save that was killed
         )
         drop_leftovers(_ORBAX)
-        self.directory = directory
+        self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
         try:
             if writes:
                 directory.mkdir(parents=True, exist_ok=True)
+                for path in directory.glob("*tmp*"):  # Orbax would delete folders only
+                    if path.is_symlink() or not path.is_dir():
+                        path.unlink()
             path = self._cleanup.enter_context(_path_for_orbax(directory))
             self._manager = ocp.CheckpointManager(path, options=options)
         except OSError as error:
@@ -89,7 +97,11 @@ class Checkpoints:
             params=ocp.args.StandardSave(state.params),
             opt_state=ocp.args.StandardSave(state.opt_state),
             fingerprint=ocp.args.JsonSave(
-                {name: self._bits(part) for name, part in state._asdict().items()}
+                seal(
+                    step,
+                    {name: self._bits(part) for name, part in state._asdict().items()},
+                    self._provenance,
+                )
             ),
         )
         self._write(lambda: self._manager.save(step, args=args))
@@ -137,8 +149,12 @@ class Checkpoints:
     def _restore_newest(
         self, parts: tuple[str, ...], abstract: TrainState
     ) -> tuple[int, TrainState | None, list[_Damage]]:
-        """Return the newest undamaged checkpoint, and any newer ones, which are damaged."""
-        damaged: list[_Damage] = []
+        """Return the newest undamaged checkpoint, and the damaged ones that were passed over."""
+        damaged = [
+            _Damage(int(path.name), "it is not a folder")
+            for path in _entries(self.directory)
+            if not path.is_dir()
+        ]
         for step in self.steps():
             try:
                 return step, self._restore(step, parts, abstract), damaged
@@ -165,6 +181,7 @@ class Checkpoints:
             restored = self._manager.restore(
                 step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
             )
+            check_record(restored["fingerprint"], step)
             for name in parts:
                 if restored["fingerprint"][name] != self._bits(restored[name]):
                     raise ValueError(f"the {name} are not those that were saved")
@@ -190,7 +207,8 @@ class Checkpoints:
 
     def _write(self, action: Callable[[], Any]) -> None:
         try:
-            action()
+            with stopping.uninterrupted():
+                action()
         except Exception as error:  # Orbax and TensorStore raise many types for a full disk
             newest = max(_steps_in(self.directory), default=None)
             kept = f"that of step {newest} is complete" if newest else "there is none yet"
@@ -256,7 +274,12 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 
 def _steps_in(directory: Path) -> list[int]:
-    return [int(path.name) for path in directory.glob("*") if path.name.isdigit()]
+    return [int(path.name) for path in _entries(directory) if path.is_dir()]
+
+
+def _entries(directory: Path) -> list[Path]:
+    """Return what is where a checkpoint should be: anything with a step's name."""
+    return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 
 def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:

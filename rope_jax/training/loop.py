@@ -7,6 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from rope_jax import stopping
 from rope_jax.config.training import Config, StageConfig
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.storage import Corpus
@@ -17,11 +18,10 @@ from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
-from rope_jax.training.interruption import Interruption
 from rope_jax.training.metrics import total, training_scalars, validation_scalars
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
-from rope_jax.training.step import StepMetrics, TrainState
+from rope_jax.training.step import LossSums, StepMetrics, TrainState
 from rope_jax.training.terminal import TrainingProgress
 
 
@@ -67,7 +67,6 @@ class Trainer:
         self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
         self._learning_rate = learning_rate(self.config)
-        self._interruption = Interruption()
         self._spans = stage_spans(self.config)
         self._last_step = self._spans[-1].end
 
@@ -77,7 +76,7 @@ class Trainer:
         UserError if the loss is not finite or a checkpoint cannot be written; Stopped after a
         signal.
         """
-        with self._interruption, self._progress:
+        with self._progress:
             for span in self._spans:
                 if span.end > done:
                     state = self._train_stage(span, max(done, span.begin), state)
@@ -118,7 +117,7 @@ class Trainer:
 
         Several processes have to agree. That takes time, so they do it only at logged steps.
         """
-        asked = self._interruption.signal or 0
+        asked = stopping.requested() or 0
         if jax.process_count() == 1:
             return asked
         if step % self.config.log_every_steps:
@@ -191,9 +190,12 @@ class Trainer:
             batches=self.config.validation.batches,
         )
         place = functools.partial(self.placement.batch, rows=stage.batch_size)
-        parts = [
-            program.loss_sums(params, place(functools.partial(_rows, batch))) for batch in batches
-        ]
+        parts: list[LossSums] = []
+        for batch in batches:
+            parts.append(program.loss_sums(params, place(functools.partial(_rows, batch))))
+            # One batch is queued while another is computed, and a signal can wait for no more.
+            jax.block_until_ready(parts[-2:-1])
+            stopping.requested()
         scalars = validation_scalars(total(parts), stage.seq_len)
         self.validation_loss = scalars["validation/loss"]
         self._log.write_exact(step, scalars)

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 from rich.console import Console
 
+from rope_jax import stopping
 from rope_jax.attention import check_backend
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
@@ -24,9 +25,11 @@ from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.gaps import describe_gaps
 from rope_jax.training.limits import check_size
 from rope_jax.training.loop import Trainer, stage_spans
 from rope_jax.training.program import Program
+from rope_jax.training.provenance import check_provenance, provenance_of
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 
@@ -50,6 +53,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
     processes.on_first(lambda: run.check_available(config))
     with console.status("opening the corpus (read and tokenized the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer())
+    stopping.check()
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
@@ -70,11 +74,15 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
     """Train in a prepared run directory, starting from its newest checkpoint."""
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
-        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
-        stack.callback(checkpoints.close)
         warn = functools.partial(console.print, style="yellow")
+        processes.on_first(lambda: check_provenance(run, config, corpus, warn))
+        provenance = provenance_of(config, corpus)
+        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)
+        stack.callback(checkpoints.close)
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
+        if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
+            warn(gaps)
         peak, peak_source = peak_flops()
         announce(
             console,
@@ -93,6 +101,7 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
         progress = TrainingProgress(console, last, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak)
         start = time.perf_counter()
+        stopping.check()
         trainer.run(done, program.fresh_state() if state is None else state)
         checkpoints.wait()
         minutes = (time.perf_counter() - start) / 60
@@ -100,13 +109,12 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
 
 
 def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:
-    """Check that a run can continue after step `done`; if it is new, record its environment."""
-    if done:
-        run.check_corpus(corpus)
+    """Check that a run can continue after step `done`; record its environment if it is new."""
+    if done and run.recorded_corpus() is not None:
         return
     logged = last_step(run.metrics_file)
     # Each save waits for the one before it, so a run without any checkpoint cannot be past this.
-    if logged > 2 * config.checkpoint.every_steps:
+    if not done and logged > 2 * config.checkpoint.every_steps:
         raise UserError(
             f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
             f"{logged}; put the folder back, or delete the run to train it from the beginning"

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
+from rope_jax import stopping
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
@@ -124,7 +125,8 @@ def test_a_signal_saves_and_stops_and_the_same_call_continues(
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         patch.setattr(JsonLinesWriter, "scalars", write_then_signal)
-        with pytest.raises(Stopped, match=r"stopped after step \d of 9, which is saved") as stop:
+        expected = r"stopped after step \d of 9, which is saved"
+        with stopping.listening(), pytest.raises(Stopped, match=expected) as stop:
             train(config_, quiet())
     assert stop.value.signal == number
     assert signal.getsignal(number) == before

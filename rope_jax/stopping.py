@@ -1,0 +1,141 @@
+"""Ctrl-C and SIGTERM: noticed at once, obeyed between two units of work, or after a few seconds.
+
+A signal handler that raised would do so wherever Python stands, also inside a callback of XLA,
+which drops the exception. And it does not run while the main thread is in compiled code. So a
+signal only sets a flag, which the work looks at; a thread ends the process if the work does not.
+"""
+
+import contextlib
+import math
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+from rope_jax.errors import Stopped
+
+# Seconds from a signal, or from the last sign of life after it, to the end of the process.
+GRACE = 5.0
+# A second signal within this time is taken for the same one: `timeout` and some launchers send it
+# to the process and once more to its group.
+_SAME_SIGNAL = 0.3
+_SIGNALS = signal.SIGINT, signal.SIGTERM
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+@dataclass
+class _Request:
+    """Whether the process has been asked to stop, and how its work is getting on."""
+
+    signal: int | None = None
+    asked_at: float = math.inf
+    seen_at: float = -math.inf
+    """When the work last looked."""
+    unit: float = 0.0
+    """Seconds between the last two looks."""
+    uninterrupted: int = 0
+    """How many blocks are under way that must not be cut off."""
+
+    def deadline(self) -> float:
+        """When the process is ended. Work whose units take long gets twice as long as a unit."""
+        if self.uninterrupted:
+            return math.inf
+        return max(self.asked_at, self.seen_at) + max(GRACE, 2 * self.unit)
+
+
+_request = _Request()
+
+
+def requested() -> int | None:
+    """Return the signal that asked this process to stop, or None.
+
+    For work that has something to finish first: look after each unit of it. Each look is a sign of
+    life, which puts off the end of the process.
+    """
+    now = time.monotonic()
+    _request.seen_at, _request.unit = now, max(0.0, min(now - _request.seen_at, 1e9))
+    return _request.signal
+
+
+def check() -> None:
+    """Raise Stopped if this process has been asked to stop.
+
+    For work that loses nothing by ending: call it between two units.
+    """
+    if _request.signal is not None:
+        raise Stopped("stopped; run the same command again to resume", _request.signal)
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """For a block that takes as long as it takes, such as saving; only a second signal ends it."""
+    _request.uninterrupted += 1
+    try:
+        yield
+    finally:
+        _request.uninterrupted -= 1
+        _request.seen_at = time.monotonic()
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[None]:
+    """In this block, Ctrl-C and SIGTERM set the flag that `requested` and `check` look at.
+
+    The process ends at the second signal, or when the work has not looked for `GRACE` seconds.
+    For commands: a notebook keeps Python's own behaviour. Only the main thread may enter.
+    A signal that the parent process had this one ignore stays ignored.
+    """
+    global _request
+    _request = _Request()
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    # Python's C code writes each signal's number to the pipe as it comes, whatever runs meanwhile.
+    pipe_before = signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: None) for number in heard}
+    watcher = threading.Thread(target=_watch, args=(readable, heard), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(pipe_before)
+        os.close(writable)  # which ends the watcher
+        watcher.join()
+        os.close(readable)
+        _request = _Request()
+
+
+def _watch(readable: int, heard: list[signal.Signals]) -> None:
+    """Record signals until the pipe is closed; end the process if the work does not stop."""
+    while True:
+        wait = None if _request.signal is None else 0.1
+        if select.select([readable], [], [], wait)[0]:
+            numbers = os.read(readable, 64)
+            if not numbers:
+                return
+            for number in set(numbers) & set(heard):
+                now = time.monotonic()
+                if _request.signal is None:
+                    _request.signal, _request.asked_at = number, now
+                elif now - _request.asked_at > _SAME_SIGNAL:
+                    _end(_request.signal, "at once, by a second signal")
+        if _request.signal is not None and time.monotonic() > _request.deadline():
+            _end(_request.signal, "in the middle of a long step")
+
+
+def _end(number: int, how: str) -> NoReturn:
+    """End this process from any thread, without the clean-up that may be what hangs."""
+    name = os.path.basename(sys.argv[0])
+    message = f"{name}: stopped {how}; run the same command again to resume\n"
+    if sys.stdout is not None and sys.stdout.isatty():  # a progress bar hides the cursor
+        message = _SHOW_CURSOR + "\n" + message
+    with contextlib.suppress(OSError):
+        os.write(2, message.encode(errors="replace"))
+    os._exit(128 + number)

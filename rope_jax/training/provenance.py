@@ -1,0 +1,119 @@
+"""What a checkpoint was trained on and how: recorded in it, and checked before it is used.
+
+A checkpoint is used together with files that can be damaged or edited apart from it: the run's
+config.yaml and environment.json, and the name of its own folder, which is the step.
+"""
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rope_jax.config.differences import different_keys
+from rope_jax.config.training import Config
+from rope_jax.data.storage import Corpus
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+
+# Keys that may change later: they do not influence what the parameters of a step are.
+_FREE = ("name", "log_every_steps", "checkpoint.", "validation.")
+# Where Orbax puts the JSON item `fingerprint` of a checkpoint.
+_RECORD = Path("fingerprint", "metadata")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What a run's checkpoints come from."""
+
+    corpus: str
+    """The corpus's fingerprint."""
+    config: dict[str, Any]
+    """The config as JSON values. A later version of the package may not accept it."""
+
+    def differences(self, config: Config) -> list[str]:
+        """Return the keys in which `config` differs and that influence the parameters."""
+        try:
+            recorded = Config.model_validate(self.config)
+        except ValueError:  # another version's config, whose keys cannot be compared
+            return []
+        return [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
+
+
+def provenance_of(config: Config, corpus: Corpus) -> Provenance:
+    """Return the provenance of the checkpoints that a run saves."""
+    return Provenance(corpus.fingerprint, config.model_dump(mode="json"))
+
+
+def check_provenance(
+    run: RunDirectory, config: Config, corpus: Corpus, warn: Callable[[str], None]
+) -> None:
+    """UserError unless the run's checkpoints were trained with this config on this corpus.
+
+    Only the corpus of the beginning has a test split known to contain no training text. If
+    environment.json, which names it, is missing or damaged, the checkpoints' own records are used
+    and `warn` is told. Damaged checkpoints are passed over: restoring detects them.
+    """
+    began_with = run.recorded_corpus()
+    steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
+    records = [(path, record) for path in sorted(steps) if (record := _read(path))]
+    if began_with is None and steps:
+        if not records:
+            raise UserError(
+                f"{run.environment_file}: missing or damaged, and no checkpoint records which "
+                "corpus it was trained on; restore the file from a copy, or train the run again"
+            )
+        warn(
+            f"{run.environment_file}: missing or damaged; the checkpoints' own record shows which "
+            "corpus the run began with"
+        )
+    if {began_with, *(record.corpus for _, record in records)} - {None, corpus.fingerprint}:
+        raise UserError(
+            f"{run.path}: the corpus has changed since the run began (other files, or "
+            "another Python): its test split may hold what the model was trained on"
+        )
+    for path, record in records:
+        if different := record.differences(config):
+            raise UserError(
+                f"{run.config_file}: has another {', '.join(different)} than {path.name} of "
+                f"{run.checkpoints.name} was trained with; put it back as it was"
+            )
+
+
+def seal(
+    step: int, fingerprints: dict[str, list[int]], provenance: Provenance | None
+) -> dict[str, Any]:
+    """Return the record of one checkpoint as JSON values, with a checksum."""
+    content: dict[str, Any] = {"step": step, **fingerprints}
+    if provenance is not None:
+        content |= {"corpus": provenance.corpus, "config": provenance.config}
+    return content | {"crc32": _crc32(content)}
+
+
+def check_record(content: dict[str, Any], step: int) -> None:
+    """ValueError if the record of a checkpoint has changed or is that of another step.
+
+    Records of earlier versions hold only the fingerprints and cannot be checked.
+    """
+    if "crc32" not in content:
+        return
+    rest = {name: value for name, value in content.items() if name != "crc32"}
+    if content["crc32"] != _crc32(rest):
+        raise ValueError("its record is not the one that was saved")
+    if content["step"] != step:
+        raise ValueError(f"it is the checkpoint of step {content['step']}")
+
+
+def _read(checkpoint: Path) -> Provenance | None:
+    """Return what a checkpoint records; None if it is damaged or records nothing."""
+    try:
+        content = json.loads((checkpoint / _RECORD).read_text(encoding="utf-8"))
+        check_record(content, int(checkpoint.name))
+        return Provenance(content["corpus"], content["config"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _crc32(content: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
