@@ -13,7 +13,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.devices.rendezvous import GRACE, GRACE_OF_FIRST, exit_after, is_orderly, meet
+from rope_jax.devices.rendezvous import (
+    GRACE,
+    GRACE_OF_FIRST,
+    bind_host,
+    exit_after,
+    is_orderly,
+    meet,
+    split_address,
+)
 from rope_jax.errors import Stopped, UserError
 
 _LONGEST_MESSAGE = 2000
@@ -51,6 +59,8 @@ def _initialize(config: DistributedConfig) -> None:
             num_processes=config.num_processes,
             process_id=config.process_id,
             initialization_timeout=config.timeout,
+            # JAX's own default is every interface.
+            coordinator_bind_address=config.coordinator and _bind_address(config.coordinator),
         )
     except Exception as error:  # of many types: network, cluster variables, timeout
         reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -58,6 +68,12 @@ def _initialize(config: DistributedConfig) -> None:
             f"distributed: cannot join {config.num_processes or 'the'} processes at "
             f"{config.coordinator or 'the address that the cluster gives'}: {reason}"
         ) from None
+
+
+def _bind_address(coordinator: str) -> str:
+    host, port = split_address(coordinator)
+    address = bind_host(host) or "::"
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def is_first() -> bool:

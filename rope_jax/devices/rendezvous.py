@@ -7,6 +7,8 @@ until the work ends: if one closes without a message, its process is gone.
 """
 
 import contextlib
+import errno
+import ipaddress
 import os
 import selectors
 import socket
@@ -16,6 +18,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
+from rope_jax import stopping
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.errors import Stopped, UserError
 
@@ -128,13 +131,13 @@ def meet(config: DistributedConfig) -> Peers:
     """Wait until all processes have arrived. UserError names those that have not."""
     assert config.coordinator is not None
     assert config.num_processes is not None
-    host, _, port = config.coordinator.rpartition(":")
+    host, port = split_address(config.coordinator)
     deadline = time.monotonic() + config.timeout
     try:
         if config.process_id == 0:
-            others = _wait_for_others(config, config.num_processes, int(port), deadline)
+            others = _wait_for_others(config, config.num_processes, host, port, deadline)
         else:
-            others = {0: _report_to_first(config, host.strip("[]"), int(port), deadline)}
+            others = {0: _report_to_first(config, host, port, deadline)}
     except OSError as error:
         raise UserError(
             f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
@@ -143,19 +146,39 @@ def meet(config: DistributedConfig) -> Peers:
     return Peers(config.num_processes, others)
 
 
+def bind_host(host: str) -> str:
+    """Return the host at which process 0 listens: the one given, so that no other is opened.
+
+    "" (every interface) if a name other than localhost stands for this machine alone, as Debian's
+    /etc/hosts has it for the machine's own name: other hosts know it by another address.
+    OSError if the name is unknown.
+    """
+    found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    only_here = all(ipaddress.ip_address(address).is_loopback for address in found)
+    return "" if only_here and host != "localhost" and host not in found else host
+
+
+def split_address(coordinator: str) -> tuple[str, int]:
+    """Return host and port of host:port or [IPv6 address]:port."""
+    host, _, port = coordinator.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def _wait_for_others(
-    config: DistributedConfig, count: int, port: int, deadline: float
+    config: DistributedConfig, count: int, host: str, port: int, deadline: float
 ) -> dict[int, socket.socket]:
+    """Accept connections until each of the other processes has reported on one.
+
+    Whatever else connects is dropped; if it stays silent, it keeps nobody waiting.
+    """
     arrived: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack, _server(port) as server:
+    with contextlib.ExitStack() as stack:
+        selector = stack.enter_context(selectors.DefaultSelector())
+        for server in _listen(bind_host(host), port, stack):
+            selector.register(server, selectors.EVENT_READ, "server")
         while len(arrived) < count - 1 or any(map(_is_gone, arrived.values())):
-            left = deadline - time.monotonic()
-            try:
-                server.settimeout(max(0.01, left))
-                connection = stack.enter_context(server.accept()[0])
-            except TimeoutError:
-                left = 0
-            if left <= 0:
+            stopping.check()
+            if time.monotonic() > deadline:
                 here = [i for i, connection in arrived.items() if not _is_gone(connection)]
                 missing = ", ".join(str(i) for i in range(1, count) if i not in here)
                 raise UserError(
@@ -163,39 +186,70 @@ def _wait_for_others(
                     f"reached {config.coordinator}; start every process_id, or set "
                     "distributed.timeout higher"
                 )
-            number = _reported_number(connection)
-            if number is None:  # not one of our processes
-                connection.close()
-                continue
-            if number in arrived and _is_gone(arrived[number]):  # it was restarted
-                arrived.pop(number).close()
-            if number in arrived or not 0 < number < count:
-                for other in (connection, *arrived.values()):
-                    with contextlib.suppress(OSError):
-                        other.sendall(b"%s %d\n" % (_REFUSED, number))
-                raise _refused(number, count)
-            arrived[number] = connection
+            for key, _ in selector.select(0.1):
+                assert isinstance(key.fileobj, socket.socket)
+                if key.data == "server":
+                    connection = stack.enter_context(key.fileobj.accept()[0])
+                    connection.setblocking(False)
+                    selector.register(connection, selectors.EVENT_READ, "visitor")
+                    continue
+                connection = key.fileobj
+                selector.unregister(connection)
+                number = _reported_number(connection)
+                if number is None or not 0 < number < count:  # not a process of this run
+                    if number is not None:
+                        _refuse(connection, number)
+                    connection.close()
+                    continue
+                if number in arrived and _is_gone(arrived[number]):  # it was restarted
+                    arrived.pop(number).close()
+                if number in arrived:
+                    for other in (connection, *arrived.values()):
+                        _refuse(other, number)
+                    raise _refused(number, count)
+                arrived[number] = connection
         for connection in arrived.values():
+            connection.setblocking(True)
             connection.sendall(_GO + b"\n")
-        stack.pop_all()  # keep them open
-    return arrived
+        return {i: connection.dup() for i, connection in arrived.items()}  # stay open
 
 
-def _server(port: int) -> socket.socket:
-    if socket.has_dualstack_ipv6():
-        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
-    return socket.create_server(("", port))
+def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.socket]:
+    """Listen at every address of a host; "": on every interface."""
+    if not host:
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        both = family == socket.AF_INET6
+        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
+        return [stack.enter_context(server)]
+    servers: list[socket.socket] = []
+    refused = OSError(errno.EADDRNOTAVAIL, "it has no address")
+    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        try:
+            server = socket.create_server((str(address[0]), port), family=family)
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                raise
+            refused = error  # localhost is ::1 too, also where there is no IPv6
+            continue
+        servers.append(stack.enter_context(server))
+    if not servers:
+        raise refused
+    return servers
 
 
 def _reported_number(connection: socket.socket) -> int | None:
     """Return the number that a process reports; None if the peer is not one of our processes."""
-    connection.settimeout(1)
     try:
         message = connection.recv(64)
     except OSError:
         return None
     word, _, number = message.strip().rpartition(b" ")
     return int(number) if word == _HERE and number.isdigit() else None
+
+
+def _refuse(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):
+        connection.sendall(b"%s %d\n" % (_REFUSED, number))
 
 
 def _is_gone(connection: socket.socket) -> bool:
@@ -220,6 +274,7 @@ def _report_to_first(
 ) -> socket.socket:
     """Report to process 0, and wait until all others have arrived."""
     while True:
+        stopping.check()
         left = max(0.01, deadline - time.monotonic())
         with contextlib.ExitStack() as stack:
             try:

@@ -76,8 +76,8 @@ def check_provenance(
     for path, record in records:
         if different := record.differences(config):
             raise UserError(
-                f"{run.config_file}: has another {', '.join(different)} than {path.name} of "
-                f"{run.checkpoints.name} was trained with; put it back as it was"
+                f"{run.config_file}: has another {', '.join(different)} than the one that the "
+                f"checkpoint of step {path.name} was trained with; put it back as it was"
             )
 
 

@@ -95,11 +95,13 @@ def gathered(
         return [process.result() for process in (first, *others)]
 
 
-def visit(port: int, message: bytes) -> socket.socket:
+def visit(port: int, message: bytes, host: str = "localhost") -> socket.socket:
+    deadline = time.monotonic() + 10
     while True:
         try:
-            connection = socket.create_connection(("localhost", port), timeout=5)
+            connection = socket.create_connection((host.strip("[]"), port), timeout=5)
         except ConnectionRefusedError:
+            assert time.monotonic() < deadline
             time.sleep(0.05)
             continue
         connection.sendall(message)
@@ -109,8 +111,37 @@ def visit(port: int, message: bytes) -> socket.socket:
 @pytest.mark.parametrize("host", ["localhost", "[::1]"])
 def test_strangers_and_processes_started_again_do_not_disturb_the_meeting(host: str) -> None:
     words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
-    gone = [lambda port, word=word: visit(port, word).close() for word in words]
+    words += [b"rope-jax process 9\n", b"rope-jax process 0\n", b"rope-jax process " + b"9" * 99]
+    gone = [lambda port, word=word: visit(port, word, host).close() for word in words]
     assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
+
+
+def test_silent_connections_keep_nobody_waiting() -> None:
+    silent: list[socket.socket] = []
+    visits = [lambda port: silent.append(visit(port, b""))] * 20
+    began = time.monotonic()
+    assert gathered(2, visits, 1) == ["met"] * 2
+    assert time.monotonic() - began < 8  # a second for each before
+    for connection in silent:
+        connection.close()
+
+
+def test_process_0_listens_at_the_address_given_only() -> None:
+    with contextlib.ExitStack() as stack:
+        (server,) = rendezvous._listen("127.0.0.1", 0, stack)
+        assert server.getsockname()[0] == "127.0.0.1"
+        assert server.family == socket.AF_INET
+    assert rendezvous.bind_host("127.0.0.1") == "127.0.0.1"
+    assert rendezvous.bind_host("localhost") == "localhost"
+
+
+def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interface(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
+    assert rendezvous.bind_host("node7") == ""
+    assert rendezvous.bind_host("127.0.1.1") == "127.0.1.1"
 
 
 def test_a_process_id_given_twice_is_refused_by_all() -> None:
