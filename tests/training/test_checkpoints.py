@@ -185,6 +185,18 @@ def test_leftovers_of_a_killed_save_are_removed(copy: Path) -> None:
     assert not left.exists()
 
 
+def test_a_link_in_place_of_a_leftover_is_removed_and_not_followed(
+    copy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    left = copy / "5.orbax-checkpoint-tmp"
+    left.symlink_to(tmp_path / "mine")
+    assert restore(copy)[0] == 4
+    assert not left.is_symlink()
+    assert (tmp_path / "mine" / "file").read_text() == "mine"
+
+
 def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
     shutil.rmtree(copy / "4/params")
     before = files_of(copy)
