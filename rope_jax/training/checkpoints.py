@@ -6,6 +6,7 @@ later is detected by a fingerprint: a sum over the bits of every array, stored w
 
 import contextlib
 import glob
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ import orbax.checkpoint as ocp
 from jaxtyping import Array, UInt32
 
 from rope_jax import stopping
+from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
@@ -62,7 +64,6 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
             create=writes,
-            cleanup_tmp_directories=writes,  # left by a save that was killed
         )
         drop_leftovers(_ORBAX)
         self.directory, self._provenance = directory, provenance
@@ -70,9 +71,8 @@ class Checkpoints:
         try:
             if writes:
                 directory.mkdir(parents=True, exist_ok=True)
-                for path in directory.glob("*tmp*"):  # Orbax would delete folders only
-                    if path.is_symlink() or not path.is_dir():
-                        path.unlink()
+                if processes.is_first():
+                    _remove_leftovers(directory)
             path = self._cleanup.enter_context(_path_for_orbax(directory))
             self._manager = ocp.CheckpointManager(path, options=options)
         except OSError as error:
@@ -275,6 +275,18 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 def _steps_in(directory: Path) -> list[int]:
     return [int(path.name) for path in _entries(directory) if path.is_dir()]
+
+
+def _remove_leftovers(directory: Path) -> None:
+    """Delete what killed saves have left.
+
+    Orbax's own clean-up goes on after the folder is opened, and fails for a symbolic link.
+    """
+    for path in directory.glob("*.orbax-checkpoint-tmp*"):
+        if path.is_symlink() or not path.is_dir():
+            path.unlink()
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _entries(directory: Path) -> list[Path]:
