@@ -25,7 +25,7 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
     A local file is identified by its path, size and modification time; a data set on the hub by
     its id and `data.revision` alone, so without a revision the first one read stays cached.
 
-    Raises UserError if a pattern in `data.files` matches nothing.
+    Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
     identity = {
         "recipe": RECIPE,
@@ -38,13 +38,18 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
 
 
 def _cache_root(data: DataConfig) -> Path:
-    if data.cache_dir is None:
-        return user_cache()
     try:
-        return Path(data.cache_dir).expanduser()
+        root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
+        os.path.abspath(root).encode("utf-8")
     except RuntimeError:
-        user = data.cache_dir.partition("/")[0]
-        raise UserError(f"data.cache_dir: there is no user {user}; name another folder") from None
+        user = (data.cache_dir or "~").partition("/")[0]
+        why = f"there is no user {user}" if data.cache_dir else "you have no home directory"
+        raise UserError(f"data.cache_dir: {why}; name another folder") from None
+    except UnicodeEncodeError:  # pyarrow opens no such path
+        raise UserError(
+            f"data.cache_dir: the path of {root} is not UTF-8; name another folder"
+        ) from None
+    return root
 
 
 def _file_identities(data: DataConfig) -> list[tuple[str, str, int, int]]:

@@ -1,6 +1,7 @@
 """Sweep one run: load its checkpoints, measure each, write and show the results."""
 
 import contextlib
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -14,8 +15,9 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import describe_scaling, plain_console, print_overview
-from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
+from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_bytes, device_line
 from rope_jax.devices.mesh import Placement
@@ -53,7 +55,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
 
 def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     tokenizer = ByteTokenizer()
-    corpus = open_corpus(training.data, tokenizer)
+    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
+    corpus = open_corpus(training.data, tokenizer, warn)
     run.check_corpus(corpus)
     placement = Placement(_mesh_for(training))
     model = language_model(training, tokenizer.vocab_size)

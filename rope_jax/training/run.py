@@ -48,8 +48,9 @@ def _train(config: Config, console: Console) -> RunDirectory:
     check_size(config, ByteTokenizer.vocab_size, placement)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
+    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
     with console.status("opening the corpus (read and tokenized the first time)"):
-        corpus = open_corpus(config.data, ByteTokenizer())
+        corpus = open_corpus(config.data, ByteTokenizer(), warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
