@@ -22,16 +22,23 @@ RECIPE = 1
 def cache_folder(data: DataConfig, tokenizer: str) -> Path:
     """Return the folder for the tokens of `data`. Imports no datasets and reads no documents.
 
-    A local file is identified by its path, size and modification time; a data set on the hub by
-    its id and `data.revision` alone, so without a revision the first one read stays cached.
+    A local file is identified by its path, size and modification time; listing it twice makes no
+    difference. A data set on the hub is identified by its id and `data.revision` alone, so without
+    a revision the first one read stays cached.
 
     Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
+    settings, files = data.model_dump(exclude={"cache_dir"}), dict[str, list[Path]]()
+    if isinstance(data, StdlibData):
+        files = {"all": source_files(stdlib_root())}
+    elif not isinstance(data, HubData):
+        files, patterns = matching_files(data)
+        settings["files"] = patterns if isinstance(data.files, dict) else patterns["train"]
     identity = {
         "recipe": RECIPE,
-        "data": data.model_dump(exclude={"cache_dir"}),
+        "data": settings,
         "tokenizer": tokenizer,
-        "files": _file_identities(data),
+        "files": _file_identities(files),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
@@ -52,16 +59,13 @@ def _cache_root(data: DataConfig) -> Path:
     return root
 
 
-def _file_identities(data: DataConfig) -> list[tuple[str, str, int, int]]:
+def _file_identities(by_split: dict[str, list[Path]]) -> list[tuple[str, str, int, int]]:
     """Return split, absolute path, size and modification time of every local file."""
-    if isinstance(data, HubData):
-        return []
-    if isinstance(data, StdlibData):
-        by_split = {"all": source_files(stdlib_root())}
-    else:
-        by_split = matching_files(data)
-    return [
-        (split, os.path.abspath(path), (status := path.stat()).st_size, status.st_mtime_ns)
-        for split, paths in by_split.items()
-        for path in paths
-    ]
+    try:
+        return [
+            (split, os.path.abspath(path), (status := path.stat()).st_size, status.st_mtime_ns)
+            for split, paths in by_split.items()
+            for path in paths
+        ]
+    except OSError as error:  # such as a file that was deleted just now
+        raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
