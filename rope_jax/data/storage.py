@@ -62,7 +62,7 @@ def open_corpus(
         corpus = None
     if corpus is not None:
         return corpus
-    with _naming_cache_dir("write tokens to", folder.parent), creating_folder(folder) as new:
+    with _writing_to(folder.parent), creating_folder(folder) as new:
         _write_corpus(data, tokenizer, new)
     try:
         corpus = _read_corpus(folder, tokenizer)
@@ -78,15 +78,14 @@ def open_corpus(
 
 
 @contextmanager
-def _naming_cache_dir(action: str, folder: Path) -> Iterator[None]:
+def _writing_to(folder: Path) -> Iterator[None]:
     """Turn an OSError in the block into a UserError that names data.cache_dir."""
     try:
         yield
     except OSError as error:
-        need = "writable" if action.startswith("write") else "readable"
         raise UserError(
-            f"data.cache_dir: cannot {action} {folder} ({error.strerror or error}); "
-            f"name a {need} folder"
+            f"data.cache_dir: cannot write tokens to {folder} ({error.strerror or error}); "
+            "name a writable folder"
         ) from error
 
 
@@ -133,19 +132,24 @@ def _read_corpus(folder: Path, tokenizer: ByteTokenizer) -> Corpus | None:
 
     Raises Damaged, or UserError if something in it cannot be read.
     """
-    with _naming_cache_dir("read tokens in", folder.parent):
+    try:
         content = read_manifest(folder)
         if content is None:
             return None
-        try:
-            return Corpus(
-                **{name: _open_split(folder, name, tokenizer) for name in SPLITS},
-                fingerprint=content["fingerprint"],
-                report=tuple(content["report"]),
-                bytes_per_token=tokenizer.bytes_per_token,
-            )
-        except (ValueError, LookupError, TypeError):  # somebody wrote a manifest that fits
-            raise Damaged("the files are not those of a corpus") from None
+        return Corpus(
+            **{name: _open_split(folder, name, tokenizer) for name in SPLITS},
+            fingerprint=content["fingerprint"],
+            report=tuple(content["report"]),
+            bytes_per_token=tokenizer.bytes_per_token,
+        )
+    except OSError as error:
+        # The path comes last, because a message is cut where it is too long.
+        raise UserError(
+            "data.cache_dir: name a readable folder; tokens cannot be read "
+            f"({error.strerror or error}) from {error.filename or folder}"
+        ) from error
+    except (ValueError, LookupError, TypeError):  # somebody wrote a manifest that fits
+        raise Damaged("the files are not those of a corpus") from None
 
 
 def _open_split(folder: Path, name: str, tokenizer: ByteTokenizer) -> TokenSplit:

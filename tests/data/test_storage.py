@@ -278,15 +278,17 @@ def test_a_cache_that_cannot_be_read_is_reported_and_kept(data, name, monkeypatc
         with pytest.raises(UserError) as caught:
             open_corpus(data, ByteTokenizer(), pytest.fail)
     assert str(caught.value) == (
-        f"data.cache_dir: cannot read tokens in {data.cache_dir} (Permission denied); "
-        "name a readable folder"
+        "data.cache_dir: name a readable folder; tokens cannot be read (Permission denied) from "
+        f"{cached_files(data) / name}"
     )
     assert {path: path.read_bytes() for path in cached_files(data).iterdir()} == before
 
 
 def test_a_path_that_is_too_long_is_reported(data, tmp_path):
     data = data.model_copy(update={"cache_dir": str(tmp_path / "/".join(["n" * 250] * 20))})
-    with pytest.raises(UserError, match=r"^data\.cache_dir: cannot read tokens in .*nnn"):
+    with pytest.raises(
+        UserError, match=r"^data\.cache_dir: .* read \(File name too long\) from .*nnn"
+    ):
         open_corpus(data, ByteTokenizer())
 
 
