@@ -22,7 +22,7 @@ from rope_jax.data.corpora import load_documents, row_batches
 from rope_jax.data.manifest import Damaged, NewFolder, creating_folder, read_manifest
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizer import ByteTokenizer
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.errors import UserError, printable
 
 _TOKEN = np.dtype("<u2")
@@ -155,8 +155,9 @@ def _read_corpus(folder: Path, tokenizer: ByteTokenizer) -> Corpus | None:
 def _open_split(folder: Path, name: str, tokenizer: ByteTokenizer) -> TokenSplit:
     """Map the files of a split. Raises Damaged if they do not describe documents."""
     path = folder / f"{name}.tokens"
+    opened = FileState.of(path)
     # An empty file cannot be mapped.
-    tokens = np.memmap(path, _TOKEN, "r") if path.stat().st_size else np.zeros(0, _TOKEN)
+    tokens = np.memmap(path, _TOKEN, "r") if opened.size else np.zeros(0, _TOKEN)
     starts = np.fromfile(folder / f"{name}.starts", _OFFSET)
     ids = json.loads((folder / f"{name}.ids.json").read_text("utf-8"))
     if len(starts) != len(ids) + 1 or starts[0] != 0 or starts[-1] != len(tokens):
@@ -165,4 +166,4 @@ def _open_split(folder: Path, name: str, tokenizer: ByteTokenizer) -> TokenSplit
         raise Damaged(f"{name}.starts does not hold where the documents begin")
     if tokens.size and tokens.max() >= tokenizer.vocab_size:
         raise Damaged(f"{name}.tokens holds tokens outside the vocabulary")
-    return TokenSplit(tokens, starts, ids, path, tokenizer.vocab_size)
+    return TokenSplit(tokens, starts, ids, path, opened, tokenizer.vocab_size)

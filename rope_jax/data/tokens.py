@@ -3,14 +3,30 @@
 The file may be changed by others while it is mapped, so what is read from it is checked.
 """
 
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
+
+
+class FileState(NamedTuple):
+    """Which file has a name, and when it was last changed."""
+
+    device: int
+    inode: int
+    size: int
+    modified: int
+    """In nanoseconds."""
+
+    @classmethod
+    def of(cls, path: Path) -> "FileState":
+        """Return the present state. Raises OSError."""
+        status = path.stat()
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +41,8 @@ class TokenSplit:
     """[D]: where each document was found: a path, path:line, path:row or split:row."""
     path: Path
     """The file that is mapped."""
+    opened: FileState
+    """The file's state when it was mapped."""
     vocab_size: int
     """Every token is below it."""
 
@@ -35,12 +53,11 @@ class TokenSplit:
     def read(self, begin: int, end: int) -> NDArray[np.uint16]:
         """Return a copy of the tokens from offset `begin` up to `end`.
 
-        Raises UserError if the file has become shorter or holds what is not a token.
+        Raises UserError if the file was changed since it was mapped.
         """
-        mapped = self.tokens.base
-        # Reading past the end of a file that was shortened would kill the process.
-        if isinstance(mapped, mmap.mmap) and mapped.size() < self.tokens.nbytes:
-            raise self._changed("it is shorter than before")
+        # Before reading: past the end of a file that was shortened, that would kill the process.
+        if self._is_changed():
+            raise self._changed("its size or time of modification is another")
         tokens = np.array(self.tokens[begin:end])
         if tokens.size and tokens.max() >= self.vocab_size:
             raise self._changed(f"token {tokens.max()} is not in the vocabulary")
@@ -58,6 +75,15 @@ class TokenSplit:
     def lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens in each document, its start token included: int64 [D]."""
         return np.diff(self.starts)
+
+    def _is_changed(self) -> bool:
+        try:
+            now = FileState.of(self.path)
+        except OSError:  # it was deleted, but the map lasts
+            return False
+        # If it was replaced by another file, the map is still of the old one.
+        is_same_file = now[:2] == self.opened[:2]
+        return is_same_file and now != self.opened
 
     def _changed(self, how: str) -> UserError:
         return UserError(

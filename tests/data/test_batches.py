@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rope_jax.data.batches import Batch, training_batch, validation_batches
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.errors import UserError
 
 BOS = 256
@@ -20,7 +20,8 @@ def split_of(*documents):
         tokens=np.array(stream, np.uint16),
         starts=np.cumsum([0, *lengths]),
         ids=[str(i) for i in range(len(documents))],
-        path=Path("train.tokens"),
+        path=Path("not in a file"),
+        opened=FileState(0, 0, 0, 0),
         vocab_size=257,
     )
 
@@ -28,7 +29,14 @@ def split_of(*documents):
 def numbered(count):
     """Return a split whose tokens are their own offsets, so that a window shows where it began."""
     tokens = np.arange(count, dtype=np.uint16)
-    return TokenSplit(tokens, np.array([0, count]), ["numbers"], Path("train.tokens"), count)
+    return TokenSplit(
+        tokens,
+        starts=np.array([0, count]),
+        ids=["numbers"],
+        path=Path("not in a file"),
+        opened=FileState(0, 0, 0, 0),
+        vocab_size=count,
+    )
 
 
 def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None)):

@@ -232,19 +232,30 @@ def test_what_is_written_is_read_back(data, monkeypatch):
 def test_a_file_that_is_changed_while_it_is_mapped_is_refused(data):
     corpus = open_corpus(data, ByteTokenizer())
     path = cached_files(data) / "test.tokens"
-    message = rf"^data.cache_dir: {path} was changed while it was being read \(token 65535 is not"
+    before, written = path.stat(), path.read_bytes()
     with path.open("r+b") as file:
-        file.seek(2)
-        file.write(b"\xff\xff")
-        file.flush()
-        with pytest.raises(UserError, match=message):
-            corpus.test.document(0)
-        file.truncate(8)
-    with pytest.raises(
-        UserError, match=r"read \(it is shorter than before\); run the same command"
-    ):
+        file.write(bytes(len(written)))  # all of them are in the vocabulary
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    message = rf"^data\.cache_dir: {path} was changed while it was being read \(its size or time"
+    with pytest.raises(UserError, match=message):
+        corpus.test.document(0)
+    os.truncate(path, 8)
+    with pytest.raises(UserError, match=message):
+        corpus.test.document(0)
+    path.write_bytes(b"\xff" * len(written))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match=r"read \(token 65535 is not in the vocabulary\); run"):
         corpus.test.document(0)
     assert contents(open_corpus(data, ByteTokenizer(), lambda _: None)) == list(TEXTS.values())
+
+
+def test_a_file_that_is_replaced_or_deleted_while_it_is_mapped_can_be_read(data):
+    corpus = open_corpus(data, ByteTokenizer())
+    rewrite(cached_files(data) / "test.tokens", flip)
+    assert contents(corpus) == list(TEXTS.values())
+    assert contents(open_corpus(data, ByteTokenizer(), lambda _: None)) == list(TEXTS.values())
+    shutil.rmtree(data.cache_dir)
+    assert contents(corpus) == list(TEXTS.values())
 
 
 def test_an_intact_cache_that_cannot_be_written_works(data, monkeypatch):
