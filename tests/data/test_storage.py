@@ -365,3 +365,34 @@ def test_a_bad_source_leaves_nothing_behind(data, tmp_path):
     with pytest.raises(UserError, match=r"^data\.files: .*test0 is not UTF-8"):
         open_corpus(data, ByteTokenizer())
     assert not Path(data.cache_dir).exists()
+
+
+OPEN = """
+import sys
+from rope_jax.config.data import TextData
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizer import ByteTokenizer
+said = []
+corpus = open_corpus(TextData.model_validate_json(sys.argv[1]), ByteTokenizer(), said.append)
+print(corpus.fingerprint, len(said))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_write_or_repair_a_corpus_at_once_all_succeed(data):
+    def in_three_processes():
+        command = [sys.executable, "-c", OPEN, data.model_dump_json()]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+        return [process.communicate()[0].split() for process in running]
+
+    first = in_three_processes()
+    folder = cached_files(data)
+    fingerprint = first[0][0]
+    assert first == [[fingerprint, "0"]] * 3
+    (folder / "manifest.json").write_bytes(b"")
+    (folder / "train.tokens").unlink()
+    again = in_three_processes()
+    assert {found for found, _ in again} == {fingerprint}
+    assert max(said for _, said in again) == "1"
+    assert cached_files(data) == folder
+    assert contents(open_corpus(data, ByteTokenizer(), pytest.fail)) == list(TEXTS.values())
