@@ -56,14 +56,12 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     Raises Damaged, or OSError if something in it cannot be read.
     """
     try:
-        raw = (folder / _MANIFEST).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
+        _size(folder / _MANIFEST)
+    except Damaged:
         if not os.path.lexists(folder):
             return None
-        raise Damaged(f"{_MANIFEST} is missing") from None
-    except IsADirectoryError:
-        raise Damaged(f"{_MANIFEST} is a folder") from None
-    manifest = _parse(raw, folder.name)
+        raise
+    manifest = _parse((folder / _MANIFEST).read_bytes(), folder.name)
     with ThreadPoolExecutor(_THREADS) as threads:
         for name, written in manifest["files"].items():
             _check_file(folder / name, written["size"], written["crc32"], threads)
@@ -88,16 +86,22 @@ def _checksum(manifest: dict[str, Any]) -> int:
 
 
 def _check_file(path: Path, size: int, checksums: list[int], threads: ThreadPoolExecutor) -> None:
+    found = _size(path)
+    if found != size:
+        raise Damaged(f"{path.name} is damaged: {found:,} bytes instead of {size:,}")
+    if read_checksums(path, size, threads) != checksums:
+        raise Damaged(f"{path.name} is damaged: its checksum is wrong")
+
+
+def _size(path: Path) -> int:
+    """Return the size of a regular file: a pipe would never end, nor would a device."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise Damaged(f"{path.name} is missing") from None
     if not stat.S_ISREG(status.st_mode):
         raise Damaged(f"{path.name} is not a regular file")
-    if status.st_size != size:
-        raise Damaged(f"{path.name} is damaged: {status.st_size:,} bytes instead of {size:,}")
-    if read_checksums(path, size, threads) != checksums:
-        raise Damaged(f"{path.name} is damaged: its checksum is wrong")
+    return status.st_size
 
 
 @contextmanager

@@ -93,9 +93,21 @@ def bit_flipped(folder):
     (folder / "file").write_bytes(data)
 
 
-def as_a_folder(folder):
-    (folder / "file").unlink()
-    (folder / "file" / "inside").mkdir(parents=True)
+def as_a_folder(name):
+    def replace(folder):
+        (folder / name).unlink()
+        (folder / name / "inside").mkdir(parents=True)
+
+    return replace
+
+
+def as_a_link_to(target):
+    def replace(folder):
+        for name in ("file", "manifest.json"):
+            (folder / name).unlink()
+            (folder / name).symlink_to(target)
+
+    return replace
 
 
 @pytest.mark.parametrize(
@@ -115,7 +127,10 @@ def as_a_folder(folder):
         (lambda f: (f / "file").write_bytes(b"short"), "file is damaged: 5 bytes instead of 6"),
         (lambda f: (f / "file").write_bytes(b"\0" * 6), "file is damaged: its checksum is wrong"),
         (bit_flipped, "file is damaged: its checksum is wrong"),
-        (as_a_folder, "file is not a regular file"),
+        (as_a_folder("file"), "file is not a regular file"),
+        (as_a_folder("manifest.json"), "manifest.json is not a regular file"),
+        (as_a_link_to("/dev/zero"), "manifest.json is not a regular file"),
+        (as_a_link_to("nowhere"), "manifest.json is missing"),
     ],
 )
 def test_damage_is_found_and_replaced(tmp_path, damage, message):
