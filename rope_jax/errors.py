@@ -9,8 +9,12 @@ class UserError(Exception):
     def __init__(self, message: str) -> None:
         line = " ".join(message.split())
         line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
-        # escape what a terminal would interpret or cannot show
-        super().__init__("".join(c if c.isprintable() else repr(c)[1:-1] for c in line))
+        super().__init__(printable(line))
+
+
+def printable(text: str) -> str:
+    """Return a text with what a terminal would interpret or cannot show as escapes: \\n, \\x1b."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Stopped(BaseException):

@@ -1,16 +1,25 @@
 """Our folder in the user's cache directory, and the compiled programs in it. Imports no jax."""
 
 import contextlib
+import glob
 import hashlib
 import os
+import re
+import warnings
 from pathlib import Path
+from typing import Any
 
 _MAX_BYTES = 2**30
 _MIN_SECONDS = 0.3  # to compile: faster programs are not worth a file
+# JAX's warning, with the name of the program, which its entries' file names begin with.
+_UNUSABLE = re.compile(r"Error (?:read|writ)ing persistent compilation cache entry for '([^']+)'")
 
 
 def user_cache() -> Path:
-    """Return our folder in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache)."""
+    """Return our folder in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache).
+
+    Raises RuntimeError if the user has no home directory.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rope_jax"
 
 
@@ -21,15 +30,40 @@ def keep_compiled_programs() -> None:
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    folder = user_cache() / "compiled" / _machine()
     try:
+        folder = user_cache() / "compiled" / _machine()
         folder.mkdir(parents=True, exist_ok=True)
         _prune(folder)
-    except OSError:
+    except (OSError, RuntimeError):
         return
     if os.access(folder, os.W_OK):
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(_MIN_SECONDS))
+        _delete_unusable_programs(folder)
+
+
+def _delete_unusable_programs(folder: Path) -> None:
+    """Delete damaged programs when JAX reads them, instead of showing its warning.
+
+    A process killed while writing an entry, or a full disk, leaves half of it. JAX notices any
+    damage, since zlib's streams end with a checksum, and compiles the program again. But it never
+    writes over a file, so it would warn about the same one at every start. Once the file is gone,
+    it writes a new one.
+    """
+    show = warnings.showwarning
+
+    def show_others(message: Warning | str, *arguments: Any, **settings: Any) -> None:
+        found = _UNUSABLE.match(str(message))
+        if found is None:
+            show(message, *arguments, **settings)
+            return
+        # The warning does not say which of the entries of that name it was: delete them all.
+        for path in folder.glob(f"{glob.escape(found[1])}-*"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    warnings.filterwarnings("always", _UNUSABLE.pattern)  # also the second time
+    warnings.showwarning = show_others
 
 
 def _prune(folder: Path) -> None:
@@ -38,13 +72,17 @@ def _prune(folder: Path) -> None:
     JAX_COMPILATION_CACHE_MAX_SIZE does not work: a process killed while writing an entry leaves it
     without a timestamp, and every later process warns about it at every compilation.
     """
-    entries = [(entry.stat(), entry.path) for entry in os.scandir(folder) if entry.is_file()]
+    entries = []
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):  # another process deleted it first
+            if entry.is_file():
+                entries.append((entry.stat(), entry.path))
     entries.sort(key=lambda found: found[0].st_atime, reverse=True)
     kept = 0
     for status, path in entries:
         kept += status.st_size
         if kept > _MAX_BYTES:
-            with contextlib.suppress(FileNotFoundError):  # another process deleted it first
+            with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
 
 

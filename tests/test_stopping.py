@@ -138,7 +138,11 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(start: Start) -> None:
             *(sys.executable, "-c"),
             "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
             "sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))",
-            *("-c", START + "def main(_):\n    signal.raise_signal(signal.SIGINT)\n    time.sleep(0.2)\n    stopping.check()\ncli.run(main)"),
+            *(
+                "-c",
+                START
+                + "def main(_):\n    signal.raise_signal(signal.SIGINT)\n    time.sleep(0.2)\n    stopping.check()\ncli.run(main)",
+            ),
         ],
         cwd=ROOT,
     ) as process:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.data.storage import TokenSplit
+from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 
 # numpy on the host, jax inside jit
@@ -45,7 +45,7 @@ def training_batch(
 
     rows: the rows that this host builds; the rows of all hosts, concatenated, are the batch.
 
-    Raises UserError if the split has fewer than T + 1 tokens.
+    Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
     """
     return _windows(
         split, training_offsets(split, seed, stage, step, seq_len, batch_size)[rows], seq_len
@@ -94,11 +94,14 @@ def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[
 
 
 def _windows(split: TokenSplit, offsets: NDArray[np.int64], seq_len: int) -> Batch:
-    """Return the windows that begin at these offsets; the last token of each is only a target."""
+    """Return the windows that begin at these offsets; the last token of each is only a target.
+
+    Raises UserError if the split's file was changed.
+    """
     window = np.empty((len(offsets), seq_len + 1), np.int32)
     is_start = np.zeros(window.shape, bool)
     for row, offset in enumerate(offsets.tolist()):
-        window[row] = split.tokens[offset : offset + seq_len + 1]
+        window[row] = split.read(offset, offset + seq_len + 1)
         first, last = np.searchsorted(split.starts, [offset, offset + seq_len + 1])
         is_start[row, split.starts[first:last] - offset] = True
     weights = 1 - is_start[:, 1:].astype(np.float32)

@@ -22,41 +22,50 @@ RECIPE = 1
 def cache_folder(data: DataConfig, tokenizer: str) -> Path:
     """Return the folder for the tokens of `data`. Imports no datasets and reads no documents.
 
-    A local file is identified by its path, size and modification time; a data set on the hub by
-    its id and `data.revision` alone, so without a revision the first one read stays cached.
+    A local file is identified by its path, size and modification time; listing it twice makes no
+    difference. A data set on the hub is identified by its id and `data.revision` alone, so without
+    a revision the first one read stays cached.
 
-    Raises UserError if a pattern in `data.files` matches nothing.
+    Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
+    settings, files = data.model_dump(exclude={"cache_dir"}), dict[str, list[Path]]()
+    if isinstance(data, StdlibData):
+        files = {"all": source_files(stdlib_root())}
+    elif not isinstance(data, HubData):
+        files, patterns = matching_files(data)
+        settings["files"] = patterns if isinstance(data.files, dict) else patterns["train"]
     identity = {
         "recipe": RECIPE,
-        "data": data.model_dump(exclude={"cache_dir"}),
+        "data": settings,
         "tokenizer": tokenizer,
-        "files": _file_identities(data),
+        "files": _file_identities(files),
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
 
 
 def _cache_root(data: DataConfig) -> Path:
-    if data.cache_dir is None:
-        return user_cache()
     try:
-        return Path(data.cache_dir).expanduser()
+        root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
+        os.path.abspath(root).encode("utf-8")
     except RuntimeError:
-        user = data.cache_dir.partition("/")[0]
-        raise UserError(f"data.cache_dir: there is no user {user}; name another folder") from None
+        user = (data.cache_dir or "~").partition("/")[0]
+        why = f"there is no user {user}" if data.cache_dir else "you have no home directory"
+        raise UserError(f"data.cache_dir: {why}; name another folder") from None
+    except UnicodeEncodeError:  # pyarrow opens no such path
+        raise UserError(
+            f"data.cache_dir: the path of {root} is not UTF-8; name another folder"
+        ) from None
+    return root
 
 
-def _file_identities(data: DataConfig) -> list[tuple[str, str, int, int]]:
+def _file_identities(by_split: dict[str, list[Path]]) -> list[tuple[str, str, int, int]]:
     """Return split, absolute path, size and modification time of every local file."""
-    if isinstance(data, HubData):
-        return []
-    if isinstance(data, StdlibData):
-        by_split = {"all": source_files(stdlib_root())}
-    else:
-        by_split = matching_files(data)
-    return [
-        (split, os.path.abspath(path), (status := path.stat()).st_size, status.st_mtime_ns)
-        for split, paths in by_split.items()
-        for path in paths
-    ]
+    try:
+        return [
+            (split, os.path.abspath(path), (status := path.stat()).st_size, status.st_mtime_ns)
+            for split, paths in by_split.items()
+            for path in paths
+        ]
+    except OSError as error:  # such as a file that was deleted just now
+        raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error

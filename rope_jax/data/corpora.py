@@ -72,7 +72,7 @@ def _file_splits(data: FileData, scratch: Path) -> dict[str, "Dataset"]:
     from datasets.exceptions import DatasetGenerationError
 
     splits: dict[str, Dataset] = {}
-    for name, files in matching_files(data).items():
+    for name, files in matching_files(data).files.items():
         try:
             with _no_progress_bars():
                 splits[name] = Dataset.from_generator(

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rope_jax import stopping
 from rope_jax.config.data import JsonLinesData, ParquetData, TextData
 from rope_jax.config.values import shorten
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 
 FileData = TextData | JsonLinesData | ParquetData
 
@@ -27,8 +28,17 @@ class Document(NamedTuple):
     text: str
 
 
-def matching_files(data: FileData) -> dict[str, list[Path]]:
-    """Return the files of each split that is given; of train alone if `data.files` is a list.
+class Matches(NamedTuple):
+    """What the patterns of `data.files` match, by split; of train alone if they are a list."""
+
+    files: dict[str, list[Path]]
+    """Each file once, however often and under whatever names it is listed."""
+    patterns: dict[str, list[str]]
+    """The patterns without those that match only files already matched."""
+
+
+def matching_files(data: FileData) -> Matches:
+    """Find the files of each split that is given.
 
     Raises UserError if a pattern matches no regular file, or a file is in two splits.
     """
@@ -36,18 +46,26 @@ def matching_files(data: FileData) -> dict[str, list[Path]]:
     if "train" not in by_split:
         others = f", only for {' and '.join(by_split)}" if by_split else ""
         raise UserError(f"data.files: there are no files for train{others}")
-    found: dict[str, list[Path]] = {}
-    split_of: dict[str, str] = {}
+    found = Matches({}, {})
+    split_of: dict[object, str] = {}
     for split, patterns in by_split.items():
         if not patterns:
             raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
-        unique = {os.path.realpath(p): p for pattern in patterns for p in _matching(pattern)}
-        for real, path in unique.items():
-            if split_of.setdefault(real, split) != split:
-                raise UserError(
-                    f"data.files: {path} is in both {split_of[real]} and {split}; name it in one"
-                )
-        found[split] = list(unique.values())
+        found.files[split], found.patterns[split] = [], []
+        for pattern in patterns:
+            count = len(found.files[split])
+            for path in _matching(pattern):
+                identity = _identity(path)
+                if identity not in split_of:
+                    split_of[identity] = split
+                    found.files[split].append(path)
+                elif split_of[identity] != split:
+                    raise UserError(
+                        f"data.files: {path} is in both {split_of[identity]} and {split}; "
+                        "name it in one"
+                    )
+            if len(found.files[split]) > count:
+                found.patterns[split].append(pattern)
     return found
 
 
@@ -67,6 +85,29 @@ def _matching(pattern: str) -> list[Path]:
     return files
 
 
+def _identity(path: Path) -> object:
+    """Return a value that all names of a file have in common."""
+    try:
+        status = path.stat()
+        # Only where there are hard links: some network file systems number their files badly.
+        return (status.st_dev, status.st_ino) if status.st_nlink > 1 else os.path.realpath(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(file: Path, error: OSError) -> UserError:
+    return UserError(f"data.files: cannot read {file}: {error.strerror or error}")
+
+
+def document_name(file: Path) -> str:
+    """Return the name of a file as the id of its document: different for different files.
+
+    A file name may be any bytes. Those that are not UTF-8 or not printable are escaped as in
+    Python, and so is the backslash.
+    """
+    return printable(str(file).replace("\\", "\\\\"))
+
+
 def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]]:
     """Yield each document of the files, as a row {document, text}.
 
@@ -77,6 +118,7 @@ def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]
     for file in files:
         try:
             for document in _documents(file, data):
+                stopping.check()
                 yield document._asdict()
                 empty = False
         except UnicodeDecodeError as error:
@@ -84,7 +126,7 @@ def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]
                 f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
             ) from error
         except OSError as error:
-            raise UserError(f"data.files: cannot read {file}: {error.strerror or error}") from error
+            raise _unreadable(file, error) from error
     if empty:
         raise UserError(f"data.files: no documents in {', '.join(map(str, files))}")
 
@@ -92,7 +134,7 @@ def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]
 def _documents(file: Path, data: FileData) -> Iterator[Document]:
     match data:
         case TextData():
-            yield Document(str(file), file.read_bytes().decode("utf-8"))
+            yield Document(document_name(file), file.read_bytes().decode("utf-8"))
         case JsonLinesData():
             yield from _json_lines(file, data.column)
         case ParquetData():
@@ -104,7 +146,7 @@ def _json_lines(file: Path, column: str) -> Iterator[Document]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            where = f"{file}:{number}"
+            where = f"{document_name(file)}:{number}"
             try:
                 row = json.loads(line.decode("utf-8-sig"))
             except UnicodeDecodeError as error:
@@ -131,12 +173,15 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(file) as table:
+        with (
+            file.open("rb") as opened,  # pyarrow opens no path that is not UTF-8
+            parquet.ParquetFile(opened, page_checksum_verification=True) as table,
+        ):
             require_column(column, table.schema_arrow.names, str(file))
             number = 0
             for batch in table.iter_batches(_PARQUET_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():
-                    where = f"{file}:{number}"
+                    where = f"{document_name(file)}:{number}"
                     yield Document(where, _text(value, column, where))
                     number += 1
     except pyarrow.ArrowException as error:

@@ -39,20 +39,34 @@ def hub_splits(data: HubData) -> dict[str, "Dataset"]:
     for name in (name for name in SPLITS if name in found):
         rows = found[name]
         _check_texts(rows, name, data)
-        texts = rows.select_columns([data.column]).rename_column(data.column, "text")
+        texts = rows.select_columns([data.column])
+        if data.column != "text":  # `datasets` refuses to rename a column to its own name
+            texts = texts.rename_column(data.column, "text")
         splits[name] = texts.add_column("document", [f"{name}:{i}" for i in range(len(texts))])
     return splits
 
 
 def _check_texts(rows: "Dataset", split: str, data: HubData) -> None:
     """Raise UserError unless every row of a split has text."""
+    import pyarrow
+
     if not len(rows):
         raise UserError(f"data.id: the {split} split of {data.id} has no documents")
     require_column(data.column, rows.column_names, data.id)
     kind = getattr(rows.features[data.column], "dtype", "a list")
     if kind not in ("string", "large_string"):
         raise UserError(f"data.column: {data.column!r} of {data.id} contains {kind}, not text")
-    nulls = rows.data.column(data.column).null_count
+    column = rows.data.column(data.column)
+    try:
+        column.validate(full=True)  # reading damaged Arrow data could end the process
+    except pyarrow.ArrowException as error:
+        files = ", ".join(sorted({file["filename"] for file in rows.cache_files}))
+        message = " ".join(str(error).split())
+        raise UserError(
+            f"data.id: the {split} split of {data.id} is damaged where Hugging Face keeps it "
+            f"({message}); delete {files or 'its copy'}"
+        ) from error
+    nulls = column.null_count
     if nulls:
         plural = "" if nulls == 1 else "s"
         raise UserError(

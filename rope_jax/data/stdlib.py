@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rope_jax import stopping
 from rope_jax.config.data import StdlibData
 from rope_jax.data.shingles import near_copies, share_seen, shingles
 from rope_jax.data.splits import SPLITS, assign, stable_key
@@ -83,7 +84,10 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]]
         raise UserError(
             f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
         )
-    grams = [shingles(source.text) for source in sources]
+    grams = []
+    for source in sources:
+        stopping.check()
+        grams.append(shingles(source.text))
     copies = near_copies(grams)
     kept = [i for i in range(len(sources)) if i not in copies]
     keys = np.array([stable_key(_group(sources[i])) for i in kept], np.uint64)

@@ -16,8 +16,9 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import describe_scaling, plain_console, print_overview
-from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
+from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_bytes, device_line
 from rope_jax.devices.mesh import Placement
@@ -25,9 +26,9 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.reader import LastNLLFunction
-from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
+from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.rope import Rotary, Scaling
@@ -57,9 +58,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
 
 def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     tokenizer = ByteTokenizer()
-    corpus = open_corpus(training.data, tokenizer)
-    stopping.check()
-    warn = functools.partial(console.print, style="yellow")
+    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
+    corpus = open_corpus(training.data, tokenizer, warn)
     processes.on_first(lambda: check_provenance(run, training, corpus, warn))
     placement = Placement(_mesh_for(training))
     model = language_model(training, tokenizer.vocab_size)

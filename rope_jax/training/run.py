@@ -51,9 +51,9 @@ def _train(config: Config, console: Console) -> RunDirectory:
     check_size(config, ByteTokenizer.vocab_size, placement)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
+    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
     with console.status("opening the corpus (read and tokenized the first time)"):
-        corpus = open_corpus(config.data, ByteTokenizer())
-    stopping.check()
+        corpus = open_corpus(config.data, ByteTokenizer(), warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
@@ -74,7 +74,7 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
     """Train in a prepared run directory, starting from its newest checkpoint."""
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
-        warn = functools.partial(console.print, style="yellow")
+        warn = functools.partial(console.print, style="yellow", soft_wrap=True)
         processes.on_first(lambda: check_provenance(run, config, corpus, warn))
         provenance = provenance_of(config, corpus)
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)

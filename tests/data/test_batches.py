@@ -1,10 +1,12 @@
 """Windows: their offsets, and the documents in them."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rope_jax.data.batches import Batch, training_batch, validation_batches
-from rope_jax.data.storage import TokenSplit
+from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.errors import UserError
 
 BOS = 256
@@ -18,12 +20,23 @@ def split_of(*documents):
         tokens=np.array(stream, np.uint16),
         starts=np.cumsum([0, *lengths]),
         ids=[str(i) for i in range(len(documents))],
+        path=Path("not in a file"),
+        opened=FileState(0, 0, 0, 0),
+        vocab_size=257,
     )
 
 
 def numbered(count):
     """Return a split whose tokens are their own offsets, so that a window shows where it began."""
-    return TokenSplit(np.arange(count, dtype=np.uint16), np.array([0, count]), ["numbers"])
+    tokens = np.arange(count, dtype=np.uint16)
+    return TokenSplit(
+        tokens,
+        starts=np.array([0, count]),
+        ids=["numbers"],
+        path=Path("not in a file"),
+        opened=FileState(0, 0, 0, 0),
+        vocab_size=count,
+    )
 
 
 def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None)):

@@ -1,7 +1,10 @@
 """The name of a corpus's folder in the cache, and the settings it depends on."""
 
+import pytest
+
 from rope_jax.config.data import HubData, JsonLinesData
 from rope_jax.data.cache import cache_folder
+from rope_jax.errors import UserError
 
 
 def test_the_name_depends_on_every_field_but_cache_dir(tmp_path):
@@ -21,3 +24,17 @@ def test_the_name_depends_on_every_field_but_cache_dir(tmp_path):
     moved = cache_folder(data.model_copy(update={"cache_dir": "~/x"}), "bytes")
     assert moved.name == cache_folder(data, "bytes").name
     assert "~" not in str(moved)
+
+
+def test_a_cache_that_has_no_path_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "\udcff"))
+    with pytest.raises(UserError, match=r"^data\.cache_dir: the path of .*\\udcff/rope_jax is not"):
+        cache_folder(HubData(id="a/b"), "bytes")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def no_home(*_):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr("pathlib.Path.expanduser", no_home)
+    with pytest.raises(UserError, match=r"^data\.cache_dir: you have no home directory; name"):
+        cache_folder(HubData(id="a/b"), "bytes")

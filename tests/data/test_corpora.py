@@ -149,6 +149,28 @@ def test_hub_splits_are_kept_and_a_missing_one_comes_from_train(tmp_path, monkey
     assert sorted(rest) == sorted((f"train:{i}", f"b{i}") for i in range(30))
 
 
+def test_a_hub_column_may_be_called_text(tmp_path, monkeypatch):
+    data = fake_hub(monkeypatch, {"train": {"text": ["a", "b"]}})
+    data = data.model_copy(update=whole(column="text"))
+    splits = load_documents(data, tmp_path).splits
+    assert rows_of(splits["train"]) == [("train:0", "a"), ("train:1", "b")]
+
+
+def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
+    import datasets
+
+    table, path = pyarrow.table({"text": ["naïve", "more text"] * 20}), tmp_path / "a.arrow"
+    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as new:
+        new.write_table(table)
+    path.write_bytes(path.read_bytes().replace("ï".encode(), b"\xff\xff"))
+    found = datasets.DatasetDict(train=datasets.Dataset.from_file(str(path)))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found)
+    with pytest.raises(
+        UserError, match=r"^data\.id: the train split of a/b is damaged .*a\.arrow$"
+    ):
+        load_documents(HubData(id="a/b"), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -248,3 +248,14 @@ def test_a_sweep_of_checkpoints_resumes_at_the_one_it_had_reached(staged, monkey
     ]
     assert rows(cut) == rows(whole)
     assert not list(cut.parent.glob(".cut.*.journal"))
+
+
+def test_a_damaged_corpus_is_named_and_gives_the_same_results(run):
+    whole, _ = swept(run, name="intact")
+    (tokens,) = Path(run[1].data.cache_dir).glob("*/test.tokens")
+    written = tokens.read_bytes()
+    tokens.write_bytes(bytes(len(written)))
+    again, said = swept(run, name="damaged")
+    line = f"{tokens.parent}: test.tokens is damaged: its checksum is wrong; the tokens are written"
+    assert said.count(line) == 1
+    assert rows(again) == rows(whole)

@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from rope_jax import stopping
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
-from rope_jax import stopping
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
+from rope_jax.training import loop as train_loop
 from rope_jax.training.loop import stage_spans
 from rope_jax.training.run import train
 
@@ -153,8 +154,6 @@ def test_steps_since_the_last_intact_checkpoint_are_trained_again(
 def test_a_loss_that_is_not_finite_stops_the_run(
     config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rope_jax.training import loop as train_loop
-
     config_ = config(tmp_path)
     batch = train_loop.training_batch
 
@@ -237,3 +236,48 @@ def test_layers_that_differ_train_and_are_swept(
     rows = (run.evals / "sweep" / "results.csv").read_text().splitlines()
     assert len(rows) == 1 + 2
     assert "1 compilation;" in said.file.getvalue()
+
+
+def token_file(config_: Config, name: str) -> Path:
+    (folder,) = Path(config_.data.cache_dir or "").iterdir()
+    return folder / name
+
+
+def test_a_damaged_corpus_is_named_and_trains_the_same(
+    config: Callable[..., Config],
+    whole: tuple[Config, RunDirectory],
+    tmp_path: Path,
+) -> None:
+    config_ = config(tmp_path)
+    open_corpus(config_.data, ByteTokenizer())
+    tokens = token_file(config_, "train.tokens")
+    written = tokens.read_bytes()
+    tokens.write_bytes(bytes(len(written)))
+    said = plain_console(file=io.StringIO(), width=40, force_terminal=True)
+    run = train(config_, said)
+    line = f"{tokens.parent}: train.tokens is damaged: its checksum is wrong; the tokens are "
+    assert said.file.getvalue().count(f"\x1b[33m{line}written again") == 1
+    assert lines(run) == lines(whole[1])
+    assert tokens.read_bytes() == written
+
+
+def test_tokens_that_change_while_a_run_is_on_end_it(
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config_ = config(tmp_path)
+    tokens, batch = [], train_loop.training_batch
+
+    def after_damage(*arguments, stage, step, **settings):
+        if (stage, step) == (1, 1):
+            tokens.append(token_file(config_, "train.tokens"))
+            tokens.append(tokens[0].read_bytes())
+            tokens[0].write_bytes(bytes(len(tokens[1])))
+        return batch(*arguments, stage=stage, step=step, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_loop, "training_batch", after_damage)
+        with pytest.raises(UserError, match=r"^data\.cache_dir: .*train\.tokens was changed while"):
+            train(config_, quiet())
+    run = train(config_, quiet())
+    assert tokens[0].read_bytes() == tokens[1]
+    assert [line["step"] for line in lines(run) if "train/loss" in line] == [2, 4, 5, 6, 8, 9]

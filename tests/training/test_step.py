@@ -15,8 +15,8 @@ import pytest
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch, training_batch
-from rope_jax.data.storage import TokenSplit
 from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Rotary, parse_scaling
 from rope_jax.training.optimizer import optimizer
@@ -57,6 +57,9 @@ def split():
         tokens=np.concatenate(documents).astype(np.uint16),
         starts=np.cumsum([0, *map(len, documents)]),
         ids=[str(number) for number in range(len(documents))],
+        path=Path("not in a file"),
+        opened=FileState(0, 0, 0, 0),
+        vocab_size=ByteTokenizer.vocab_size,
     )
 
 
