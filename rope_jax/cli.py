@@ -12,7 +12,7 @@ from rich.table import Table
 
 from rope_jax.config.keys import list_keys
 from rope_jax.console import plain_console
-from rope_jax.errors import Stopped, UserError
+from rope_jax.errors import Stopped, UserError, printable
 
 _STOPPED = "stopped; run the same command again to resume"
 
@@ -81,7 +81,7 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
 
 def _exit(message: str, status: int) -> NoReturn:
-    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    print(printable(f"{os.path.basename(sys.argv[0])}: {message}"), file=sys.stderr)
     sys.exit(status)
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rope_jax.attention import check_backend
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console
+from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
@@ -72,7 +72,7 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
     with contextlib.ExitStack() as stack:
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep)
         stack.callback(checkpoints.close)
-        warn = functools.partial(console.print, style="yellow")
+        warn = functools.partial(print_warning, console)
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
         peak, peak_source = peak_flops()
