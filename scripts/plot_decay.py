@@ -9,7 +9,6 @@ Draws a figure, writes the curves to a .csv beside it, and prints the mean and t
 |score| by octave of distance.
 """
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from rope_jax.inspection.curves import check_curve_count, make_curves
 from rope_jax.inspection.model import InspectedModel
 from rope_jax.inspection.output import output_file
 from rope_jax.rope.decay import Scores, decay_scores
+from rope_jax.runs.tables import format_csv
 
 
 def main(argv: list[str]) -> None:
@@ -92,11 +92,12 @@ def write_csv(path: Path, scores: dict[str, Scores]) -> None:
 
     UserError: the file cannot be written.
     """
+    rows = (
+        [distance, *(f"{score:.12g}" for score in row)]
+        for distance, row in enumerate(zip(*scores.values(), strict=True))
+    )
     with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["distance", *scores])
-        for distance, row in enumerate(zip(*scores.values(), strict=True)):
-            rows.writerow([distance, *(f"{score:.12g}" for score in row)])
+        file.write(format_csv(["distance", *scores], rows))
 
 
 if __name__ == "__main__":

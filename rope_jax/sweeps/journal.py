@@ -16,10 +16,10 @@ _DIGITS = 16  # of a line's checksum
 class FileJournal(MutableMapping[str, JournalEntry]):
     """A sweep's journal in a file, whose entries survive a killed process.
 
-    The first line identifies what was measured and by what: the checkpoint, the corpus, the device,
-    the code. Each other line is a checksum, a space and one entry as JSON. A line that is incomplete
-    or fails its checksum is ignored, with everything after it. The file is made by the first new
-    entry, so a sweep that is refused before it leaves none.
+    The first line identifies what was measured and by what: checkpoint, corpus, device, code. Each
+    other line is a checksum, a space and one entry as JSON. A line that is incomplete or fails its
+    checksum is ignored, with everything after it. The file is made by the first new entry, so a
+    sweep that is refused before it leaves none.
 
     dropped: how many lines were ignored, and why; "" if none was.
     """
@@ -38,8 +38,8 @@ class FileJournal(MutableMapping[str, JournalEntry]):
         self.dropped = ""
         if lines and first != self._identity:
             self.dropped = (
-                f"{_count(len(lines))} dropped, because the checkpoint, the corpus, the device, the "
-                "settings or the code is another one"
+                f"{_count(len(lines))} dropped, because the checkpoint, the corpus, the device, "
+                "the settings or the code is another one"
             )
             return
         for line in lines:
