@@ -7,7 +7,7 @@ def printable(text: str) -> str:
     r"""Return text as one line that a terminal shows and never obeys.
 
     Names and paths come from the user or from a foreign file. What would end the line, change
-    colours, titles or the direction of writing, or cannot be encoded, becomes visible, as in `\x1b`.
+    colours, titles or the direction of writing, or cannot be encoded, is shown as in `\x1b`.
     """
     if text.isprintable():
         return text

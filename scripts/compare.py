@@ -13,6 +13,7 @@ from pathlib import Path
 from rope_jax import cli
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.load import dump, load
+from rope_jax.errors import printable
 
 
 def main(argv: list[str]) -> None:
@@ -54,7 +55,7 @@ def main(argv: list[str]) -> None:
         comparison = compare(sweeps, mismatches, config)
     write_comparison(output, comparison)
     print_comparison(console, comparison)
-    console.print(", ".join(str(output / name) for name in FILES), soft_wrap=True)
+    console.print(", ".join(printable(str(output / name)) for name in FILES), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from rope_jax.config.inspection import (
     load_inspection,
 )
 from rope_jax.config.load import dump
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 from rope_jax.inspection.curves import check_curve_count, make_curves
 from rope_jax.inspection.model import InspectedModel
 from rope_jax.inspection.output import output_file
@@ -84,7 +84,7 @@ def main(argv: list[str]) -> None:
     kinds = {curve.name: curve.kind for curve in curves}
     write_decay_figure(output, scores, kinds=kinds, unscaled=unscaled, title=title)
     write_csv(table, scores)
-    console.print(f"figure: {output}; curves: {table}")
+    console.print(printable(f"figure: {output}; curves: {table}"))
 
 
 def write_csv(path: Path, scores: dict[str, Scores]) -> None:

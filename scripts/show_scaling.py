@@ -18,6 +18,7 @@ from rope_jax.config.inspection import (
     load_inspection,
 )
 from rope_jax.config.load import dump
+from rope_jax.errors import printable
 from rope_jax.inspection.curves import check_curve_count, make_curves
 from rope_jax.inspection.model import InspectedModel
 
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> None:
     console.print(title, style="bold")
     print_scaling_tables(console, curves)
     write_scaling_figure(output, curves, window=model.window, length=length, title=title)
-    console.print(f"figure: {output}")
+    console.print(printable(f"figure: {output}"))
 
 
 if __name__ == "__main__":

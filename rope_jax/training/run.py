@@ -23,6 +23,7 @@ from rope_jax.devices.peak import peak_flops
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
+from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.limits import check_size
 from rope_jax.training.loop import Trainer, stage_spans
@@ -124,7 +125,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         stack.callback(throughput.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
-        tensorboard.text("config", f"```yaml\n{dump(config)}```")
+        tensorboard.text("config", yaml_block(dump(config)))
         yield Log([metrics, tensorboard], [throughput, tensorboard])
 
 
