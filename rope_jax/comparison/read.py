@@ -139,4 +139,7 @@ def _experiment(config: Path) -> str | None:
     kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}
     if isinstance(kept.get("data"), dict):
         kept["data"] = {k: v for k, v in kept["data"].items() if k != "cache_dir"}
-    return json.dumps(kept, sort_keys=True, default=str)
+    try:
+        return json.dumps(kept, sort_keys=True, default=str)
+    except TypeError:  # keys of several types cannot be sorted, so it is no run's config
+        return None

@@ -86,6 +86,11 @@ class SweepFiles:
         sums = {}
         for key, documents in by_key.items():
             nll, weight = np.array([documents[number] for number in sorted(documents)]).T
+            if not weight.sum():
+                raise UserError(
+                    f"{path}: every weight of {key.name} at {key.length} by {key.protocol} is 0; "
+                    "sweep again"
+                )
             sums[key] = Sums(nll=nll, weight=weight)
         return sums
 
@@ -174,6 +179,6 @@ def _number(column: str, text: str) -> float:
     number = float(text)
     if abs(number) > _LARGEST and math.isfinite(number):
         raise ValueError(f"{column} should be a number of at most {_LARGEST:g}, not {number:g}")
-    if column == "weight" and not (math.isfinite(number) and number >= 0):
-        raise ValueError(f"weight should be a number of at least 0, not {number:g}")
+    if column == "weight" and number and not 1 <= number < _LARGEST:  # tokens or windows
+        raise ValueError(f"weight should be 0 or a number of at least 1, not {number:g}")
     return number

@@ -1,6 +1,7 @@
 """Results are read completely, or refused."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -208,6 +209,25 @@ def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
     with pytest.raises(UserError, match=says) as caught:
         read_sweep(path.parent)
     assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("weight", ["-1.0", "nan", "inf", "5e-324"])
+def test_a_weight_that_no_document_has_is_refused(sweep_of, weight):
+    path = sweep_of("one") / "evals/demo/documents.csv"
+    path.write_text(path.read_text().replace(",4.0\n", f",{weight}\n", 1))
+    with pytest.raises(UserError, match=r"documents.csv: line 2: weight should be 0 or a"):
+        read_sweep(path.parent)
+    path.write_text(re.sub(r",[^,]*\n(?!$)", ",0.0\n", path.read_text()))
+    path.write_text(path.read_text().replace("0.0\n", "weight\n", 1))
+    with pytest.raises(UserError, match=r"documents.csv: every weight of trained at 8 by same_tok"):
+        read_sweep(path.parent)
+
+
+def test_a_config_with_keys_of_several_types_leaves_its_run_unpooled(sweep_of):
+    folder = sweep_of("one") / "evals/demo"
+    with (folder.parent.parent / "config.yaml").open("a") as file:
+        file.write("1: 2\n")
+    assert read_sweep(folder).experiment is None
 
 
 @pytest.mark.parametrize(

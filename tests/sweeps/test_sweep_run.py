@@ -16,7 +16,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.run import sweep_run
@@ -265,9 +265,12 @@ def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
 
 def test_a_path_is_printed_as_it_is(run, tmp_path):
     directory, config = run
-    place = tmp_path / "[red]x" / "[" / "]"  # a closing tag without an opening one: [/]
-    copy = RunDirectory(Path(shutil.copytree(directory.path, place)))
+    # a closing tag without an opening one, [/], and a terminal's title
+    odd = tmp_path / "[red]x" / "[" / "]\x1b]0;x\x07\n\u202e"
+    copy = RunDirectory(Path(shutil.copytree(directory.path, odd)))
     _, said = swept((copy, config), name="markup", lengths=[8, 16])
+    assert all(line.isprintable() for line in said.split("\n"))
+    place = printable(str(odd))
     assert f"{place}, step 2" in said
     assert f"figure: {place}/evals/markup/curve.png" in said
 
