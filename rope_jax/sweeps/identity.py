@@ -32,10 +32,11 @@ def journal_identity(
     written = 0  # the checkpoint may be gone: a run in progress deletes old ones
     with contextlib.suppress(FileNotFoundError):
         written = (run.checkpoints / str(step)).stat().st_mtime_ns
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
     parts = (
         *(step, written, corpus.fingerprint, split, __version__, code_hash(_PACKAGE)),
         *(importlib.metadata.version(name) for name in _LIBRARIES),
-        *(jax.config.jax_default_matmul_precision, os.environ.get("XLA_FLAGS", "")),
+        *(precision, os.environ.get("XLA_FLAGS", "")),
         *(device_line(training.model.dtype), training.model_dump_json()),
     )
     return " ".join(map(str, parts))

@@ -224,7 +224,8 @@ def _journal(
             ) from None
 
     processes.on_first(read)
-    identity, text = (processes.from_first(lambda part=part: found[part]) for part in found)
+    identity = processes.from_first(lambda: found["identity"])
+    text = processes.from_first(lambda: found["text"])
     journal = FileJournal(path if processes.is_first() else None, identity, text)
     if journal.dropped:
         print_warning(console, f"{path}: {journal.dropped}")
