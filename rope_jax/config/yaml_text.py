@@ -49,6 +49,8 @@ def parse_yaml(text: str) -> Any:
     except (ValueError, LookupError, OverflowError) as error:  # a value with a tag, a long number
         problem = first_line(error).partition(";")[0]
         raise NotYamlError(f"a value cannot be read: {problem}") from None
+    except AttributeError:  # PyYAML's reading of `!!timestamp x`
+        raise NotYamlError("a value does not fit its tag") from None
 
 
 def dump_yaml(content: Any) -> str:
