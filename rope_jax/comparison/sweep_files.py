@@ -23,7 +23,7 @@ from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Sums
-from rope_jax.rope.files import read_regular
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.checksums import check_checksum, read_checksums
 from rope_jax.runs.tables import text_of_cell
 
@@ -105,7 +105,7 @@ class SweepFiles:
 
     def _read(self, path: Path) -> bytes:
         try:
-            content = read_regular(path, _MOST_BYTES)
+            content = read_limited(path, _MOST_BYTES)
         except OSError as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
             raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None

@@ -14,7 +14,7 @@ from rope_jax.config.overrides import apply_overrides
 from rope_jax.config.references import BadReferenceError, resolve_references
 from rope_jax.config.yaml_text import NotYamlError, dump_yaml, first_line, parse_yaml
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_regular
+from rope_jax.rope.files import read_limited
 
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
@@ -38,7 +38,7 @@ def dump(config: BaseModel) -> str:
 def read_yaml(path: Path) -> dict[Any, Any]:
     """Return the content of a YAML file, with its interpolations unresolved. Raises UserError."""
     try:
-        content = read_regular(path, _MAX_BYTES)
+        content = read_limited(path, _MAX_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:

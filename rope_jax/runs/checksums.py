@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_regular
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.files import write_text
 
 CHECKSUMS = "SHA256SUMS"
@@ -27,7 +27,7 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
     """
     path = folder / CHECKSUMS
     try:
-        lines = read_regular(path, _MOST_BYTES).decode("ascii").splitlines()
+        lines = read_limited(path, _MOST_BYTES).decode("ascii").splitlines()
     except FileNotFoundError:
         return None
     except OSError as error:

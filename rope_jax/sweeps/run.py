@@ -29,7 +29,7 @@ from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.rope import Rotary, Scaling
-from rope_jax.rope.files import read_regular
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.files import write_folder
@@ -214,7 +214,7 @@ def _journal(
     def read() -> None:
         found["identity"] = journal_identity(run, training, corpus, config.split, step)
         try:
-            found["text"] = read_regular(path, _MOST_OF_JOURNAL).decode(errors="replace")
+            found["text"] = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
         except FileNotFoundError:
             return
         except OSError as error:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from rope_jax.rope.files import read_regular
+from rope_jax.rope.files import read_limited
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import AttentionFactor
 from rope_jax.rope.strategies.base import Scaling, per_pair
@@ -137,7 +137,7 @@ def _is_per_layer(field: str, value: Any) -> bool:
 def _read_json(path: str) -> dict[str, Any]:
     """Return the settings in a JSON file; ValueError, naming the file, if it has anything else."""
     try:
-        content = read_regular(Path(path), _MAX_FILE_BYTES)
+        content = read_limited(Path(path), _MAX_FILE_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"path: {path} cannot be read ({reason})") from None
