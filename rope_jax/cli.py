@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import stopping
-from rope_jax.errors import Stopped, UserError
+from rope_jax.errors import Stopped, UserError, printable
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
@@ -89,7 +89,7 @@ def _call(main: Callable[[list[str]], None]) -> int:
 
 
 def _print_error(message: str) -> None:
-    print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr)
+    print(printable(f"{os.path.basename(sys.argv[0])}: {message}"), file=sys.stderr)
 
 
 def _help_action(schema: "type[BaseModel]") -> type[argparse.Action]:

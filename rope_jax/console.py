@@ -1,34 +1,66 @@
 """Terminal output: a console that prints text as it is, and the overview before the work starts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from rope_jax.errors import printable
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
+
+
+class _PlainConsole(Console):
+    """A console that escapes what a terminal would obey, whatever is printed.
+
+    Only line breaks pass. Where one may be part of a name, call `printable` on the name first.
+    """
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        # before Rich makes it a Text, which drops some control characters silently
+        return super().render_str(_escaped(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(_escaped(segment.text), segment.style)
+
+
+def _escaped(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def plain_console(**options: Any) -> Console:
     """Return a console that prints text as it is: no Rich markup, no emoji codes, no highlighting.
 
-    Names and paths come from the user: `[red]` in one of them is part of the name. Style the
-    program's own text with `style=` or `rich.text.Text`. options: passed to `rich.console.Console`.
+    Names and paths come from the user: `[red]` in one of them is part of the name, and an escape
+    character is shown as `\\x1b`. Style the program's own text with `style=` or `rich.text.Text`.
+    options: passed to `rich.console.Console`.
     """
-    return Console(markup=False, emoji=False, highlight=False, **options)
+    return _PlainConsole(markup=False, emoji=False, highlight=False, **options)
+
+
+def print_warning(console: Console, message: str) -> None:
+    """Print one line in yellow, such as that a damaged file is left out."""
+    console.print(Text(printable(message), style="yellow"), soft_wrap=True)
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
     """Print a titled list of named facts; a fact of several strings has one line for each."""
-    console.print(Text(title, style="bold"))
+    console.print(Text(printable(title), style="bold"))
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in facts.items():
-        text = value if isinstance(value, str) else "\n".join(value)
-        table.add_row(Text("  " + name), Text(text))
+        lines = [value] if isinstance(value, str) else value
+        table.add_row(Text("  " + printable(name)), Text("\n".join(map(printable, lines))))
     console.print(table)
 
 

@@ -1,20 +1,27 @@
-"""Exceptions that are not bugs: shown as one line, without a traceback."""
+"""Exceptions that are not bugs, shown as one line without a traceback; text made printable."""
 
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
+
+
+def printable(text: str) -> str:
+    r"""Return text as one line that a terminal shows and never obeys.
+
+    Names and paths come from the user or from a foreign file. What would end the line, change
+    colours, titles or the direction of writing, or cannot be encoded, is shown as in `\x1b`.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class UserError(Exception):
     """Bad input; exit status 2. One line: the key or file, what is wrong, what would be right."""
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.split())
-        line = line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
-        super().__init__(printable(line))
-
-
-def printable(text: str) -> str:
-    """Return a text with what a terminal would interpret or cannot show as escapes: \\n, \\x1b."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        line = printable(message[: _MAX_CHARACTERS + 1].strip())
+        super().__init__(
+            line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
+        )
 
 
 class Stopped(BaseException):

@@ -11,6 +11,7 @@ documents and seeds. Writes comparison.png, .html, .md and .csv to the folder `o
 from pathlib import Path
 
 from rope_jax import cli, stopping
+from rope_jax.errors import printable
 
 
 def main(argv: list[str]) -> None:
@@ -57,7 +58,7 @@ def main(argv: list[str]) -> None:
         comparison = compare(sweeps, mismatches, config)
     write_comparison(output, comparison)
     print_comparison(console, comparison)
-    console.print(", ".join(str(output / name) for name in FILES), soft_wrap=True)
+    console.print(", ".join(printable(str(output / name)) for name in FILES), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,12 @@ Draws a figure, writes the curves to a .csv beside it, and prints the mean and t
 |score| by octave of distance.
 """
 
-import csv
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 
 if TYPE_CHECKING:
     from rope_jax.rope.decay import Scores
@@ -91,7 +90,7 @@ def main(argv: list[str]) -> None:
     kinds = {curve.name: curve.kind for curve in curves}
     write_decay_figure(output, scores, kinds=kinds, unscaled=unscaled, title=title)
     write_csv(table, scores)
-    console.print(f"figure: {output}; curves: {table}")
+    console.print(printable(f"figure: {output}; curves: {table}"))
 
 
 def write_csv(path: Path, scores: "dict[str, Scores]") -> None:
@@ -100,12 +99,14 @@ def write_csv(path: Path, scores: "dict[str, Scores]") -> None:
     UserError: the file cannot be written.
     """
     from rope_jax.inspection.output import output_file
+    from rope_jax.runs.tables import format_csv
 
+    rows = (
+        [distance, *(f"{score:.12g}" for score in row)]
+        for distance, row in enumerate(zip(*scores.values(), strict=True))
+    )
     with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file)
-        rows.writerow(["distance", *scores])
-        for distance, row in enumerate(zip(*scores.values(), strict=True)):
-            rows.writerow([distance, *(f"{score:.12g}" for score in row)])
+        file.write(format_csv(["distance", *scores], rows))
 
 
 if __name__ == "__main__":

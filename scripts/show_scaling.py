@@ -11,6 +11,7 @@ Prints tables by pair and draws a figure.
 from pathlib import Path
 
 from rope_jax import cli, stopping
+from rope_jax.errors import printable
 
 
 def main(argv: list[str]) -> None:
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> None:
     print_scaling_tables(console, curves)
     stopping.check()
     write_scaling_figure(output, curves, window=model.window, length=length, title=title)
-    console.print(f"figure: {output}")
+    console.print(printable(f"figure: {output}"))
 
 
 if __name__ == "__main__":

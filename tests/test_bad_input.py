@@ -126,6 +126,46 @@ def test_files_without_read_permission_are_reported(folder, refused, monkeypatch
     assert said == "data.files: cannot read texts/a: Permission denied"
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("train.py pipe", "pipe: cannot be read (a pipe that nothing is written to)"),
+        ("train.py loop", "loop: cannot be read (Too many levels of symbolic links)"),
+        ("train.py /dev/zero", "/dev/zero: cannot be read (not a regular file)"),
+        (f"train.py {'x' * 300}", f"{'x' * 300}: cannot be read (File name too long)"),
+        (
+            "train.py run.yaml 'rope.scaling={type: explicit, path: pipe}'",
+            "run.yaml: rope.scaling.path: pipe cannot be read (a pipe that nothing is written to)",
+        ),
+        (
+            "eval_ppl.py runs/tiny --sweep pipe",
+            "pipe: cannot be read (a pipe that nothing is written to)",
+        ),
+        (f"eval_ppl.py {'x' * 300}", f"{'x' * 300}: cannot be read (File name too long)"),
+    ],
+    ids=lambda text: text[:50],
+)
+def test_what_is_no_file_is_refused_and_not_waited_for(folder, refused, line, says):
+    os.mkfifo("pipe")
+    os.symlink("loop", "loop")
+    assert refused(*shlex.split(line)) == says
+
+
+def test_a_name_cannot_act_on_the_terminal(folder, refused):
+    said = refused("train.py", "\x1b]0;title\x07\n\r\u202e\udcff.yaml")
+    assert said == r"\x1b]0;title\x07\n\r\u202e\udcff.yaml: no such file"
+
+
+def test_a_printed_config_cannot_act_on_the_terminal(folder):
+    evil = r'runs_dir="\e]0;x\a\n\r\u202e\xa0\U000E0001 ${stages.0.steps} \\\\\\${a}"'
+    config = load(Config, folder / "run.yaml", [evil])
+    assert config.runs_dir == "\x1b]0;x\x07\n\r\u202e\xa0\U000e0001 200 \\${a}"
+    text = dump(config)
+    assert all(line.isprintable() for line in text.split("\n"))
+    (folder / "dumped.yaml").write_text(text)
+    assert load(Config, folder / "dumped.yaml") == config
+
+
 def test_whole_numbers_may_be_written_with_an_exponent(folder):
     stage = load(Config, folder / "run.yaml", ["stages.0.steps=1e3", "seed=7.0"]).stages[0]
     assert (stage.steps, type(stage.steps)) == (1000, int)

@@ -178,7 +178,7 @@ def test_bad_arguments_are_user_errors(parse, words, message):
     ("raised", "status", "err"),
     [
         (None, 0, ""),
-        (UserError("seed: is\n  wrong"), 2, "thing.py: seed: is wrong\n"),
+        (UserError("seed: \x1bis\nwrong\n"), 2, "thing.py: seed: \\x1bis\\nwrong\n"),
         (SystemExit(7), 7, ""),
     ],
 )

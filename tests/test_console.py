@@ -4,8 +4,10 @@ import io
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress, TextColumn
+from rich.table import Table
 
-from rope_jax.console import describe_scaling, plain_console, print_overview
+from rope_jax.console import describe_scaling, plain_console, print_overview, print_warning
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.rope.layers import LayerOverride
 
@@ -35,3 +37,37 @@ def test_layers_of_one_kind_share_a_line():
         ["layers 0, 2: yarn", "layers 1, 3: none"]
     )
     assert lines[1].endswith("yarn-4: wavelengths 6.283 to 6283 tokens, θ × 1, m 1")
+
+
+ACTIVE = "\x1b]0;title\x07 \x9b31m \r \u202e \udcff \b"
+VISIBLE = r"\x1b]0;title\x07 \x9b31m \r \u202e \udcff \x08"
+
+
+def test_nothing_that_a_terminal_obeys_reaches_it():
+    stream = io.StringIO()
+    console = plain_console(file=stream, width=300)
+    console.print(ACTIVE)
+    console.print(ACTIVE, style="yellow")
+    console.print("one", ACTIVE, sep="\n", soft_wrap=True)
+    print_overview(console, f"training {ACTIVE}\nx", {f"a\n{ACTIVE}": [f"b\n{ACTIVE}", ACTIVE]})
+    print_warning(console, f"{ACTIVE}\nis damaged")
+    table = Table(title=ACTIVE)
+    table.add_column(ACTIVE)
+    table.add_row(ACTIVE)
+    console.print(table)
+    said = stream.getvalue()
+    assert all(line.isprintable() for line in said.split("\n"))
+    assert said.count(VISIBLE) == 11
+    assert f"training {VISIBLE}\\nx\n" in said
+    assert f"{VISIBLE}\\nis damaged\n" in said
+
+
+def test_progress_in_a_terminal_is_escaped_and_keeps_its_own_controls():
+    stream = io.StringIO()
+    console = plain_console(file=stream, width=100, force_terminal=True)
+    with Progress(TextColumn("{task.fields[now]}"), console=console) as bar:
+        bar.add_task("", total=1, now="a\x1b]0;b\x07")
+    said = stream.getvalue()
+    assert r"a\x1b" in said
+    assert "\x1b]0;" not in said
+    assert "\x1b[?25l" in said  # Rich hides the cursor

@@ -131,22 +131,14 @@ def test_what_must_not_be_cut_off_has_no_deadline_but_yields_to_a_second_signal(
     assert err == "-c: stopped at once, by a second signal; run the same command again to resume\n"
 
 
-def test_a_signal_that_the_parent_ignores_stays_ignored(start: Start) -> None:
+def test_a_signal_that_the_parent_ignores_stays_ignored() -> None:
     # As for a background job of a shell script.
-    with subprocess.Popen(
-        [
-            *(sys.executable, "-c"),
-            "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
-            "sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))",
-            *(
-                "-c",
-                START
-                + "def main(_):\n    signal.raise_signal(signal.SIGINT)\n    time.sleep(0.2)\n    stopping.check()\ncli.run(main)",
-            ),
-        ],
-        cwd=ROOT,
-    ) as process:
-        assert process.wait(20) == 0
+    main = "def main(_):\n    signal.raise_signal(signal.SIGINT)\n    time.sleep(0.2)\n"
+    main += "    stopping.check()\ncli.run(main)"
+    ignoring = "import signal, subprocess, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
+    ignoring += "sys.exit(subprocess.call([sys.executable, *sys.argv[1:]]))"
+    command = [sys.executable, "-c", ignoring, "-c", START + main]
+    assert subprocess.run(command, cwd=ROOT, timeout=20).returncode == 0
 
 
 def test_the_handlers_of_before_are_put_back() -> None:

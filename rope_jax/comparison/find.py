@@ -1,11 +1,13 @@
 """Find the sweeps that command-line paths stand for."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from rope_jax.comparison.sweeps import readable_path
 from rope_jax.errors import UserError
+from rope_jax.runs.files import finish_replacing, unfinished_replacements
 
 _FILES = ("results.csv", "sweep.yaml", "summary.json")
 
@@ -31,14 +33,19 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
     """Return the sweeps that one path may stand for."""
     shown = readable_path(path)
     try:
+        place = Path(os.path.abspath(path))
+        if place.parent.name == "evals":
+            _finish(place)
         path.stat()
         if _is_sweep(path):
             if name is not None and path.resolve().name != name:
                 raise UserError(f"sweep: {shown} is not the sweep {name}; give its run instead")
             return [path]
         evals = path / "evals"
-        if not os.path.isdir(evals):
+        if not _exists(evals) or not evals.is_dir():
             raise UserError(f"{shown}: is neither a run that was swept nor the folder of a sweep")
+        for folder in unfinished_replacements(evals):
+            _finish(folder)
         # A leading dot marks a folder being written or left by a killed process.
         there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     except (FileNotFoundError, NotADirectoryError):
@@ -57,6 +64,28 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
     return chosen
 
 
+def _finish(folder: Path) -> None:
+    """Put a sweep's folder in place if the process that was replacing it was killed."""
+    try:
+        finish_replacing(folder)
+    except OSError as error:
+        raise UserError(
+            f"{readable_path(folder)}: a killed sweep left it under a temporary name, and it "
+            f"cannot be put back ({error.strerror}); run this where the folder can be written"
+        ) from None
+
+
 def _is_sweep(folder: Path) -> bool:
     """Whether a folder holds any of a sweep's files, even if others are missing."""
-    return any(os.path.exists(folder / name) for name in _FILES)
+    return any(_exists(folder / name) for name in _FILES)
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file or a folder; OSError if that cannot be found out."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
+            return False
+        raise
+    return True

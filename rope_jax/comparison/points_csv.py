@@ -1,11 +1,10 @@
 """Every point of a comparison as one tidy CSV."""
 
-import csv
-import io
 from typing import Any
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate
+from rope_jax.runs.tables import format_csv as format_table
 
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
@@ -18,13 +17,12 @@ _COLUMNS = (
 
 def format_csv(comparison: Comparison) -> str:
     """Return one row per point of every checkpoint; nll, differences and gain in nats per token."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for curve in comparison.curves:
         of_curve = _curve_cells(curve)
-        writer.writerows(of_curve | _point_cells(point) for point in curve.points)
-    return text.getvalue()
+        points = (of_curve | _point_cells(point) for point in curve.points)
+        rows += [[point[column] for column in _COLUMNS] for point in points]
+    return format_table(_COLUMNS, rows)
 
 
 def _curve_cells(curve: Curve) -> dict[str, Any]:

@@ -1,24 +1,17 @@
 """Read a sweep's folder; UserError if it is incomplete or inconsistent."""
 
-import csv
-import io
 import json
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import yaml
-
+from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
 from rope_jax.comparison.sweeps import PointKey, Sweep
-from rope_jax.config.load import load
+from rope_jax.config.load import load, read_yaml
 from rope_jax.config.sweep import SweepConfig, SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.evaluation.results import DocumentRow, Row
+from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Sums
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
@@ -27,23 +20,6 @@ _NOT_THE_MODEL = {
     *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
     "log_every_steps",
 }
-_INTEGERS = {
-    *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
-}
-_FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds"}
-_FLAGS = {"auto", "reliable"}
-_MAY_BE_EMPTY = {"factor", "bpb", "stride"}
-
-
-@dataclass(frozen=True)
-class CheckpointSummary:
-    """What summary.json says about one checkpoint."""
-
-    run: str
-    step: int
-    window: int
-    nll_at_window: float
-    """That of `trained`; nan if it was not measured."""
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -51,11 +27,11 @@ def read_sweep(folder: Path) -> Sweep:
 
     Raises UserError if a file is missing or damaged, or if the files belong to different sweeps.
     """
-    rows = _read_rows(folder / "results.csv")
-    sums = _read_sums(folder / "documents.csv")
+    files = SweepFiles(folder)
+    rows, sums = files.rows(), files.sums()
     entries = _read_entries(folder / "sweep.yaml")
     _check_rows(folder, rows, sums, {entry.label for entry in entries})
-    summaries = _read_summaries(folder / "summary.json")
+    summaries = files.summaries()
     windows = {summary.step: summary.window for summary in summaries}
     _check_summaries(folder, rows, sums, summaries)
     config = folder.resolve().parent.parent / "config.yaml"
@@ -73,97 +49,10 @@ def read_sweep(folder: Path) -> Sweep:
     )
 
 
-def _read_rows(path: Path) -> list[Row]:
-    rows = []
-    for number, cells in _read_table(path, Row._fields):
-        try:
-            rows.append(Row(**{field: _value(field, cells[field]) for field in Row._fields}))
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: {error}; sweep again") from None
-    if not rows:
-        raise UserError(f"{path}: holds no results; sweep again")
-    return rows
-
-
-def _value(field: str, text: str) -> Any:
-    if text == "" and field in _MAY_BE_EMPTY:
-        return None
-    if field in _INTEGERS:
-        return int(text)
-    if field in _FLOATS:
-        return float(text)
-    if field in _FLAGS:
-        if text not in ("True", "False"):
-            raise ValueError(f"{field} should be True or False, not {text!r}")
-        return text == "True"
-    return text
-
-
-def _read_sums(path: Path) -> dict[PointKey, Sums]:
-    """Read the sums of each point, with the documents in the order of their numbers."""
-    by_key: dict[PointKey, dict[int, tuple[float, float]]] = defaultdict(dict)
-    for number, cells in _read_table(path, DocumentRow._fields):
-        try:
-            key = PointKey(
-                name=cells["name"],
-                protocol=cells["protocol"],
-                length=int(cells["length"]),
-                step=int(cells["step"]),
-            )
-            by_key[key][int(cells["document"])] = float(cells["nll"]), float(cells["weight"])
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: {error}; sweep again") from None
-    sums = {}
-    for key, documents in by_key.items():
-        nll, weight = np.array([documents[number] for number in sorted(documents)]).T
-        sums[key] = Sums(nll=nll, weight=weight)
-    return sums
-
-
-def _read_table(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the line number and the cells of each line of a CSV file, by column."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        missing = [column for column in columns if column not in (table.fieldnames or ())]
-        if missing:
-            raise UserError(
-                f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
-                "version: sweep again"
-            )
-        for number, cells in enumerate(table, start=2):
-            if None in cells or None in cells.values():
-                raise UserError(f"{path}: line {number} is incomplete; sweep again")
-            yield number, cells
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    if not text.endswith("\n"):
-        raise UserError(f"{path}: its last line is incomplete; sweep again")
-
-
 def _read_entries(path: Path) -> Sequence[SweepEntry]:
     if not path.is_file():
         raise UserError(f"{path}: missing; sweep again")
     return load(SweepConfig, path).scalings
-
-
-def _read_summaries(path: Path) -> list[CheckpointSummary]:
-    """Read the summaries of a sweep's checkpoints, the newest first."""
-    try:
-        newest = json.loads(path.read_text(encoding="utf-8"))
-        return [
-            CheckpointSummary(
-                run=raw["run"],
-                step=int(raw["step"]),
-                window=int(raw["window"]),
-                nll_at_window=math.nan if (nll := raw["nll_at_window"]) is None else float(nll),
-            )
-            for raw in (newest, *newest["earlier"])
-        ]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{path}: missing or damaged; sweep again") from None
 
 
 def _check_rows(
@@ -205,7 +94,8 @@ def _check_summaries(
     for summary in summaries:
         found = sums.get(PointKey("trained", "same_tokens", summary.window, summary.step))
         nll = math.nan if found is None or math.isinf(found.mean()) else found.mean()
-        agree &= _close(nll, summary.nll_at_window)
+        written = summary.nll_at_window
+        agree &= _close(nll, math.nan if written is None else written)
     if not agree:
         raise UserError(f"{folder}: its files belong to different sweeps; sweep again")
 
@@ -243,12 +133,13 @@ def _find_baselines(
 def _experiment(config: Path) -> str | None:
     """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read."""
     try:
-        raw = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
-        return None
-    if not isinstance(raw, dict):
+        raw = read_yaml(config)
+    except UserError:
         return None
     kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}
     if isinstance(kept.get("data"), dict):
         kept["data"] = {k: v for k, v in kept["data"].items() if k != "cache_dir"}
-    return json.dumps(kept, sort_keys=True, default=str)
+    try:
+        return json.dumps(kept, sort_keys=True, default=str)
+    except TypeError:  # keys of several types cannot be sorted, so it is no run's config
+        return None

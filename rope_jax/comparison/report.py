@@ -1,16 +1,14 @@
 """A comparison as a Markdown page of tables."""
 
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate, perplexity
+from rope_jax.runs.markdown import escape_markdown
 from rope_jax.sweeps.terminal import perplexity_text, usable_text
 
-# Characters special to Markdown; an underscore only where it could begin or end emphasis.
-_SPECIAL = re.compile(r"[\\`*\[\]<>|~$&#]|(?<!\w)_|_(?!\w)")
 _INTERVALS = (
     "Each cell is the perplexity ± half the width of its 95% interval over documents and seeds, or "
     "with the interval itself where half its width exceeds the perplexity. The interval of a group "
@@ -29,10 +27,10 @@ class PlottedCurve:
 def format_markdown(comparison: Comparison) -> str:
     """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
-    parts = [f"# {_escape(describe_groups(comparison))}\n"]
-    parts += [f"> {_escape(note)}\n" for note in comparison.notes]
+    parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
+    parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
     heading, *rows = describe_sources(comparison)
-    rows = [[_escape(cell) for cell in row] for row in rows]
+    rows = [[escape_markdown(cell) for cell in row] for row in rows]
     parts.append(_format_table(heading, *rows, alignment="---"))
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_format_protocol(protocol, curves))
@@ -125,8 +123,8 @@ def _format_grid(
     heading = ["runs", "scaling", *(f"{n:,}" for n in lengths)]
     rows = [
         [
-            _escape(one.curve.group.label),
-            _escape(one.curve.name),
+            escape_markdown(one.curve.group.label),
+            escape_markdown(one.curve.name),
             *(cell(one.points[n]) if n in one.points else "" for n in lengths),
         ]
         for one in plotted
@@ -170,8 +168,3 @@ def _format_nats(estimate: Estimate | None) -> str:
         return "0"
     interval = f" [{low:+.3f}, {high:+.3f}]" if math.isfinite(low) and math.isfinite(high) else ""
     return f"{value:+.3f}{interval}"
-
-
-def _escape(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return _SPECIAL.sub(r"\\\g<0>", text)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from rope_jax.errors import printable
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Sums
 
@@ -59,5 +60,5 @@ class Sweep:
 
 def readable_path(path: Path) -> str:
     """Return a path as one printable line, with its middle left out where it is very long."""
-    text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
+    text = printable(str(path))
     return text if len(text) <= 300 else f"{text[:150]}…{text[-100:]}"

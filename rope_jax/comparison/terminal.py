@@ -7,6 +7,7 @@ from rich.text import Text
 
 from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.report import format_interval, points_of
+from rope_jax.errors import printable
 from rope_jax.sweeps.terminal import perplexity_text
 
 
@@ -40,4 +41,4 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         previous = group
     console.print(table)
     for note in comparison.notes:
-        console.print(Text(note, style="yellow"))
+        console.print(Text(printable(note), style="yellow"))

@@ -1,18 +1,20 @@
 """Load a YAML file and `key=value` overrides as one validated, frozen model; dump it as YAML."""
 
+import errno
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel
 
 from rope_jax.config.explain import Model, validate
 from rope_jax.config.overrides import apply_overrides
+from rope_jax.config.references import BadReferenceError, resolve_references
 from rope_jax.config.yaml_text import NotYamlError, dump_yaml, first_line, parse_yaml
 from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
 
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
@@ -22,7 +24,7 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
 
     Raises UserError.
     """
-    raw = {} if path is None else _read(path)
+    raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
     origin = "overrides" if path is None else str(path)
     return validate(schema, _resolved(raw, origin), origin)
@@ -33,20 +35,21 @@ def dump(config: BaseModel) -> str:
     return dump_yaml(config.model_dump(mode="json"))
 
 
-def _read(path: Path) -> dict[Any, Any]:
-    """Return the content of a YAML file, with its interpolations unresolved."""
+def read_yaml(path: Path) -> dict[Any, Any]:
+    """Return the content of a YAML file, with its interpolations unresolved. Raises UserError."""
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_BYTES + 1)
+        content = read_limited(path, _MAX_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory, not a YAML file") from None
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.EFBIG:
+            raise UserError(
+                f"{path}: is larger than {_MAX_BYTES:,} bytes, the limit for a config"
+            ) from None
         why = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({why})") from None
-    if len(content) > _MAX_BYTES:
-        raise UserError(f"{path}: is larger than {_MAX_BYTES:,} bytes, the limit for a config")
     try:
         loaded = parse_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -62,7 +65,9 @@ def _read(path: Path) -> dict[Any, Any]:
 def _resolved(raw: dict[Any, Any], origin: str) -> Any:
     """Return `raw` with each interpolation replaced by the value it refers to."""
     try:
-        return OmegaConf.to_container(OmegaConf.create(raw), resolve=True, throw_on_missing=True)
+        return resolve_references(raw)
+    except BadReferenceError as error:
+        raise UserError(f"{origin}: {error.key}: {error}") from None
     except OmegaConfBaseException as error:
         key = re.sub(r"\[(\w+)\]", r".\1", str(error.full_key or ""))
         message = re.sub(r"^\w+ raised while resolving interpolation: ", "", first_line(error))

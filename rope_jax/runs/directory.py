@@ -1,10 +1,11 @@
 """A run's folder: the paths in it, its lock, and whether a run may use it."""
 
+import contextlib
 import importlib.metadata
 import json
 import platform
 import subprocess
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -14,7 +15,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.runs.files import write_text
+from rope_jax.runs.files import finish_replacing, write_text
 
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
@@ -69,30 +70,50 @@ class RunDirectory:
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
 
-    def lock_sweep(self, name: str) -> AbstractContextManager[object]:
-        """Lock a sweep until the returned context exits. UserError if another process holds it."""
-        lock = FileLock(self.evals / f".{name}.lock", blocking=False)
+    @contextlib.contextmanager
+    def lock_sweep(self, name: str) -> Iterator[None]:
+        """Lock a sweep until the context exits, which leaves nothing if nothing was written.
+
+        UserError if another process holds it, or if the folder cannot be written.
+        """
+        folder, file = self.evals / name, self.evals / f".{name}.lock"
         try:
             self.evals.mkdir(exist_ok=True)
-            return lock.acquire()
+            lock = FileLock(file, blocking=False).acquire()
         except Timeout:
             raise UserError(
-                f"{self.evals / name}: another process is sweeping under this name; wait for it, "
-                "or choose another with name="
+                f"{folder}: another process is sweeping under this name; wait for it, or choose "
+                "another with name="
             ) from None
         except OSError as error:
             raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
+        with lock:
+            try:
+                _check_replaceable(folder)
+                yield
+            finally:
+                # while it is locked: a process that has opened it already sees that it is gone
+                with contextlib.suppress(OSError):
+                    file.unlink()
+                with contextlib.suppress(OSError):  # it is not empty
+                    self.evals.rmdir()
 
     def sweep_journal(self, name: str, step: int) -> Path:
         """Path where an unfinished sweep keeps its measurements of one checkpoint."""
         return self.evals / f".{name}.{step}.journal"
 
     def remove_sweep_journals(self, name: str) -> None:
-        """Delete every checkpoint's journal once the sweep has finished."""
+        """Delete every checkpoint's journal once the sweep has finished. UserError if one stays."""
         prefix = f".{name}."
         for path in self.evals.glob(".*.journal"):
             if path.name.removeprefix(prefix).removesuffix(".journal").isdigit():
-                path.unlink(missing_ok=True)
+                try:
+                    path.unlink(missing_ok=True)
+                except OSError as error:
+                    raise UserError(
+                        f"{path}: cannot be deleted ({error.strerror}); delete it, as the results "
+                        "are complete"
+                    ) from None
 
     def release(self) -> None:
         """Unlock the folder. Exiting the process does so too."""
@@ -134,6 +155,18 @@ class RunDirectory:
             "corpus": {"fingerprint": corpus.fingerprint, "report": list(corpus.report)},
         }
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Complete an interrupted replacement of a sweep's folder. UserError if that is impossible."""
+    try:
+        finish_replacing(folder)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder}: is a file; choose another name with name=")
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: cannot be replaced ({error.strerror})"
+        ) from None
 
 
 def _commit() -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.console import print_warning
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
@@ -31,7 +32,7 @@ def chosen_checkpoints(
     UserError: a step of `config.steps` was not saved. The iterator raises UserError for a damaged
     checkpoint; with `steps: all` it skips those with a warning, unless all are damaged.
     """
-    warn = functools.partial(console.print, style="yellow", highlight=False)
+    warn = functools.partial(print_warning, console)
     if config.steps is None:
         newest = newest_params(run.checkpoints, like, warn)
         return [newest[0]], iter([newest])

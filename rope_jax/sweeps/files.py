@@ -1,10 +1,8 @@
 """Write a sweep's folder, RUN/evals/<name>/: settings, tables, summary, figures, event files."""
 
-import csv
-import io
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,14 @@ from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.plots import save_figure
+from rope_jax.runs.checksums import write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
+from rope_jax.runs.tables import format_csv
 from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
 from rope_jax.sweeps.tensorboard import write_events
+
+# What has a checksum: a damaged file must not give other figures. Users may edit the rest.
+_RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
 
 
 def write_folder(
@@ -34,6 +37,7 @@ def write_folder(
         settings = dump(config)
         write_text(new / "sweep.yaml", settings)
         write_results(new, table, by_document, summary)
+        write_checksums(new, _RESULTS)
         figures = _draw_figures(new, config, table, summary)
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
@@ -47,11 +51,11 @@ def write_results(
     by_document: Sequence[DocumentRow],
     summary: SweepSummary,
 ) -> None:
-    """Write results.csv, results.jsonl, documents.csv and summary.json."""
-    write_text(folder / "results.csv", _csv(Row._fields, table))
+    """Write `_RESULTS`."""
+    write_text(folder / "results.csv", format_csv(Row._fields, table))
     lines = [json.dumps(_finite(row._asdict())) + "\n" for row in table]
     write_text(folder / "results.jsonl", "".join(lines))
-    write_text(folder / "documents.csv", _csv(DocumentRow._fields, by_document))
+    write_text(folder / "documents.csv", format_csv(DocumentRow._fields, by_document))
     content = _finite(summary_content(summary))
     write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
 
@@ -125,14 +129,6 @@ def _draw_figures(
         )
         save_figure(checkpoints, figures[1])
     return figures
-
-
-def _csv(header: Sequence[str], table: Iterable[Sequence[Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(table)
-    return text.getvalue()
 
 
 def _finite(value: Any) -> Any:

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,14 +16,14 @@ from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import describe_scaling, plain_console, print_overview
+from rope_jax.console import describe_scaling, plain_console, print_overview, print_warning
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_bytes, device_line
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.reader import LastNLLFunction
@@ -32,14 +33,17 @@ from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.rope import Rotary, Scaling
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.files import write_folder
+from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
 from rope_jax.training.provenance import check_provenance
 
 Result = tuple[SweepResult, Origin]
+_MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
@@ -53,12 +57,18 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
-        _sweep(run, training, config, console)
+        try:
+            _sweep(run, training, config, console)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or run.path}: {error.strerror or error}; what was measured so "
+                "far is kept, and once that is fixed, the same command continues"
+            ) from error
 
 
 def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     tokenizer = ByteTokenizer()
-    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
+    warn = functools.partial(print_warning, console)
     corpus = open_corpus(training.data, tokenizer, warn)
     processes.on_first(lambda: check_provenance(run, training, corpus, warn))
     placement = Placement(_mesh_for(training))
@@ -100,7 +110,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
                 nll_of_last=nll_of_last,
                 row_bytes=row_bytes,
                 row_multiple=placement.mesh.size,
-                journal=_journal(run, training, config, corpus, step),
+                journal=_journal(run, training, config, corpus, step, console),
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
@@ -151,7 +161,7 @@ def _finish(
     *earlier, newest = (summarize(result, origin) for result, origin in results)
     summary = SweepSummary(newest=newest, earlier=tuple(earlier))
     folder = run.evals / config.name
-    processes.on_first(lambda: write_folder(folder, config, table, by_document, summary))
+    processes.on_first(lambda: _write(folder, config, table, by_document, summary))
     processes.on_first(lambda: run.remove_sweep_journals(config.name))
     print_tables(console, table, summary)
     if "same_tokens" in config.protocols and not newest.has_baseline:
@@ -162,9 +172,20 @@ def _finish(
     figures = [path for name in ("curve.png", "steps.png") if (path := folder / name).exists()]
     console.print(
         f"{_count(compilations, 'compilation')}; figure{'s' * (len(figures) > 1)}: "
-        + " and ".join(map(str, figures)),
-        highlight=False,
+        + " and ".join(printable(str(path)) for path in figures),
     )
+
+
+def _write(folder: Path, config: SweepConfig, *results: Any) -> None:
+    """Write the sweep's folder. UserError: a full disk, for instance."""
+    try:
+        write_folder(folder, config, *results)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename2 or error.filename or folder}: cannot be written "
+            f"({error.strerror or error}); the measurements are kept, and once that is fixed, the "
+            "same command writes the results"
+        ) from error
 
 
 def _count(number: int, noun: str) -> str:
@@ -196,29 +217,36 @@ def _check_memory(training: Config, config: SweepConfig, needed: float, longest:
 
 
 def _journal(
-    run: RunDirectory, training: Config, config: SweepConfig, corpus: Corpus, step: int
+    run: RunDirectory,
+    training: Config,
+    config: SweepConfig,
+    corpus: Corpus,
+    step: int,
+    console: Console,
 ) -> FileJournal:
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     path = run.sweep_journal(config.name, step)
+    found = {"identity": "", "text": ""}
 
-    def identity() -> str:
-        written = 0  # the checkpoint may be gone: a run in progress deletes old ones
-        with contextlib.suppress(FileNotFoundError):
-            written = (run.checkpoints / str(step)).stat().st_mtime_ns
-        parts = (
-            *(step, written, corpus.fingerprint, jax.__version__),
-            *(device_line(training.model.dtype), config.split, training.model_dump_json()),
-        )
-        return " ".join(map(str, parts))
+    def read() -> None:
+        found["identity"] = journal_identity(run, training, corpus, config.split, step)
+        try:
+            found["text"] = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be read ({error.strerror}); delete it, or choose another name "
+                "with name="
+            ) from None
 
-    def text() -> str:
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    return FileJournal(
-        path if processes.is_first() else None,
-        processes.from_first(identity),
-        processes.from_first(text),
-    )
+    processes.on_first(read)
+    identity = processes.from_first(lambda: found["identity"])
+    text = processes.from_first(lambda: found["text"])
+    journal = FileJournal(path if processes.is_first() else None, identity, text)
+    if journal.dropped:
+        print_warning(console, f"{path}: {journal.dropped}")
+    return journal
 
 
 def _mesh_for(training: Config) -> MeshConfig:

@@ -10,6 +10,7 @@ from jaxtyping import UInt8
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.runs.logs import TensorBoardWriter
+from rope_jax.runs.markdown import yaml_block
 
 _UNITS = {"nll": "nats per token", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
 
@@ -44,7 +45,7 @@ def write_events(
     writer.layout(_layout(table, by_step=bool(summary.earlier)))
     for title, image in images.items():
         writer.image(title, image)
-    writer.text("sweep", f"```yaml\n{settings}```")
+    writer.text("sweep", yaml_block(settings))
     writer.close()
 
 

@@ -17,8 +17,9 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 
-# Keys that may change later: they do not influence what the parameters of a step are.
-_FREE = ("name", "log_every_steps", "checkpoint.", "validation.")
+# Keys that may change later: they do not influence what the parameters of a step are. A sweep may
+# choose another implementation of attention.
+_FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "model.attention")
 # Where Orbax puts the JSON item `fingerprint` of a checkpoint.
 _RECORD = Path("fingerprint", "metadata")
 

@@ -13,7 +13,7 @@ from rope_jax import stopping
 from rope_jax.attention import check_backend
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console
+from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
@@ -24,6 +24,7 @@ from rope_jax.devices.peak import peak_flops
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
+from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.gaps import describe_gaps
 from rope_jax.training.limits import check_size
@@ -51,7 +52,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
     check_size(config, ByteTokenizer.vocab_size, placement)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
-    warn = functools.partial(console.print, style="yellow", soft_wrap=True)
+    warn = functools.partial(print_warning, console)
     with console.status("opening the corpus (read and tokenized the first time)"):
         corpus = open_corpus(config.data, ByteTokenizer(), warn)
     processes.check_same("data", corpus.fingerprint)
@@ -74,7 +75,7 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
     """Train in a prepared run directory, starting from its newest checkpoint."""
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
-        warn = functools.partial(console.print, style="yellow", soft_wrap=True)
+        warn = functools.partial(print_warning, console)
         processes.on_first(lambda: check_provenance(run, config, corpus, warn))
         provenance = provenance_of(config, corpus)
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)
@@ -132,7 +133,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         stack.callback(throughput.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
-        tensorboard.text("config", f"```yaml\n{dump(config)}```")
+        tensorboard.text("config", yaml_block(dump(config)))
         yield Log([metrics, tensorboard], [throughput, tensorboard])
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at random moments: each command ends in seconds, in one line, losing nothing."""
+"""Ctrl-C and SIGTERM at random moments: one line, within seconds, and nothing is lost."""
 
 import random
 import shutil

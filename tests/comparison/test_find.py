@@ -1,5 +1,6 @@
 """The sweeps that a path stands for."""
 
+import errno
 import shutil
 from pathlib import Path
 
@@ -63,3 +64,29 @@ def test_a_folder_too_deep_to_hold_files_is_not_a_sweep(tmp_path, monkeypatch):
     path.mkdir(parents=True)
     with pytest.raises(UserError, match=r"is neither a run that was swept nor the folder of a"):
         find_sweeps([path], None)
+
+
+def test_a_sweep_whose_replacement_was_interrupted_is_put_in_place(sweep_of):
+    run = sweep_of("one")
+    evals = run / "evals"
+    for path in (run, evals / "demo"):
+        (evals / "demo").rename(evals / ".demo.old")
+        shutil.copytree(evals / ".demo.old", evals / ".demo.new")
+        (evals / ".demo.new/new").touch()
+        assert find_sweeps([path], None) == [evals / "demo"]
+        assert (evals / "demo/new").exists()
+        assert [entry.name for entry in evals.iterdir()] == ["demo"]
+        (evals / "demo/new").unlink()
+
+
+def test_an_interrupted_replacement_that_cannot_be_completed_is_reported(sweep_of, monkeypatch):
+    evals = sweep_of("one") / "evals"
+    (evals / "demo").rename(evals / ".demo.old")
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "rename", read_only)
+    with pytest.raises(UserError, match=r"evals/demo: a killed sweep left it under a"):
+        find_sweeps([evals.parent], None)
+    assert (evals / ".demo.old/results.csv").exists()

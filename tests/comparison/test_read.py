@@ -1,5 +1,7 @@
 """Results are read completely, or refused."""
 
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +11,9 @@ from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.runs.checksums import write_checksums
+
+RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
 
 
 def test_written_results_are_read_back(sweep_of):
@@ -134,3 +139,145 @@ def test_a_damaged_line_is_named(sweep_of):
         UserError, match=r"has no column corpus; it is damaged or was made by another"
     ):
         read_sweep(folder)
+
+
+def swept(sweep_of, **settings) -> Path:
+    """Return a sweep's folder with its checksums, as a sweep leaves it."""
+    folder = sweep_of("one", **settings) / "evals/demo"
+    write_checksums(folder, RESULTS)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json"])
+def test_any_damage_to_a_file_with_a_checksum_is_refused(sweep_of, name):
+    folder = swept(sweep_of)
+    read_sweep(folder)
+    content = (folder / name).read_bytes()
+    for place in range(0, len(content), max(1, len(content) // 60)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1
+        (folder / name).write_bytes(flipped)
+        with pytest.raises(UserError, match=rf"{name}: is not what the sweep wrote \(its checksum"):
+            read_sweep(folder)
+
+
+def test_users_may_edit_what_has_no_checksum_and_earlier_sweeps_have_none(sweep_of):
+    folder = swept(sweep_of)
+    (folder / "notes.txt").write_text("mine")
+    with (folder / "sweep.yaml").open("a") as file:
+        file.write("# mine\n")
+    good = read_sweep(folder)
+    (folder / "SHA256SUMS").unlink()
+    assert read_sweep(folder).rows == good.rows
+
+
+@pytest.mark.parametrize("content", ["", "junk\n", "\0", "0" * 64 + "  other\n", "é"])
+def test_damaged_checksums_are_refused(sweep_of, content):
+    folder = swept(sweep_of)
+    (folder / "SHA256SUMS").write_text(content)
+    with pytest.raises(UserError, match="SHA256SUMS"):
+        read_sweep(folder)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            "same_tokens,8,5,8",
+            "same_tokens,-8,5,8",
+            "should be a whole number of at least 1",
+        ),
+        ("same_tokens,8,5,8", "same_tokens,0,5,8", "should be a whole number of at least 1"),
+        ("same_tokens,8,5,8", "same_tokens,1_0,5,8", "length should be a whole number"),
+        ("same_tokens,8,5,8", f"same_tokens,{'9' * 400},5,8", "length should be a whole number"),
+        ("same_tokens,8,5,8", "same_tokens,,5,8", "invalid literal"),
+        ("same_tokens,8", "junk,8", "protocol should be same_tokens, whole_window"),
+        (",one,0,", ",\x1b]0;x\x07,0,", r"run should be a name, not '\\x1b\]0;x\\x07'"),
+        (",one,0,", ",=cmd(),0,", r"run should be a name, not '=cmd\(\)'"),
+        (",one,0,", ',"o\nne",0,', "run should be a name"),
+        (",one,0,", f",{'o' * 200_000},0,", "field larger than field limit"),
+        (",one,0,", ",one,0,1,2,", "is incomplete"),
+        (",document,", ",<b>,", "bos should be a name"),
+        (",False,", ",maybe,", "should be True or False, not 'maybe'"),
+    ],
+)
+def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
+    path = sweep_of("one") / "evals/demo/results.csv"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=says) as caught:
+        read_sweep(path.parent)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize("weight", ["-1.0", "nan", "inf", "5e-324"])
+def test_a_weight_that_no_document_has_is_refused(sweep_of, weight):
+    path = sweep_of("one") / "evals/demo/documents.csv"
+    path.write_text(path.read_text().replace(",4.0\n", f",{weight}\n", 1))
+    with pytest.raises(UserError, match=r"documents.csv: line 2: weight should be 0 or a"):
+        read_sweep(path.parent)
+    path.write_text(re.sub(r",[^,]*\n(?!$)", ",0.0\n", path.read_text()))
+    path.write_text(path.read_text().replace("0.0\n", "weight\n", 1))
+    with pytest.raises(UserError, match=r"documents.csv: every weight of trained at 8 by same_tok"):
+        read_sweep(path.parent)
+
+
+def test_a_config_with_keys_of_several_types_leaves_its_run_unpooled(sweep_of):
+    folder = sweep_of("one") / "evals/demo"
+    with (folder.parent.parent / "config.yaml").open("a") as file:
+        file.write("1: 2\n")
+    assert read_sweep(folder).experiment is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "1e999999",
+        "9" * 100_000,
+        "null",
+        "[]",
+        '{"run": "one", "step": 1e999, "window": 16, "nll_at_window": 1.0, "earlier": []}',
+        '{"run": {}, "step": 100, "window": 16, "nll_at_window": 1.0, "earlier": []}',
+        '{"run": "one", "step": true, "window": 16, "nll_at_window": 1.0, "earlier": []}',
+        '{"run": "one", "step": 100, "window": 16, "nll_at_window": NaN, "earlier": []}',
+        '{"run": "one", "step": 100, "window": 16, "nll_at_window": 1.0, "earlier": 3}',
+    ],
+)
+def test_a_foreign_summary_is_refused(sweep_of, content):
+    path = sweep_of("one") / "evals/demo/summary.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"summary\.json: missing or damaged; sweep again"):
+        read_sweep(path.parent)
+
+
+@pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json", "sweep.yaml"])
+def test_a_pipe_a_folder_and_a_loop_in_place_of_a_file_are_refused(sweep_of, name):
+    path = sweep_of("one") / "evals/demo" / name
+    for make in (os.mkfifo, os.mkdir, lambda path: os.symlink(path, path)):
+        path.unlink(missing_ok=True)
+        make(path)
+        with pytest.raises(UserError, match=name):
+            read_sweep(path.parent)
+        if path.is_dir():
+            path.rmdir()
+
+
+def test_huge_files_are_refused_at_once(sweep_of):
+    path = sweep_of("one") / "evals/demo/results.csv"
+    os.truncate(path, 2**33)  # of which nothing is stored
+    with pytest.raises(UserError, match=r"results.csv: cannot be read \(larger than 268,435,456"):
+        read_sweep(path.parent)
+    path.write_bytes(b"\n" * 10**7)
+    with pytest.raises(UserError, match=r"results.csv: has more than 4,000,000 lines; sweep again"):
+        read_sweep(path.parent)
+
+
+def test_an_alias_bomb_in_a_config_leaves_its_run_unpooled(sweep_of):
+    folder = sweep_of("one", own="trained") / "evals/demo"
+    lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
+    lines += [f"{n}: &{n} [{','.join([f'*{chr(ord(n) - 1)}'] * 10)}]" for n in "bcdefghij"]
+    (folder.parent.parent / "config.yaml").write_text("\n".join(lines))
+    assert read_sweep(folder).experiment is None

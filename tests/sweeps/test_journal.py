@@ -1,9 +1,12 @@
 """The journal of an interrupted sweep in a file."""
 
+import errno
 import math
+import shutil
 
 import pytest
 
+from rope_jax.errors import UserError
 from rope_jax.evaluation.sweep import JournalEntry
 from rope_jax.sweeps.journal import FileJournal
 
@@ -47,6 +50,63 @@ def test_entries_of_another_checkpoint_are_dropped(tmp_path):
     other["b"] = JournalEntry([2.0], 1.0)
     assert dict(opened(path, "run 2")) == {"b": ([2.0], 1.0)}
     assert dict(opened(path)) == {}
+    assert opened(path).dropped.startswith("1 measurement was dropped, because the checkpoint, the")
+
+
+def test_any_flipped_bit_is_found_and_told(tmp_path):
+    path = tmp_path / "journal"
+    entries = {f"key {n}": JournalEntry([2.631 + n, 0.5], 1.0) for n in range(3)}
+    opened(path).update(entries)
+    content = path.read_bytes()
+    ends = [i for i, byte in enumerate(content) if byte == ord("\n")]
+    for place in range(len(content)):
+        for bit in (0, 3, 6):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            path.write_bytes(flipped)
+            found = FileJournal(None, "run 1", path.read_bytes().decode(errors="replace"))
+            whole = max(0, sum(end < place for end in ends) - 1)
+            assert dict(found) == dict(list(entries.items())[:whole])
+            if place < len(content) - 1:  # without its last line break, a line was cut off
+                assert "dropped" in found.dropped
+
+
+def test_nothing_is_written_before_the_first_measurement(tmp_path):
+    path = tmp_path / "journal"
+    journal = opened(path)
+    assert not path.exists()
+    journal["a"] = JournalEntry([1.0], 1.0)
+    assert dict(opened(path)) == dict(journal)
+    before = path.read_bytes()
+    opened(path, "run 2")  # which may be refused: the earlier one can then still be resumed
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("harm", ["removed", "folder removed", "full", "a folder"])
+def test_a_journal_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, harm):
+    path = tmp_path / "evals/journal"
+    path.parent.mkdir()
+    journal = opened(path)
+    if harm == "a folder":
+        path.mkdir()
+    else:
+        journal["a"] = JournalEntry([1.0], 1.0)
+    if harm == "removed":
+        path.unlink()
+    elif harm == "folder removed":
+        shutil.rmtree(path.parent)
+    elif harm == "full":
+
+        def full(*_):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("rope_jax.sweeps.journal._open_existing", full)
+    with pytest.raises(UserError, match=r"journal: cannot be written \(.*the same command cont"):
+        journal["b"] = JournalEntry([2.0], 1.0)
+    if harm == "full":
+        assert dict(opened(path)) == {"a": ([1.0], 1.0)}
+    else:  # without its first line it would say nothing
+        assert not path.is_file()
 
 
 @pytest.mark.parametrize("junk", ["", "\n", "junk\n", '"run 1"\njunk\n', "\0\n"])
@@ -59,7 +119,9 @@ def test_a_file_that_is_no_journal_is_replaced(tmp_path, junk):
 
 
 def test_other_processes_keep_the_journal_in_memory(tmp_path):
-    journal = FileJournal(None, "run 1", '"run 1"\n["a", [1.0], 2.0]\n')
+    path = tmp_path / "journal"
+    opened(path)["a"] = JournalEntry([1.0], 2.0)
+    journal = FileJournal(None, "run 1", path.read_text())
     journal["b"] = JournalEntry([3.0], 1.0)
     assert dict(journal) == {"a": ([1.0], 2.0), "b": ([3.0], 1.0)}
     with pytest.raises(TypeError):

@@ -1,5 +1,6 @@
 """A sweep of a run: what it prints and writes, and how it resumes after an interruption."""
 
+import errno
 import io
 import json
 import re
@@ -15,7 +16,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.run import sweep_run
@@ -104,6 +105,73 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(run, monkeypatch):
     assert "resuming: 5 of 18 measurements reused" in said
     assert rows(cut) == rows(whole)
     assert not journal.exists()
+
+
+def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
+    set_item = FileJournal.__setitem__
+
+    def interrupted(self, key, figures):
+        set_item(self, key, figures)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileJournal, "__setitem__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            swept(run, name="edited")
+    monkeypatch.setattr("rope_jax.sweeps.identity.code_hash", lambda _: "another")
+    _, said = swept(run, name="edited")
+    assert "resuming" not in said
+    assert "edited.2.journal: 1 measurement was dropped, because the checkpoint, the corpus" in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"lengths": [8, 10**6]}, "lengths"),
+        ({"memory_gib": 0.00001}, "memory_gib"),
+        ({"steps": [7]}, "steps"),
+        ({"scalings": [{"type": "explicit", "factors": [1.0, 2.0]}]}, "scalings"),
+        ({"protocols": ["sliding"], "lengths": [8], "stride": 9}, "stride"),
+        ({}, "checkpoint"),
+    ],
+)
+def test_a_refused_sweep_leaves_nothing(run, tmp_path, settings, says):
+    directory, config = run
+    ignored = shutil.ignore_patterns("evals")
+    copy = RunDirectory(Path(shutil.copytree(directory.path, tmp_path / "copy", ignore=ignored)))
+    if says == "checkpoint":
+        shutil.rmtree(copy.checkpoints / "2/params")
+    before = {path for path in copy.path.rglob("*") if "checkpoints" not in path.parts}
+    with pytest.raises(UserError, match=says):
+        swept((copy, config), **settings)
+    assert {p for p in copy.path.rglob("*") if "checkpoints" not in p.parts} == before
+
+
+def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("rope_jax.sweeps.files.save_figure", full)
+        with pytest.raises(UserError, match=r"evals/full: cannot be written \(No space left on d"):
+            swept(run, name="full")
+    evals = run[0].evals
+    assert {path.name for path in evals.glob("*full*")} == {".full.2.journal"}
+    _, said = swept(run, name="full")
+    assert "resuming: 6 of 6 measurements reused" in said
+    assert {path.name for path in evals.glob("*full*")} == {"full"}
+
+
+def test_a_journal_that_is_a_folder_and_a_sweep_that_is_a_file_are_refused(run):
+    evals = run[0].evals
+    (evals / ".odd.2.journal").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"\.odd\.2\.journal: cannot be read \(Is a directory\)"):
+        swept(run, name="odd")
+    (evals / ".odd.2.journal").rmdir()
+    (evals / "odd").write_text("mine")
+    with pytest.raises(UserError, match=r"evals/odd: is a file; choose another name with name="):
+        swept(run, name="odd")
+    assert (evals / "odd").read_text() == "mine"
 
 
 def test_a_journal_is_for_one_attention_backend(run):
@@ -197,9 +265,12 @@ def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
 
 def test_a_path_is_printed_as_it_is(run, tmp_path):
     directory, config = run
-    place = tmp_path / "[red]x" / "[" / "]"  # a closing tag without an opening one: [/]
-    copy = RunDirectory(Path(shutil.copytree(directory.path, place)))
+    # a closing tag without an opening one, [/], and a terminal's title
+    odd = tmp_path / "[red]x" / "[" / "]\x1b]0;x\x07\n\u202e"
+    copy = RunDirectory(Path(shutil.copytree(directory.path, odd)))
     _, said = swept((copy, config), name="markup", lengths=[8, 16])
+    assert all(line.isprintable() for line in said.split("\n"))
+    place = printable(str(odd))
     assert f"{place}, step 2" in said
     assert f"figure: {place}/evals/markup/curve.png" in said
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag, model_validator
 
+from rope_jax.rope.files import read_limited
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import AttentionFactor
 from rope_jax.rope.strategies.base import Scaling, per_pair
@@ -51,7 +52,7 @@ AttentionFactors = Annotated[
     Discriminator(lambda value: "per layer" if isinstance(value, list | tuple) else "shared"),
 ]
 _IN_FILES = ("inv_freq", "factors", "attention_factor")
-_MAX_FILE_BYTES = 2**26
+_MAX_FILE_BYTES = 2**24  # takes half a second to parse
 
 
 class ExplicitScaling(Scaling):
@@ -136,13 +137,10 @@ def _is_per_layer(field: str, value: Any) -> bool:
 def _read_json(path: str) -> dict[str, Any]:
     """Return the settings in a JSON file; ValueError, naming the file, if it has anything else."""
     try:
-        with Path(path).open("rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
+        content = read_limited(Path(path), _MAX_FILE_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"path: {path} cannot be read ({reason})") from None
-    if len(content) > _MAX_FILE_BYTES:
-        raise ValueError(f"path: {path} is larger than {_MAX_FILE_BYTES:,} bytes")
     try:
         numbers = json.loads(content, object_pairs_hook=_without_duplicates)
     except KeyError:

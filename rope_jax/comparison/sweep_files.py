@@ -1,0 +1,184 @@
+"""Read the files in a sweep's folder. Others may have written them: nothing in them is trusted.
+
+UserError if a file is missing, damaged, larger than any sweep's, or holds a value that no sweep
+writes.
+"""
+
+import csv
+import io
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rope_jax.comparison.sweeps import PointKey
+from rope_jax.config.sweep import Protocol
+from rope_jax.config.types import FolderName, NonNegativeInt, PositiveInt
+from rope_jax.config.values import shorten
+from rope_jax.errors import UserError
+from rope_jax.evaluation.results import DocumentRow, Row
+from rope_jax.evaluation.statistics import Sums
+from rope_jax.rope.files import read_limited
+from rope_jax.runs.checksums import check_checksum, read_checksums
+from rope_jax.runs.tables import text_of_cell
+
+_MOST_BYTES = 2**28
+_MOST_LINES = 4_000_000
+_MOST_DIGITS = 15  # in a whole number
+_LARGEST = 1e100  # of sums over documents, which then add up to finite numbers
+_INTEGERS = {
+    *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
+    "document",
+}
+_FROM_ONE = {"length", "last_position", "documents"}
+_FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds", "weight"}
+_FLAGS = {"auto", "reliable"}
+_MAY_BE_EMPTY = {"factor", "bpb", "stride"}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+
+class CheckpointSummary(BaseModel):
+    """What summary.json says about one checkpoint."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    run: FolderName
+    step: NonNegativeInt
+    window: PositiveInt
+    nll_at_window: Annotated[float, Field(allow_inf_nan=False)] | None
+    """That of `trained`; None if it was not measured."""
+
+
+class _SweepSummary(CheckpointSummary):
+    earlier: Annotated[tuple[CheckpointSummary, ...], Field(strict=False)]
+
+
+class SweepFiles:
+    """The results in one sweep's folder, checked against its checksums if it has any."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._checksums = read_checksums(folder)
+
+    def rows(self) -> list[Row]:
+        """Return the rows of results.csv."""
+        path = self._folder / "results.csv"
+        rows = [Row(**cells) for cells in self._read_table(path, Row._fields)]
+        if not rows:
+            raise UserError(f"{path}: holds no results; sweep again")
+        return rows
+
+    def sums(self) -> dict[PointKey, Sums]:
+        """Return the sums of each point, with the documents in the order of their numbers."""
+        by_key: dict[PointKey, dict[int, tuple[float, float]]] = defaultdict(dict)
+        path = self._folder / "documents.csv"
+        for cells in self._read_table(path, DocumentRow._fields):
+            row = DocumentRow(**cells)
+            by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.document] = (
+                row.nll,
+                row.weight,
+            )
+        sums = {}
+        for key, documents in by_key.items():
+            nll, weight = np.array([documents[number] for number in sorted(documents)]).T
+            if not weight.sum():
+                raise UserError(
+                    f"{path}: every weight of {key.name} at {key.length} by {key.protocol} is 0; "
+                    "sweep again"
+                )
+            sums[key] = Sums(nll=nll, weight=weight)
+        return sums
+
+    def summaries(self) -> list[CheckpointSummary]:
+        """Return the summaries of the checkpoints, the newest first."""
+        path = self._folder / "summary.json"
+        try:
+            newest = _SweepSummary.model_validate_json(self._read(path))
+        except ValidationError:
+            raise UserError(f"{path}: missing or damaged; sweep again") from None
+        return [newest, *newest.earlier]
+
+    def _read(self, path: Path) -> bytes:
+        try:
+            content = read_limited(path, _MOST_BYTES)
+        except OSError as error:
+            what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
+        check_checksum(path, content, self._checksums)
+        return content
+
+    def _read_table(self, path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        """Yield the values of each line of a CSV file, by column."""
+        content = self._read(path)
+        if content.count(b"\n") > _MOST_LINES:
+            raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
+        try:
+            text = content.decode("utf-8")
+            table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+            missing = [column for column in columns if column not in (table.fieldnames or ())]
+            if missing:
+                raise UserError(
+                    f"{path}: has no column {', '.join(missing)}; it is damaged or was made by "
+                    "another version: sweep again"
+                )
+            for number, cells in enumerate(table, start=2):
+                if None in cells or None in cells.values():
+                    raise UserError(f"{path}: line {number} is incomplete; sweep again")
+                yield _values(path, number, cells, columns)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+        if not text.endswith("\n"):
+            raise UserError(f"{path}: its last line is incomplete; sweep again")
+
+
+def _values(
+    path: Path, number: int, cells: Mapping[str, str], columns: Sequence[str]
+) -> dict[str, Any]:
+    try:
+        return {column: _value(column, text_of_cell(cells[column])) for column in columns}
+    except ValueError as error:
+        raise UserError(f"{path}: line {number}: {error}; sweep again") from None
+
+
+def _value(column: str, text: str) -> Any:
+    """Return a cell's value; ValueError if no sweep writes it."""
+    if text == "" and column in _MAY_BE_EMPTY:
+        return None
+    if column in _INTEGERS:
+        return _whole_number(column, text)
+    if column in _FLOATS:
+        return _number(column, text)
+    if column in _FLAGS:
+        if text not in ("True", "False"):
+            raise ValueError(f"{column} should be True or False, not {shorten(repr(text))}")
+        return text == "True"
+    known = get_args(Protocol) if column == "protocol" else ()
+    if known and text not in known:
+        raise ValueError(f"{column} should be {', '.join(known)}, not {shorten(repr(text))}")
+    if not _NAME.fullmatch(text):
+        raise ValueError(f"{column} should be a name, not {shorten(repr(text))}")
+    return text
+
+
+def _whole_number(column: str, text: str) -> int:
+    number = int(text) if len(text) <= _MOST_DIGITS else -1
+    least = int(column in _FROM_ONE)
+    if number < least or str(number) != text:
+        raise ValueError(
+            f"{column} should be a whole number of at least {least}, not {shorten(repr(text))}"
+        )
+    return number
+
+
+def _number(column: str, text: str) -> float:
+    number = float(text)
+    if abs(number) > _LARGEST and math.isfinite(number):
+        raise ValueError(f"{column} should be a number of at most {_LARGEST:g}, not {number:g}")
+    if column == "weight" and number and not 1 <= number < _LARGEST:  # tokens or windows
+        raise ValueError(f"weight should be 0 or a number of at least 1, not {number:g}")
+    return number

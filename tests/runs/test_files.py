@@ -1,0 +1,116 @@
+"""Folders are replaced as a whole, whenever the process is killed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rope_jax.runs.files import finish_replacing, replacing, replacing_folder
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing handles it."""
+
+
+def write(folder: Path, text: str) -> None:
+    with replacing_folder(folder) as new:
+        (new / "a").write_text(text)
+        (new / "b").write_text(text)
+
+
+def read(folder: Path) -> set[str]:
+    return {path.read_text() for path in folder.iterdir()}
+
+
+def killed_at(call: int, after: bool, folder: Path, text: str) -> bool:
+    """Write, and be killed before or after the given system call; whether there was that call."""
+    calls = 0
+
+    def dying(action):
+        def wrapper(*arguments, **options):
+            nonlocal calls
+            calls += 1
+            if calls == call and not after:
+                raise Killed
+            result = action(*arguments, **options)
+            if calls == call:
+                raise Killed
+            return result
+
+        return wrapper
+
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in ((Path, "rename"), (Path, "mkdir"), (shutil, "rmtree")):
+            patch.setattr(place, name, dying(getattr(place, name)))
+        try:
+            write(folder, text)
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("there_was_one", [False, True])
+def test_a_kill_at_any_point_loses_nothing(tmp_path, there_was_one, after):
+    for call in range(1, 20):
+        folder = tmp_path / f"{call}" / "sweep"
+        if there_was_one:
+            write(folder, "old")
+        died = killed_at(call, after, folder, "new")
+        leftovers = [path.name for path in folder.parent.glob(".*")]
+        finish_replacing(folder)
+        if folder.exists():
+            assert read(folder) in ({"old"}, {"new"})
+        else:
+            assert not there_was_one
+        # a reader leaves alone what may belong to a live writer, and a writer tidies up
+        assert not died or set(leftovers) <= {".sweep.new", ".sweep.old"}
+        write(folder, "newest")
+        assert read(folder) == {"newest"}
+        assert [path.name for path in folder.parent.iterdir()] == ["sweep"]
+        if not died:
+            return
+    pytest.fail("it was killed at every call, so some calls were not tried")
+
+
+def test_between_the_renames_the_new_folder_is_completed(tmp_path):
+    folder = tmp_path / "sweep"
+    write(folder, "old")
+    folder.rename(tmp_path / ".sweep.old")
+    write(tmp_path / ".sweep.new", "new")
+    finish_replacing(folder)
+    assert read(folder) == {"new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_without_the_new_folder_the_old_one_is_put_back(tmp_path):
+    folder = tmp_path / "sweep"
+    write(tmp_path / ".sweep.old", "old")
+    finish_replacing(folder)
+    assert read(folder) == {"old"}
+
+
+def test_a_failure_leaves_the_old_folder_and_no_other(tmp_path):
+    folder = tmp_path / "sweep"
+    write(folder, "old")
+    with pytest.raises(TypeError):
+        write(folder, None)
+    assert read(folder) == {"old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
+
+
+def test_a_link_is_replaced_and_its_target_stays(tmp_path):
+    target, folder = tmp_path / "elsewhere", tmp_path / "sweep"
+    write(target, "old")
+    folder.symlink_to(target)
+    write(folder, "new")
+    assert (read(folder), read(target)) == ({"new"}, {"old"})
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_what_a_killed_writer_of_a_file_left_is_overwritten(tmp_path):
+    path = tmp_path / "a.csv"
+    (tmp_path / ".a.tmp.csv").write_text("half")
+    with replacing(path) as temporary:
+        temporary.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
