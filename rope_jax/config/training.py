@@ -21,6 +21,7 @@ from rope_jax.config.types import (
     Seed,
 )
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
+from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
 
@@ -83,7 +84,8 @@ class ValidationConfig(Frozen):
     """When to measure the loss on the validation split during training."""
 
     every_steps: PositiveInt = Field(200, description="steps between validations")
-    batches: PositiveInt = Field(
+    # every validation reads them all
+    batches: Annotated[int, Field(gt=0, le=2**16), Whole] = Field(
         8, description="batches per validation, evenly spaced and always the same"
     )
 

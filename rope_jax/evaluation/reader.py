@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int, Int64
 from numpy.typing import NDArray
 
+from rope_jax.devices import processes
+from rope_jax.devices.memory import device_bytes, in_gib, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.rope import Rotary
 
@@ -182,4 +184,17 @@ class Reader:
                 f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
                 f"float32 [{size}, {last}], the NLL of {which}"
             )
-        return function.lower(*arguments).compile()
+        compiled = function.lower(*arguments).compile()
+        self._check_memory(program_bytes(compiled), size, length)
+        return compiled
+
+    def _check_memory(self, used: int, size: int, length: int) -> None:
+        """UserError if a program for batches of this shape needs more memory than there is."""
+        available = processes.smallest(device_bytes())
+        if used <= available:
+            return
+        advice = "lower memory_gib" if size > self.row_multiple else "leave out the longest length"
+        raise UserError(
+            f"lengths: {size:,} × {length:,} tokens at a time take at least {in_gib(used)} GiB per "
+            f"device, but there are only {in_gib(available)}; {advice}"
+        )

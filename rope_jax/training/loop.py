@@ -11,6 +11,7 @@ from rope_jax.config.training import Config, StageConfig
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
+from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
@@ -18,6 +19,7 @@ from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
 from rope_jax.training.interruption import Interruption
+from rope_jax.training.limits import shortage
 from rope_jax.training.metrics import total, training_scalars, validation_scalars
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
@@ -80,7 +82,8 @@ class Trainer:
         with self._interruption, self._progress:
             for span in self._spans:
                 if span.end > done:
-                    state = self._train_stage(span, max(done, span.begin), state)
+                    with shortage_as(shortage(span.number)):
+                        state = self._train_stage(span, max(done, span.begin), state)
         return state
 
     def _train_stage(self, span: Span, done: int, state: TrainState) -> TrainState:
