@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.config.types import Frozen, PositiveFloat, PositiveInt
+from rope_jax.config.types import Frozen, Moderate, PositiveInt
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.numbers import Whole
@@ -34,8 +34,8 @@ class ModelConfig(Frozen):
         True, description="share one matrix between embedding and output"
     )
     qk_norm: bool = Field(False, description="apply RMSNorm to queries and keys, before rotation")
-    rms_norm_eps: PositiveFloat = Field(1e-5, description="epsilon of every RMSNorm")
-    initializer_range: PositiveFloat = Field(
+    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every RMSNorm")
+    initializer_range: Moderate = Field(
         0.02, description="standard deviation of the initial weights"
     )
     dtype: Literal["float32", "bfloat16"] = Field(

@@ -19,8 +19,9 @@ from rope_jax.errors import UserError
 
 # What XLA, TensorStore and the C++ library write when an allocation fails.
 _SIGNS = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory", "OUT_OF_MEMORY")
-# Python, JAX and the programs that XLA has compiled, measured in a small run.
+# What Python, JAX and small programs themselves take and what they map, measured.
 _OWN_BYTES = 2**28
+_OWN_ADDRESSES = 5 * 2**28
 
 
 def device_bytes() -> float:
@@ -47,9 +48,15 @@ def host_bytes(root: Path = Path("/")) -> int:
     root: the folder that contains proc/ and, at the places that proc/ names, the cgroups.
     """
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    ulimits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    finite = (limit for limit in ulimits if limit != resource.RLIM_INFINITY)
-    return min([physical, *finite, *_cgroup_limits(root)])
+    limits = [physical, *_cgroup_limits(root)]
+    data, addresses = (
+        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+    )
+    if data != resource.RLIM_INFINITY:
+        limits.append(data)
+    if addresses != resource.RLIM_INFINITY:  # most of what libraries map takes no memory
+        limits.append(max(0, addresses - _OWN_ADDRESSES + _OWN_BYTES))
+    return min(limits)
 
 
 def program_bytes(compiled: Any) -> int:

@@ -104,7 +104,7 @@ def training_bytes(
 
     It counts the inputs of matrix products that the backward pass reads again, but neither
     elementwise results, which XLA may recompute, nor temporary buffers. Measured, XLA allocates
-    1.5 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
+    1.2 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
     the remat. Python integers, so that no size overflows.
 
     sliding_windows: as in `LanguageModel`: layer i has element i mod their number.
@@ -121,7 +121,7 @@ def training_bytes(
         batch=_BATCH_ARRAYS * _FLOAT * batch_size * seq_len,
         activations=layers + logits,
         accumulates=grad_accumulation > 1,
-        validation=max(_widest(model, validated), all_logits),
+        validation=max(_widest(model, batch_size, seq_len), all_logits),
     )
 
 
@@ -145,11 +145,13 @@ def _kept_by_layers(
     return number * (count * layer + repeats * sum(scores) + sum(scores[:rest]))
 
 
-def _widest(model: ModelConfig, tokens: int) -> int:
+def _widest(model: ModelConfig, windows: int, seq_len: int) -> int:
     """Bytes of the residual stream and of the widest results that exist beside it."""
-    number = _FLOAT if model.dtype == "float32" else 2
-    attention = model.heads_width * (model.num_attention_heads + 2 * model.kv_heads)
-    return number * tokens * (model.hidden_size + max(attention, model.intermediate_size))
+    number, tokens = _FLOAT if model.dtype == "float32" else 2, windows * seq_len
+    heads = model.num_attention_heads + 2 * model.kv_heads
+    attention = number * tokens * model.heads_width * heads
+    feed_forward = number * tokens * model.intermediate_size
+    return number * tokens * model.hidden_size + max(attention, feed_forward)
 
 
 def _kept_scores(model: ModelConfig, seq_len: int, sliding_window: int | None) -> int:

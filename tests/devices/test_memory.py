@@ -84,14 +84,21 @@ def test_every_cgroup_around_a_process_limits_it(
     assert host_bytes(tmp_path) == expected
 
 
-@pytest.mark.parametrize("kind", [resource.RLIMIT_AS, resource.RLIMIT_DATA])
+@pytest.mark.parametrize(
+    ("kind", "limit", "expected"),
+    [
+        (resource.RLIMIT_DATA, 2**30, 2**30),
+        (resource.RLIMIT_AS, 2**32, 3 * 2**30),  # a quarter of it is mapped by libraries
+        (resource.RLIMIT_AS, 2**20, 0),
+    ],
+)
 def test_ulimit_limits_a_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, limit: int, expected: int
 ) -> None:
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
-    limits = {kind: (2**30, resource.RLIM_INFINITY)}
+    limits = {kind: (limit, resource.RLIM_INFINITY)}
     monkeypatch.setattr("resource.getrlimit", lambda asked: limits.get(asked, unlimited))
-    assert host_bytes(tmp_path) == 2**30
+    assert host_bytes(tmp_path) == expected
 
 
 def test_the_devices_of_a_cpu_share_what_the_process_leaves(
