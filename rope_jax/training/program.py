@@ -89,7 +89,7 @@ class StageProgram:
 
     @functools.cached_property
     def _compiled_step(self) -> Any:
-        step = make_train_step(
+        step: Any = make_train_step(  # jitted
             self._program.model,
             self._program.optimizer,
             self._stage.grad_accumulation,
