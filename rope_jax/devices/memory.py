@@ -59,17 +59,21 @@ def host_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def program_bytes(compiled: Any) -> int:
+def program_bytes(compiled: Any, calls: int = 1) -> int:
     """Return what a compiled program takes on each device: arguments, results, temporary arrays.
 
     This is the compiler's own figure. An argument whose memory the results reuse counts once.
     0 on a platform whose compiler does not say.
+
+    calls: how many there are. The next one is dispatched while one runs; a CPU then has the
+        temporary arrays of both, while an accelerator reuses them in the order of its stream.
     """
     memory = compiled.memory_analysis()
     if memory is None:
         return 0
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    return int(memory.argument_size_in_bytes + results + memory.temp_size_in_bytes)
+    temporary = memory.temp_size_in_bytes * (min(calls, 2) if is_host_memory() else 1)
+    return int(memory.argument_size_in_bytes + results + temporary)
 
 
 def in_gib(size: float) -> str:

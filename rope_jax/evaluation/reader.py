@@ -152,7 +152,7 @@ class Reader:
             rotary = stacked
             if mixed:
                 rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], stacked)
-            program = self._program(size, group[0].length, last, rotary)
+            program = self._program(size, group[0].length, last, rotary, -(-len(tokens) // size))
             previous, running = running, program(self.params, tokens[rows], rotary)
             if previous is not None:
                 fetch(previous)
@@ -160,14 +160,19 @@ class Reader:
         fetch(running)
         return np.concatenate(found)
 
-    def _program(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
-        """Return the compiled program for batches of this shape."""
+    def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:
+        """Return the compiled program for batches of this shape.
+
+        UserError if `calls` calls of it need more memory than there is.
+        """
         if self._nll_of_last is None:
             last = length
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
         key = (size, length, last, *itertools.chain(*leaf_shapes))
         if key not in self._programs:
             self._programs[key] = self._compile(size, length, last, rotary)
+            used = program_bytes(self._programs[key], calls)
+            self._check_memory(used, size, length)
             self.compilations += 1
         return self._programs[key]
 
@@ -184,9 +189,7 @@ class Reader:
                 f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
                 f"float32 [{size}, {last}], the NLL of {which}"
             )
-        compiled = function.lower(*arguments).compile()
-        self._check_memory(program_bytes(compiled), size, length)
-        return compiled
+        return function.lower(*arguments).compile()
 
     def _check_memory(self, used: int, size: int, length: int) -> None:
         """UserError if a program for batches of this shape needs more memory than there is."""

@@ -23,7 +23,7 @@ from rope_jax.training.limits import shortage
 from rope_jax.training.metrics import total, training_scalars, validation_scalars
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
-from rope_jax.training.step import StepMetrics, TrainState
+from rope_jax.training.step import LossSums, StepMetrics, TrainState
 from rope_jax.training.terminal import TrainingProgress
 
 
@@ -194,9 +194,10 @@ class Trainer:
             batches=self.config.validation.batches,
         )
         place = functools.partial(self.placement.batch, rows=stage.batch_size)
-        parts = [
-            program.loss_sums(params, place(functools.partial(_rows, batch))) for batch in batches
-        ]
+        parts: list[LossSums] = []
+        for batch in batches:
+            parts.append(program.loss_sums(params, place(functools.partial(_rows, batch))))
+            jax.block_until_ready(parts[-2:-1])  # there is memory for two batches at a time
         scalars = validation_scalars(total(parts), stage.seq_len)
         self.validation_loss = scalars["validation/loss"]
         self._log.write_exact(step, scalars)

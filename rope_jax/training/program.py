@@ -79,13 +79,14 @@ class StageProgram:
     @property
     def train_bytes(self) -> int:
         """What a step takes on each device: the state, a batch, and temporary arrays."""
-        return program_bytes(self._compiled_step)
+        return program_bytes(self._compiled_step, calls=self._stage.steps)
 
     @property
     def validation_bytes(self) -> int:
         """What a validation batch takes on each device, beside the optimizer's state."""
         waiting = jax.tree.leaves(self._program.abstract_state.opt_state)
-        return program_bytes(self._compiled_sums) + sum(map(_bytes_per_device, waiting))
+        calls = self._program.config.validation.batches
+        return program_bytes(self._compiled_sums, calls) + sum(map(_bytes_per_device, waiting))
 
     @functools.cached_property
     def _compiled_step(self) -> Any:

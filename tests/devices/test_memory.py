@@ -112,6 +112,16 @@ def test_the_devices_of_a_cpu_share_what_the_process_leaves(
     assert device_bytes() == 0
 
 
+def test_a_cpu_has_the_temporary_arrays_of_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+    compiled = jax.jit(lambda x: (x @ x) @ x).lower(x).compile()
+    one, two, three = (program_bytes(compiled, calls) for calls in (1, 2, 3))
+    assert two - one == compiled.memory_analysis().temp_size_in_bytes >= 2**22
+    assert three == two
+    monkeypatch.setattr(memory, "is_host_memory", lambda: False)
+    assert program_bytes(compiled, 2) == one
+
+
 def test_an_argument_that_results_reuse_counts_once() -> None:
     x = jax.ShapeDtypeStruct((1024,), jnp.float32)
     copied = jax.jit(lambda x: x + 1).lower(x).compile()
