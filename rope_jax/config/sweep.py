@@ -225,7 +225,7 @@ class SweepConfig(Frozen):
     )
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
     # of any one machine: 2^20 GiB are a million times the memory of a small one
-    memory_gib: Annotated[float, Field(gt=0, le=2**20)] | None = Field(
+    memory_gib: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
         None,
         description="memory for one batch, which sets its size at each length; null: half of an "
         "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",

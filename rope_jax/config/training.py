@@ -41,7 +41,7 @@ class OptimConfig(Frozen):
     decay_fraction: Fraction = Field(
         0.2, description="wsd: fraction of the steps after warm-up that decay"
     )
-    weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(
+    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
         0.1, description="weight decay of matrices; norms and embeddings have none"
     )
     b1: Annotated[float, Field(ge=0, lt=1)] = Field(

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from rope_jax.rope.numbers import Whole
 
 # Up to a value far beyond every useful one. In float32, much larger ones give infinite numbers.
-Moderate = Annotated[float, Field(gt=0, le=1000)]
+Moderate = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 # JAX's integers have 32 bits.

@@ -76,7 +76,7 @@ def program_bytes(compiled: Any, calls: int = 1) -> int:
     return int(memory.argument_size_in_bytes + results + temporary)
 
 
-def in_gib(size: float) -> str:
+def in_gib(size: float | int) -> str:
     """Format bytes as GiB, with three digits or more, so that no amount is shown as 0."""
     gib = size / 2**30
     return f"{gib:,.1f}" if gib >= 0.95 or gib == 0 else f"{gib:.2g}"

@@ -102,7 +102,7 @@ def any_of(flag: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
-def smallest(number: float) -> float:
+def smallest(number: float | int) -> float | int:
     """Return the smallest of all processes' numbers. All of them must call this together."""
     if jax.process_count() == 1:
         return number

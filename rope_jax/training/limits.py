@@ -145,7 +145,7 @@ class _Need:
         """Bytes for each device of the copy that a checkpoint is written from."""
         return self.by_part().state // self.placement.mesh.size if is_host_memory() else 0
 
-    def refusal(self, used: int, available: float, in_validation: bool) -> UserError:
+    def refusal(self, used: int, available: float | int, in_validation: bool) -> UserError:
         """Return the error for a stage that takes at least `used` bytes on each device."""
         there_are = f"GiB per device, but there are only {in_gib(available)}"
         parameters = self.by_part().parameters_per_device(self.placement.fsdp)
@@ -164,7 +164,7 @@ class _Need:
             f"{in_gib(used)} {there_are}; {self.advice(enough)}"
         )
 
-    def advice(self, available: float) -> str:
+    def advice(self, available: float | int) -> str:
         """Return the first change of settings that suffices by itself."""
         for advice, changed in self._changes():
             if changed.bytes() <= available:
