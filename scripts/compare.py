@@ -44,6 +44,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.comparison.read import read_sweep
     from rope_jax.comparison.terminal import print_comparison
     from rope_jax.console import plain_console
+    from rope_jax.devices.memory import shortage_as
 
     stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)
@@ -54,7 +55,10 @@ def main(argv: list[str]) -> None:
     output = Path(config.output)
     check_output(output)
     console = plain_console()
-    with console.status("resampling documents"):
+    with (
+        console.status("resampling documents"),
+        shortage_as("RUN: there is not enough memory; end other programs, or compare fewer runs"),
+    ):
         comparison = compare(sweeps, mismatches, config)
     write_comparison(output, comparison)
     print_comparison(console, comparison)

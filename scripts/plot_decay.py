@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import printable
 
 if TYPE_CHECKING:
     from rope_jax.rope.decay import Scores
@@ -25,14 +25,13 @@ def main(argv: list[str]) -> None:
     import numpy as np
 
     from rope_jax.config.inspection import (
-        MAX_DISTANCES,
         DecayConfig,
         check_writable,
         combined_config,
         load_inspection,
     )
     from rope_jax.config.load import dump
-    from rope_jax.inspection.curves import check_curve_count, make_curves
+    from rope_jax.inspection.curves import check_curve_count, check_distances, make_curves
     from rope_jax.inspection.model import InspectedModel
     from rope_jax.rope.decay import decay_scores
 
@@ -65,8 +64,8 @@ def main(argv: list[str]) -> None:
         for base in bases
     }
     check_curve_count(len(curves) + len(unscaled))
-    if length > MAX_DISTANCES:
-        raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
+    pairs = model.layers.geometry.rotary_dim // 2
+    check_distances(length, pairs, len(curves) + len(unscaled))
     table = output.with_suffix(".csv")
     check_writable(output, table)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from rope_jax.config.types import FolderName, Frozen, PathText, PositiveFloat, PositiveInt, Seed
+from rope_jax.config.types import FolderName, Frozen, PathText, PositiveFloat, Resamples, Seed
 
 
 class CompareConfig(Frozen):
@@ -22,5 +22,5 @@ class CompareConfig(Frozen):
         0.02,
         description="usable length: largest rise of the NLL over its value at the window, in nats",
     )
-    resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
     seed: Seed = Field(0, description="seed of the bootstrap")

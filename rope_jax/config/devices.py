@@ -1,8 +1,11 @@
 """Schemas of the device mesh and of runs with several processes."""
 
+from typing import Annotated
+
 from pydantic import Field, model_validator
 
 from rope_jax.config.types import Frozen, NonNegativeInt, PositiveInt
+from rope_jax.rope.numbers import Whole
 
 
 class MeshConfig(Frozen):
@@ -24,7 +27,7 @@ class DistributedConfig(Frozen):
     coordinator: str | None = Field(
         None, description="host:port of process 0; null: detected from the cluster (Slurm, TPU, …)"
     )
-    num_processes: PositiveInt | None = Field(
+    num_processes: Annotated[int, Field(gt=0, le=2**16), Whole] | None = Field(
         None, description="number of processes; null: detected from the cluster"
     )
     process_id: NonNegativeInt | None = Field(
@@ -32,7 +35,9 @@ class DistributedConfig(Frozen):
         description="this process's number; process 0 writes the files; "
         "null: detected from the cluster",
     )
-    timeout: PositiveInt = Field(300, description="seconds to wait for all processes to connect")
+    timeout: Annotated[int, Field(gt=0, le=7 * 24 * 3600), Whole] = Field(
+        300, description="seconds to wait for all processes to connect"
+    )
 
     @model_validator(mode="after")
     def _all_or_none(self) -> "DistributedConfig":

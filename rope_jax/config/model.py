@@ -4,13 +4,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.config.types import Frozen, PositiveFloat, PositiveInt
+from rope_jax.config.types import Frozen, Moderate, PositiveInt
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
 AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
 
+# checking a config visits every layer
+LayerCount = Annotated[int, Field(gt=0, le=10_000), Whole]
 _WIDEST_HEAD = 2**16  # checking a config computes every pair's frequency
 
 
@@ -19,7 +22,7 @@ class ModelConfig(Frozen):
 
     hidden_size: PositiveInt = Field(128, description="width of the residual stream")
     intermediate_size: PositiveInt = Field(352, description="width of the SwiGLU feed-forward")
-    num_hidden_layers: PositiveInt = Field(4, description="number of decoder layers")
+    num_hidden_layers: LayerCount = Field(4, description="number of decoder layers")
     num_attention_heads: PositiveInt = Field(4, description="number of query heads")
     num_key_value_heads: PositiveInt | None = Field(
         None, description="number of key and value heads; null: num_attention_heads"
@@ -31,8 +34,8 @@ class ModelConfig(Frozen):
         True, description="share one matrix between embedding and output"
     )
     qk_norm: bool = Field(False, description="apply RMSNorm to queries and keys, before rotation")
-    rms_norm_eps: PositiveFloat = Field(1e-5, description="epsilon of every RMSNorm")
-    initializer_range: PositiveFloat = Field(
+    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every RMSNorm")
+    initializer_range: Moderate = Field(
         0.02, description="standard deviation of the initial weights"
     )
     dtype: Literal["float32", "bfloat16"] = Field(

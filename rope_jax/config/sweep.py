@@ -23,7 +23,15 @@ from pydantic_core import PydanticCustomError
 
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName
-from rope_jax.config.types import FolderName, Frozen, Length, PositiveFloat, PositiveInt, Seed
+from rope_jax.config.types import (
+    FolderName,
+    Frozen,
+    Length,
+    PositiveFloat,
+    PositiveInt,
+    Resamples,
+    Seed,
+)
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
@@ -216,7 +224,8 @@ class SweepConfig(Frozen):
         "test", description="which split to read; published figures should use test"
     )
     seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
-    memory_gib: PositiveFloat | None = Field(
+    # of any one machine: 2^20 GiB are a million times the memory of a small one
+    memory_gib: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
         None,
         description="memory for one batch, which sets its size at each length; null: half of an "
         "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
@@ -228,7 +237,7 @@ class SweepConfig(Frozen):
         0.02,
         description="usable length: largest rise of the NLL over its value at the window, in nats",
     )
-    resamples: PositiveInt = Field(2000, description="bootstrap resamples of the documents")
+    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
     distributed: DistributedConfig | None = Field(
         None, description="several processes, one sweep; null: this process alone"
     )

@@ -14,6 +14,7 @@ from rope_jax.config.types import (
     Fraction,
     Frozen,
     Length,
+    Moderate,
     NonNegativeInt,
     PathText,
     PositiveFloat,
@@ -21,13 +22,14 @@ from rope_jax.config.types import (
     Seed,
 )
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
+from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
 
 class OptimConfig(Frozen):
     """AdamW and its learning rate."""
 
-    learning_rate: PositiveFloat = Field(3e-3, description="peak learning rate")
+    learning_rate: Moderate = Field(3e-3, description="peak learning rate")
     schedule: Literal["cosine", "linear", "wsd"] = Field(
         "cosine",
         description="decay after warm-up; wsd: constant at first, with a linear decay at the end",
@@ -39,7 +41,7 @@ class OptimConfig(Frozen):
     decay_fraction: Fraction = Field(
         0.2, description="wsd: fraction of the steps after warm-up that decay"
     )
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = Field(
+    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
         0.1, description="weight decay of matrices; norms and embeddings have none"
     )
     b1: Annotated[float, Field(ge=0, lt=1)] = Field(
@@ -48,7 +50,7 @@ class OptimConfig(Frozen):
     b2: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.95, description="decay rate of AdamW's second moment"
     )
-    eps: PositiveFloat = Field(1e-8, description="AdamW's epsilon")
+    eps: Moderate = Field(1e-8, description="AdamW's epsilon")
     clip_norm: PositiveFloat = Field(1.0, description="largest global norm of the gradient")
 
 
@@ -65,7 +67,7 @@ class StageConfig(Frozen):
     scaling: AnyScaling | None = Field(
         None, description="scaling from this stage on; null: as before"
     )
-    learning_rate: PositiveFloat | None = Field(
+    learning_rate: Moderate | None = Field(
         None, description="peak of a new schedule that starts here; null: the schedule continues"
     )
 
@@ -83,7 +85,8 @@ class ValidationConfig(Frozen):
     """When to measure the loss on the validation split during training."""
 
     every_steps: PositiveInt = Field(200, description="steps between validations")
-    batches: PositiveInt = Field(
+    # every validation reads them all
+    batches: Annotated[int, Field(gt=0, le=2**16), Whole] = Field(
         8, description="batches per validation, evenly spaced and always the same"
     )
 

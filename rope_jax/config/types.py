@@ -6,12 +6,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rope_jax.rope.numbers import Whole
 
+# Up to a value far beyond every useful one. In float32, much larger ones give infinite numbers.
+Moderate = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 # JAX's integers have 32 bits.
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
+# A resample of 64 documents takes 2 microseconds, and a sweep has a hundred points.
+Resamples = Annotated[int, Field(gt=0, le=100_000), Whole]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
 # A name becomes a folder, which must not lie outside its parent.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]

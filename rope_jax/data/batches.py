@@ -82,8 +82,14 @@ def validation_batches(
             "lower the stages' seq_len"
         )
     windows = batches * batch_size
-    offsets = np.arange(windows) * last // max(windows - 1, 1)
-    return (_windows(split, chosen, seq_len) for chosen in offsets.reshape(batches, batch_size))
+
+    def batch(index: int) -> Batch:
+        # Python integers: windows · last may exceed 64 bits
+        chosen = range(index * batch_size, (index + 1) * batch_size)
+        offsets = [window * last // max(windows - 1, 1) for window in chosen]
+        return _windows(split, np.array(offsets, np.int64), seq_len)
+
+    return map(batch, range(batches))
 
 
 def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[np.int64]:

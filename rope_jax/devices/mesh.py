@@ -55,6 +55,10 @@ class Placement:
 
         return jax.tree.map(shard, abstract)
 
+    def abstract_rows(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+        """Return the shape, dtype and sharding of an array of `batch`; its rows are axis 0."""
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=self._rows)
+
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
         """Return a batch of `rows` rows, split over all devices.
 

@@ -118,6 +118,17 @@ def any_of(flag: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(flag)).any())
 
 
+def smallest(number: float | int) -> float | int:
+    """Return the smallest of all processes' numbers. All of them must call this together."""
+    if jax.process_count() == 1:
+        return number
+    # as bytes: jax would round a float64 to float32
+    mine = np.frombuffer(np.float64(number).tobytes(), np.uint8)
+    return float(
+        np.ascontiguousarray(multihost_utils.process_allgather(mine)).view(np.float64).min()
+    )
+
+
 def check_same(what: str, text: str) -> None:
     """UserError unless `text` is the same in every process. what: its name in the message."""
     if jax.process_count() == 1:

@@ -87,7 +87,7 @@ def plan(
     ends.
     """
     longest = lengths[-1]
-    document, start, first = [], [], []
+    parts: list[Windows] = []
     for index, stream in enumerate(streams):
         covered = min(blocks, (len(stream) - 1) // longest) * longest
         if protocol == "same_tokens":
@@ -104,10 +104,10 @@ def plan(
             ends = np.append(np.arange(length, covered, stride), covered)
             starts = ends - length
             firsts = np.append(0, ends[:-1]) - starts + 1
-        document += [index] * len(starts)
-        start += starts.tolist()
-        first += firsts.tolist()
-    return Windows(*(np.array(column, np.int64) for column in (document, start, first)))
+        parts.append(Windows(np.full(len(starts), index), starts, firsts))
+    return Windows(
+        *(np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
+    )
 
 
 def previous_length(length: int, lengths: Sequence[int]) -> int:

@@ -19,6 +19,8 @@ import numpy as np
 from jaxtyping import Array, Float, Float32, Int, Int64
 from numpy.typing import NDArray
 
+from rope_jax.devices import processes
+from rope_jax.devices.memory import device_bytes, in_gib, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.rope import Rotary
 
@@ -150,7 +152,7 @@ class Reader:
             rotary = stacked
             if mixed:
                 rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], stacked)
-            program = self._program(size, group[0].length, last, rotary)
+            program = self._program(size, group[0].length, last, rotary, -(-len(tokens) // size))
             previous, running = running, program(self.params, tokens[rows], rotary)
             if previous is not None:
                 fetch(previous)
@@ -158,14 +160,19 @@ class Reader:
         fetch(running)
         return np.concatenate(found)
 
-    def _program(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
-        """Return the compiled program for batches of this shape."""
+    def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:
+        """Return the compiled program for batches of this shape.
+
+        UserError if `calls` calls of it need more memory than there is.
+        """
         if self._nll_of_last is None:
             last = length
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
         key = (size, length, last, *itertools.chain(*leaf_shapes))
         if key not in self._programs:
             self._programs[key] = self._compile(size, length, last, rotary)
+            used = program_bytes(self._programs[key], calls)
+            self._check_memory(used, size, length)
             self.compilations += 1
         return self._programs[key]
 
@@ -183,3 +190,14 @@ class Reader:
                 f"float32 [{size}, {last}], the NLL of {which}"
             )
         return function.lower(*arguments).compile()
+
+    def _check_memory(self, used: int, size: int, length: int) -> None:
+        """UserError if a program for batches of this shape needs more memory than there is."""
+        available = processes.smallest(device_bytes())
+        if used <= available:
+            return
+        advice = "lower memory_gib" if size > self.row_multiple else "leave out the longest length"
+        raise UserError(
+            f"lengths: {size:,} × {length:,} tokens at a time take at least {in_gib(used)} GiB per "
+            f"device, but there are only {in_gib(available)}; {advice}"
+        )

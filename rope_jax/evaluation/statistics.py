@@ -23,6 +23,8 @@ from scipy import stats
 
 RELIABLE_DOCUMENTS = 20
 _UNBOUNDED = 1e30
+# Resampled documents at a time, 32 MiB per array of them; the result does not depend on it.
+_MOST_DRAWN = 2**22
 
 
 class Sums(NamedTuple):
@@ -210,6 +212,7 @@ def _ratio(
         paired=True,
         vectorized=True,
         n_resamples=resamples,
+        batch=max(1, _MOST_DRAWN // len(numerator)),
         method="percentile",
         rng=np.random.default_rng(seed),
     ).confidence_interval

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import Protocol, SweepConfig
+from rope_jax.devices.memory import host_bytes, in_gib
+from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Job, Plan
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader, Reading
 from rope_jax.evaluation.statistics import Sums
@@ -151,6 +153,8 @@ def sweep(
         bos_id=bos_id,
         config=config,
     )
+    jobs, baseline = plan.jobs(), plan.baseline_job()
+    _check_host_memory(jobs)
     budget = memory_budget(config)
     reader = Reader(
         nll_fn,
@@ -162,7 +166,6 @@ def sweep(
         programs={} if programs is None else programs,
     )
     journal = {} if journal is None else journal
-    jobs, baseline = plan.jobs(), plan.baseline_job()
     reused = sum(plan.key(job) in journal for job in jobs)
     if reused:
         resuming(reused, len(jobs))
@@ -177,6 +180,24 @@ def sweep(
         baseline=_measurement(baseline, journal, plan) if baseline else None,
         compilations=reader.compilations,
     )
+
+
+def _check_host_memory(jobs: Sequence[Job]) -> None:
+    """UserError if the windows and results of one reading do not fit into the host's memory."""
+    available = host_bytes()
+    last: dict[int, int] = {}
+    for job in jobs:
+        last[job.reading.length] = max(last.get(job.reading.length, 0), job.last)
+    for job in jobs:
+        windows, length = len(job.reading.start), job.reading.length
+        # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
+        used = 4 * windows * (length + 2 * last[length])
+        if used > available:
+            raise UserError(
+                f"{job.protocol}: {windows:,} windows of {length:,} tokens take at least "
+                f"{in_gib(used)} GiB of the host's memory, and there are {in_gib(available)}; "
+                "raise stride, or lower max_blocks or max_documents"
+            )
 
 
 def memory_budget(config: SweepConfig) -> float:

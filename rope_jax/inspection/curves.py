@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rope_jax.config.inspection import InspectionConfig
+from rope_jax.config.inspection import MAX_DISTANCES, InspectionConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import InspectedModel, scaling_label
 from rope_jax.rope import RotaryGeometry, Scaling
 from rope_jax.rope.pairs import Pairs, exact_frequencies
 
 MAX_CURVES = 12  # a reader cannot tell more apart in a figure
+MAX_COSINES = 2**31  # take about half a minute
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,18 @@ def check_curve_count(count: int) -> None:
         raise UserError(
             f"there are {count} curves, counting each kind of layer; a figure shows "
             f"at most {MAX_CURVES}"
+        )
+
+
+def check_distances(length: int, pairs: int, curves: int) -> None:
+    """Raise a UserError if the scores of `curves` curves at `length` distances take too long."""
+    if length > MAX_DISTANCES:
+        raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
+    most = MAX_COSINES // (pairs * curves)
+    if length > most:
+        raise UserError(
+            f"length: {length:,} distances of {pairs:,} pairs in {curves} curves would take "
+            f"minutes; use at most {most:,} distances"
         )
 
 

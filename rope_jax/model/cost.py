@@ -73,6 +73,8 @@ class TrainingBytes:
     """Results of one micro-batch's forward pass that are kept for its backward pass."""
     accumulates: bool
     """Whether a sum of gradients exists alongside the activations."""
+    validation: int
+    """What exists at once in a forward pass over the whole batch, which is not split there."""
 
     def per_device(self, devices: int, fsdp: int) -> int:
         """Bytes on each device, with the batch split over all and the parameters over `fsdp`."""
@@ -80,6 +82,10 @@ class TrainingBytes:
         if self.accumulates:
             peak += self.gradients // fsdp
         return self.state // fsdp + self.batch // devices + peak
+
+    def validation_per_device(self, devices: int, fsdp: int) -> int:
+        """Bytes on each device while a validation batch of the same size is scored."""
+        return self.state // fsdp + (self.batch + self.validation) // devices
 
     def parameters_per_device(self, fsdp: int) -> int:
         """Bytes on each device that do not depend on the batch: parameters, moments, gradients."""
@@ -98,7 +104,7 @@ def training_bytes(
 
     It counts the inputs of matrix products that the backward pass reads again, but neither
     elementwise results, which XLA may recompute, nor temporary buffers. Measured, XLA allocates
-    1.5 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
+    1.2 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
     the remat. Python integers, so that no size overflows.
 
     sliding_windows: as in `LanguageModel`: layer i has element i mod their number.
@@ -107,12 +113,15 @@ def training_bytes(
     layers = _kept_by_layers(model, seq_len, batch_size // grad_accumulation, sliding_windows)
     logits = min(tokens * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
     parameters = parameter_count(model, vocab_size) * _FLOAT
+    validated = batch_size * seq_len
+    all_logits = min(validated * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
     return TrainingBytes(
         state=3 * parameters,
         gradients=parameters,
         batch=_BATCH_ARRAYS * _FLOAT * batch_size * seq_len,
         activations=layers + logits,
         accumulates=grad_accumulation > 1,
+        validation=max(_widest(model, batch_size, seq_len), all_logits),
     )
 
 
@@ -134,6 +143,15 @@ def _kept_by_layers(
         return number * (inputs + layer + max(scores))
     repeats, rest = divmod(count, len(scores))
     return number * (count * layer + repeats * sum(scores) + sum(scores[:rest]))
+
+
+def _widest(model: ModelConfig, windows: int, seq_len: int) -> int:
+    """Bytes of the residual stream and of the widest results that exist beside it."""
+    number, tokens = _FLOAT if model.dtype == "float32" else 2, windows * seq_len
+    heads = model.num_attention_heads + 2 * model.kv_heads
+    attention = number * tokens * model.heads_width * heads
+    feed_forward = number * tokens * model.intermediate_size
+    return number * tokens * model.hidden_size + max(attention, feed_forward)
 
 
 def _kept_scores(model: ModelConfig, seq_len: int, sliding_window: int | None) -> int:

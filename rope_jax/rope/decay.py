@@ -12,7 +12,7 @@ from rope_jax.rope.geometry import RotaryGeometry
 
 Scores = Float64[np.ndarray, " distances"]
 
-_DISTANCES_AT_ONCE = 2**14  # limits a block of angles to a few megabytes
+_ANGLES_AT_ONCE = 2**20  # 8 MiB
 
 
 def decay_scores(
@@ -28,8 +28,9 @@ def decay_scores(
     """
     weight = 2 * m**2 / np.sqrt(2 * inv_freq.size)
     scores = np.empty(distances.shape)
-    for first in range(0, distances.size, _DISTANCES_AT_ONCE):
-        block = slice(first, first + _DISTANCES_AT_ONCE)
+    at_once = max(1, _ANGLES_AT_ONCE // inv_freq.size)
+    for first in range(0, distances.size, at_once):
+        block = slice(first, first + at_once)
         scores[block] = weight * np.cos(np.multiply.outer(distances[block], inv_freq)).sum(-1)
     return scores
 

@@ -21,7 +21,8 @@ from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
-from rope_jax.devices.hardware import device_bytes, device_line
+from rope_jax.devices.hardware import device_line
+from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult, sweep
@@ -42,6 +43,9 @@ from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
 from rope_jax.training.provenance import check_provenance
 
+# `forward_bytes` is at most this many times what XLA allocates.
+_LARGEST_OVERESTIMATE = 1.7
+
 Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
@@ -57,8 +61,13 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
+        out_of_memory = (
+            "lengths: there is not enough memory; end other programs, and the same command "
+            "resumes; or lower memory_gib, or leave out the longest length"
+        )
         try:
-            _sweep(run, training, config, console)
+            with shortage_as(out_of_memory):
+                _sweep(run, training, config, console)
         except OSError as error:
             raise UserError(
                 f"{error.filename or run.path}: {error.strerror or error}; what was measured so "
@@ -204,15 +213,24 @@ def _lengths(config: SweepConfig, training: Config, steps: Iterable[int]) -> tup
 
 def _check_memory(training: Config, config: SweepConfig, needed: float, longest: int) -> None:
     """Refuse to start if one window of the longest length needs more memory than there is."""
-    available, key = device_bytes(), "lengths"
+    there_are = processes.smallest(device_bytes())
+    # An estimate may be too high. What passes, the compiler's own figure decides.
+    available, key = there_are * _LARGEST_OVERESTIMATE, "lengths"
+    shown = there_are
     if config.memory_gib is not None:
-        available, key = config.memory_gib * 2**30, "memory_gib"
+        available = shown = config.memory_gib * 2**30
+        key = "memory_gib"
+        if available > there_are:
+            raise UserError(
+                f"memory_gib: should be at most {in_gib(there_are)}, the memory of a device, not "
+                f"{config.memory_gib:g}"
+            )
     if needed > available:
         name = training.model.attention
         advice = "; attention=blockwise takes less" if name == "xla" else ""
         raise UserError(
-            f"{key}: a window of {longest:,} tokens takes about {needed / 2**30:,.1f} GiB with "
-            f"attention {name}, and there are {available / 2**30:,.1f}{advice}"
+            f"{key}: a window of {longest:,} tokens takes about {in_gib(needed)} GiB with "
+            f"attention {name}, and there are {in_gib(shown)}{advice}"
         )
 
 

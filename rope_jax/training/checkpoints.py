@@ -210,7 +210,7 @@ class Checkpoints:
             with stopping.uninterrupted():
                 action()
         except Exception as error:  # Orbax and TensorStore raise many types for a full disk
-            newest = max(_steps_in(self.directory), default=None)
+            newest = newest_step(self.directory)
             kept = f"that of step {newest} is complete" if newest else "there is none yet"
             raise UserError(
                 f"{self.directory}: a checkpoint could not be written ({brief_reason(error)}); "
@@ -254,6 +254,11 @@ def saved_steps(directory: Path) -> list[int]:
     if not steps:
         raise UserError(f"{directory}: holds no checkpoint; train the run further first")
     return steps
+
+
+def newest_step(directory: Path) -> int:
+    """Return the step of the newest checkpoint in a folder, damaged or not; 0 if there is none."""
+    return max(_steps_in(directory), default=0)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ class Clock:
         self._since: float | None = None
 
     def tick(self) -> None:
-        """Count a finished step. The first one, which includes compiling, only starts the clock."""
+        """Count a finished step. The first one only starts the clock."""
         if self._since is None:
             self._since = time.perf_counter()
         else:

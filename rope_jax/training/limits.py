@@ -1,61 +1,87 @@
-"""Rejecting a run that is too large for this machine, before any work starts."""
+"""Rejecting a run that is too large for this machine, before any work starts.
 
-from collections.abc import Iterator
+First on paper, which takes no time, and then by the compiler's own figures.
+"""
+
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-
+from rope_jax import stopping
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
-from rope_jax.devices.hardware import device_bytes
+from rope_jax.devices import processes
+from rope_jax.devices.memory import device_bytes, in_gib, is_host_memory, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.cost import TrainingBytes, training_bytes
+from rope_jax.training.program import Program
 
-# Compiling takes a quarter of a second per unrolled layer on a CPU core, and grows faster than
-# linearly: with more layers than this, it takes minutes.
-_MOST_UNROLLED_LAYERS = 512
+# Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
+MOST_COMPILED_LAYERS = 128
 
 
 def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
     """UserError, naming the key to change, if a run needs too much memory or compile time.
 
-    `training_bytes` is a lower estimate: a run that passes may still run out of memory.
+    `training_bytes` is a lower estimate: a run that passes may still be too large, which
+    `compile_stages` finds out. All processes must call this together.
     """
-    layers = config.model.num_hidden_layers
-    if config.model.layers == "unrolled" and layers > _MOST_UNROLLED_LAYERS:
-        raise UserError(
-            f"model.num_hidden_layers: {layers:,} unrolled layers would take many minutes to "
-            "compile; set model.layers=scanned, which compiles one"
-        )
-    available = device_bytes()
-    if jax.local_devices()[0].platform == "cpu":  # its devices share one memory
-        available /= jax.local_device_count()
-    for number, stage in enumerate(config.stages):
-        need = _Need(
-            model=config.model,
-            vocab_size=vocab_size,
-            seq_len=stage.seq_len,
-            batch_size=stage.batch_size,
-            grad_accumulation=stage.grad_accumulation,
-            sliding_windows=config.sliding_windows,
-            placement=placement,
-        )
-        if need.bytes() <= available:
-            continue
-        fixed = need.by_part().parameters_per_device(placement.fsdp)
-        if fixed > available:
+    _check_compile_time(config)
+    available = processes.smallest(device_bytes())
+    for number in range(len(config.stages)):
+        need = _Need.of_stage(config, number, vocab_size, placement)
+        if need.bytes() > available:
+            raise need.refusal(need.bytes(), available, need.is_largest_in_validation())
+
+
+def compile_stages(program: Program, numbers: Iterable[int], *, validates: bool) -> None:
+    """Compile these stages' programs. UserError, naming the key to change, if one is too large.
+
+    validates: whether there is text to validate on.
+
+    All processes must call this together.
+    """
+    available = processes.smallest(device_bytes())
+    for number in numbers:
+        stopping.check()
+        need = _Need.of_stage(program.config, number, program.vocab_size, program.placement)
+        with shortage_as(
+            f"stages[{number}]: there is not enough memory to compile it; {need.advice(0)}"
+        ):
+            stage = program.stage(number)
+            training = stage.train_bytes
+            validation = stage.validation_bytes if validates else 0
+        used = need.saving() + max(training, validation)
+        if used > available:
+            raise need.refusal(used, available, in_validation=validation > training)
+
+
+def shortage(number: int) -> str:
+    """Return what to say if memory runs out while stage `number` is trained."""
+    key = f"stages.{number}"
+    return (
+        f"stages[{number}]: there is not enough memory; end other programs, and the same command "
+        f"continues from the newest checkpoint; or raise {key}.grad_accumulation, or lower "
+        f"{key}.batch_size or {key}.seq_len, under another name"
+    )
+
+
+def _check_compile_time(config: Config) -> None:
+    """UserError if compiling a stage would take more than about a minute."""
+    layers, period = config.model.num_hidden_layers, len(config.sliding_windows)
+    if config.model.layers == "unrolled":
+        if layers > MOST_COMPILED_LAYERS:
             raise UserError(
-                "model: its parameters, their gradients and the optimizer state take at least "
-                f"{_gib(fixed)} GiB per device, but there are only {_gib(available)}; lower "
-                "hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp"
+                f"model.num_hidden_layers: {layers:,} unrolled layers would take minutes to "
+                "compile; set model.layers=scanned, which compiles one, or use at most "
+                f"{MOST_COMPILED_LAYERS}"
             )
-        windows = stage.batch_size // stage.grad_accumulation
+    elif (compiled := period + layers % period) > MOST_COMPILED_LAYERS:
         raise UserError(
-            f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time take at least "
-            f"{_gib(need.bytes())} GiB per device, but there are only {_gib(available)}; "
-            f"{need.advice(number, available)}"
+            f"rope.layer_pattern: with {period:,} elements for {layers:,} layers, {compiled:,} "
+            "layers would be compiled one by one, which would take minutes; use at most "
+            f"{MOST_COMPILED_LAYERS // 2}"
         )
 
 
@@ -63,6 +89,7 @@ def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
 class _Need:
     """The settings of one stage that determine how much memory it needs."""
 
+    number: int
     model: ModelConfig
     vocab_size: int
     seq_len: int
@@ -70,6 +97,25 @@ class _Need:
     grad_accumulation: int
     sliding_windows: tuple[int | None, ...]
     placement: Placement
+    validates: bool
+
+    @classmethod
+    def of_stage(
+        cls, config: Config, number: int, vocab_size: int, placement: Placement
+    ) -> "_Need":
+        stage = config.stages[number]
+        return cls(
+            number=number,
+            model=config.model,
+            vocab_size=vocab_size,
+            seq_len=stage.seq_len,
+            batch_size=stage.batch_size,
+            grad_accumulation=stage.grad_accumulation,
+            sliding_windows=config.sliding_windows,
+            placement=placement,
+            # with a fraction of 0 there may be no text to validate on
+            validates=config.data.validation_fraction > 0,
+        )
 
     def by_part(self) -> TrainingBytes:
         return training_bytes(
@@ -82,30 +128,61 @@ class _Need:
         )
 
     def bytes(self) -> int:
-        """Bytes needed on each device."""
+        """Bytes needed on each device, by a lower estimate."""
+        return self.saving() + max(self._training(), self._validation())
+
+    def _training(self) -> int:
         return self.by_part().per_device(self.placement.mesh.size, self.placement.fsdp)
 
-    def advice(self, stage: int, available: float) -> str:
+    def _validation(self) -> int:
+        if not self.validates:
+            return 0
+        return self.by_part().validation_per_device(self.placement.mesh.size, self.placement.fsdp)
+
+    def is_largest_in_validation(self) -> bool:
+        """Whether validation needs more than a training step."""
+        return self._validation() > self._training()
+
+    def saving(self) -> int:
+        """Bytes for each device of the copy that a checkpoint is written from."""
+        return self.by_part().state // self.placement.mesh.size if is_host_memory() else 0
+
+    def refusal(self, used: int, available: float | int, in_validation: bool) -> UserError:
+        """Return the error for a stage that takes at least `used` bytes on each device."""
+        there_are = f"GiB per device, but there are only {in_gib(available)}"
+        parameters = self.by_part().parameters_per_device(self.placement.fsdp)
+        if parameters > available:
+            return UserError(
+                "model: its parameters, their gradients and the optimizer state take at least "
+                f"{in_gib(parameters)} {there_are}; lower hidden_size, intermediate_size or "
+                "num_hidden_layers, or split it with mesh.fsdp"
+            )
+        windows = self.batch_size // (1 if in_validation else self.grad_accumulation)
+        where = "at a time in validation take" if in_validation else "at a time take"
+        # the compiler's program and a changed one presumably differ from the estimate alike
+        enough = available * self.bytes() / used
+        return UserError(
+            f"stages[{self.number}]: {windows:,} × {self.seq_len:,} tokens {where} at least "
+            f"{in_gib(used)} {there_are}; {self.advice(enough)}"
+        )
+
+    def advice(self, available: float | int) -> str:
         """Return the first change of settings that suffices by itself."""
-        for advice, changed in self._changes(stage):
+        for advice, changed in self._changes():
             if changed.bytes() <= available:
                 return advice
-        return f"lower stages.{stage}.seq_len or make the model smaller"
+        return f"lower stages.{self.number}.seq_len or make the model smaller"
 
-    def _changes(self, stage: int) -> Iterator[tuple[str, "_Need"]]:
-        devices = self.placement.mesh.size
-        one_each = replace(self, grad_accumulation=self.batch_size // devices)
-        yield f"raise stages.{stage}.grad_accumulation, or lower its batch_size", one_each
+    def _changes(self) -> Iterator[tuple[str, "_Need"]]:
+        devices, key = self.placement.mesh.size, f"stages.{self.number}"
+        one_each = replace(self, grad_accumulation=max(1, self.batch_size // devices))
+        yield f"raise {key}.grad_accumulation, or lower its batch_size", one_each
         if self.model.attention == "xla":
             yield "model.attention=blockwise takes less", self._with(attention="blockwise")
         if not self.model.remat:
             yield "model.remat=true with model.layers=scanned takes less", self._with(remat=True)
         one_window_each = replace(self, batch_size=devices, grad_accumulation=1)
-        yield f"lower stages.{stage}.batch_size", one_window_each
+        yield f"lower {key}.batch_size", one_window_each
 
     def _with(self, **fields: Any) -> "_Need":
         return replace(self, model=self.model.model_copy(update=fields))
-
-
-def _gib(size: float | int) -> str:
-    return f"{size / 2**30:,.1f}"

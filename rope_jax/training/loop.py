@@ -12,12 +12,14 @@ from rope_jax.config.training import Config, StageConfig
 from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
+from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
+from rope_jax.training.limits import shortage
 from rope_jax.training.metrics import total, training_scalars, validation_scalars
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
@@ -79,7 +81,8 @@ class Trainer:
         with self._progress:
             for span in self._spans:
                 if span.end > done:
-                    state = self._train_stage(span, max(done, span.begin), state)
+                    with shortage_as(shortage(span.number)):
+                        state = self._train_stage(span, max(done, span.begin), state)
         return state
 
     def _train_stage(self, span: Span, done: int, state: TrainState) -> TrainState:
@@ -193,7 +196,8 @@ class Trainer:
         parts: list[LossSums] = []
         for batch in batches:
             parts.append(program.loss_sums(params, place(functools.partial(_rows, batch))))
-            # One batch is queued while another is computed, and a signal can wait for no more.
+            # One batch is queued while another is computed: there is memory for two at a time, and
+            # a signal can wait for no more.
             jax.block_until_ready(parts[-2:-1])
             stopping.requested()
         scalars = validation_scalars(total(parts), stage.seq_len)

@@ -1,19 +1,22 @@
-"""The jitted functions of a run: one for its initial state, and those of each stage."""
+"""The programs of a run: one for its initial state, and two compiled ones for each stage."""
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from typing import Any
 
 import jax
+import numpy as np
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
+from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.rope import Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import (
     LossSums,
+    QueryScales,
     StepMetrics,
     TrainState,
     fresh_state,
@@ -22,22 +25,14 @@ from rope_jax.training.step import (
 )
 
 
-@dataclass(frozen=True)
-class StageProgram:
-    """The jitted functions of one stage, with its rotary frequencies bound."""
-
-    train_step: Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]
-    """Donates the state."""
-    loss_sums: Callable[[Params, Batch], LossSums]
-
-
 class Program:
     """The model and optimizer of a config, placed on a mesh."""
 
     def __init__(self, config: Config, vocab_size: int, placement: Placement) -> None:
         self.config, self.vocab_size, self.placement = config, vocab_size, placement
-        self._model = language_model(config, vocab_size)
-        self._optimizer = optimizer(config)
+        self.model = language_model(config, vocab_size)
+        self.optimizer = optimizer(config)
+        self._stages = [StageProgram(self, number) for number in range(len(config.stages))]
 
     @functools.cached_property
     def abstract_state(self) -> TrainState:
@@ -46,35 +41,94 @@ class Program:
 
     def fresh_state(self) -> TrainState:
         """Return the initial training state, sharded."""
-        return jax.jit(self._fresh_state, out_shardings=self._state_shardings())()
+        return jax.jit(self._fresh_state, out_shardings=self.state_shardings())()
 
-    def stage(self, number: int) -> StageProgram:
-        """Return the functions of stage `number`; they compile when first called."""
-        stage, layers = self.config.stages[number], self.config.rotary_layers
-        scaling = self.config.stage_scaling(number)
-        rotary = Rotary.unscaled_queries(layers.frequencies(scaling, seq_len=stage.seq_len))
-        # Query scales depend on positions, which restart with each document: only a batch has them.
-        query_scales = None
-        if layers.has_query_scale(scaling):
-            query_scales = functools.partial(layers.query_scale, scaling)
-        step = make_train_step(
-            self._model,
-            self._optimizer,
-            stage.grad_accumulation,
-            (self._state_shardings(), self.placement.replicated),
-            query_scales,
-        )
-        sums = jax.jit(
-            functools.partial(loss_sums, self._model, query_scales=query_scales),
-            out_shardings=self.placement.replicated,
-        )
-        return StageProgram(
-            train_step=lambda state, batch: step(state, batch, rotary),
-            loss_sums=lambda params, batch: sums(params, batch, rotary),
-        )
+    def state_shardings(self) -> TrainState:
+        """Return the shardings of the state."""
+        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+    def stage(self, number: int) -> "StageProgram":
+        """Return the programs of stage `number`, the same ones at every call."""
+        return self._stages[number]
 
     def _fresh_state(self) -> TrainState:
-        return fresh_state(self._model, self._optimizer, self.config.seed)
+        return fresh_state(self.model, self.optimizer, self.config.seed)
 
-    def _state_shardings(self) -> TrainState:
-        return jax.tree.map(lambda leaf: leaf.sharding, self.abstract_state)
+
+class StageProgram:
+    """The programs of one stage, with its rotary frequencies bound.
+
+    Each is compiled when it, or its size, is first asked for.
+    """
+
+    def __init__(self, program: Program, number: int) -> None:
+        self._program, self._number = program, number
+        self._stage = program.config.stages[number]
+        self._scaling = program.config.stage_scaling(number)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
+        """Return the state after a step, and its metrics. The state passed in is donated."""
+        after: tuple[TrainState, StepMetrics] = self._compiled_step(state, batch, self._rotary)
+        return after
+
+    def loss_sums(self, params: Params, batch: Batch) -> LossSums:
+        """Return the sums of a validation batch's loss."""
+        sums: LossSums = self._compiled_sums(params, batch, self._rotary)
+        return sums
+
+    @property
+    def train_bytes(self) -> int:
+        """What a step takes on each device: the state, a batch, and temporary arrays."""
+        return program_bytes(self._compiled_step, calls=self._stage.steps)
+
+    @property
+    def validation_bytes(self) -> int:
+        """What a validation batch takes on each device, beside the optimizer's state."""
+        waiting = jax.tree.leaves(self._program.abstract_state.opt_state)
+        calls = self._program.config.validation.batches
+        return program_bytes(self._compiled_sums, calls) + sum(map(_bytes_per_device, waiting))
+
+    @functools.cached_property
+    def _compiled_step(self) -> Any:
+        step: Any = make_train_step(  # jitted
+            self._program.model,
+            self._program.optimizer,
+            self._stage.grad_accumulation,
+            (self._program.state_shardings(), self._program.placement.replicated),
+            self._query_scales(),
+        )
+        return step.lower(self._program.abstract_state, self._batch(), self._rotary).compile()
+
+    @functools.cached_property
+    def _compiled_sums(self) -> Any:
+        sums = jax.jit(
+            functools.partial(loss_sums, self._program.model, query_scales=self._query_scales()),
+            out_shardings=self._program.placement.replicated,
+        )
+        params = self._program.abstract_state.params
+        return sums.lower(params, self._batch(), self._rotary).compile()
+
+    @functools.cached_property
+    def _rotary(self) -> Rotary:
+        layers = self._program.config.rotary_layers
+        frequencies = layers.frequencies(self._scaling, seq_len=self._stage.seq_len)
+        return Rotary.unscaled_queries(frequencies)
+
+    def _query_scales(self) -> QueryScales | None:
+        # Query scales depend on positions, which restart with each document: only a batch has them.
+        layers = self._program.config.rotary_layers
+        if layers.has_query_scale(self._scaling):
+            return functools.partial(layers.query_scale, self._scaling)
+        return None
+
+    def _batch(self) -> Batch:
+        """Return the shapes, dtypes and shardings of a batch."""
+        shape = self._stage.batch_size, self._stage.seq_len
+        integers = self._program.placement.abstract_rows(shape, np.int32)
+        weights = self._program.placement.abstract_rows(shape, np.float32)
+        return Batch(integers, integers, integers, integers, weights)
+
+
+def _bytes_per_device(leaf: Any) -> int:
+    """Return the bytes of one device's part of an array, given its shape, dtype and sharding."""
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -19,15 +19,16 @@ from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
+from rope_jax.devices.memory import shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
-from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.gaps import describe_gaps
-from rope_jax.training.limits import check_size
+from rope_jax.training.limits import check_size, compile_stages
 from rope_jax.training.loop import Trainer, stage_spans
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_provenance, provenance_of
@@ -53,14 +54,23 @@ def _train(config: Config, console: Console) -> RunDirectory:
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
     warn = functools.partial(print_warning, console)
-    with console.status("opening the corpus (read and tokenized the first time)"):
+    with (
+        console.status("opening the corpus (read and tokenized the first time)"),
+        shortage_as("data: there is not enough memory to read it; split large files"),
+    ):
         corpus = open_corpus(config.data, ByteTokenizer(), warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
+    newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
+    _compile_after(int(newest), program, corpus, console)
     processes.on_first(lambda: run.prepare(config))  # last: a failure above writes nothing
     try:
-        _train_in(run, program, corpus, console)
+        with shortage_as(
+            f"{run.path}: there is not enough memory; end other programs, and the same command "
+            "continues from the newest checkpoint; or make the model smaller, under another name"
+        ):
+            _train_in(run, program, corpus, console)
     except OSError as error:
         raise UserError(
             f"{run.path}: cannot be written ({error.strerror or error}); once that is fixed, the "
@@ -81,6 +91,7 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)
         stack.callback(checkpoints.close)
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
+        _compile_after(done, program, corpus, console)  # no work, unless a checkpoint is damaged
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             warn(gaps)
@@ -107,6 +118,14 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
         checkpoints.wait()
         minutes = (time.perf_counter() - start) / 60
         conclude(console, last, minutes, trainer.validation_loss)
+
+
+def _compile_after(done: int, program: Program, corpus: Corpus, console: Console) -> None:
+    """Compile the stages that go on after step `done`. UserError if one needs too much memory."""
+    left = [span.number for span in stage_spans(program.config) if span.end > done]
+    if left:
+        with console.status("compiling"):
+            compile_stages(program, left, validates=len(corpus.validation) > 0)
 
 
 def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:

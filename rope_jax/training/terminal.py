@@ -56,7 +56,7 @@ class TrainingProgress:
         columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         now = TextColumn("{task.fields[now]}", markup=False)
         self._bar = Progress(*columns, now, console=console)
-        self._task = self._bar.add_task("", total=total, completed=done, now="compiling")
+        self._task = self._bar.add_task("", total=total, completed=done, now="first step")
         self._training, self._validation = "", ""
 
     def __enter__(self) -> "TrainingProgress":

@@ -140,6 +140,12 @@ def test_validation_windows_are_spaced_evenly_and_reach_both_ends():
     assert np.array_equal(offsets, np.concatenate([b.tokens[:, 0] for b in again]))
 
 
+def test_many_validation_windows_are_built_as_they_are_read():
+    # 2^62 windows: an array of all their offsets would not fit, nor their products into 64 bits
+    batches = validation_batches(numbered(1000), seq_len=99, batch_size=2, batches=2**61)
+    assert next(iter(batches)).tokens[:, 0].tolist() == [0, 0]
+
+
 def test_a_window_may_take_the_whole_stream():
     assert draw(numbered(9)).tokens[:, 0].tolist() == [0] * 8
     (batch,) = validation_batches(numbered(9), seq_len=8, batch_size=1, batches=1)

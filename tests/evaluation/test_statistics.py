@@ -256,3 +256,13 @@ def test_the_usable_length_ends_before_the_first_failure(upper_bounds, usable):
     tested = [n for n in sorted(upper_bounds) if n >= 16]
     stopped_by = next((b for n in tested if not (b := upper_bounds[n]) <= 0.02), 0.0)
     assert found.is_known == (bool(tested) and not math.isnan(stopped_by))
+
+
+def test_resampling_in_parts_gives_the_same_interval(monkeypatch):
+    # the parts bound the memory for many documents
+    random = np.random.default_rng(3)
+    sums = Sums(random.lognormal(0, 0.5, 77), random.integers(1, 9, 77))
+    whole = mean_nll(sums, resamples=999, seed=5)
+    for drawn in (1, 77 * 7, 77 * 998):
+        monkeypatch.setattr("rope_jax.evaluation.statistics._MOST_DRAWN", drawn)
+        assert mean_nll(sums, resamples=999, seed=5) == whole

@@ -147,11 +147,11 @@ def test_no_size_overflows():
     huge = ModelConfig(
         hidden_size=largest - 1,
         intermediate_size=largest,
-        num_hidden_layers=largest,
+        num_hidden_layers=10_000,
         num_attention_heads=2,
         head_dim=2**16,
     )
-    assert training_bytes(huge, 257, largest, largest).per_device(1, 1) > 2**120
+    assert training_bytes(huge, 257, largest, largest).per_device(1, 1) > 2**100
 
 
 # FLOPs

@@ -1,18 +1,27 @@
 """A config that is too large is refused before any work, naming the key that would help."""
 
+import functools
 from types import SimpleNamespace
 
+import jax
 import pytest
 
 from rope_jax.config.devices import MeshConfig
+from rope_jax.config.model import RopeConfig
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.training import limits
-from rope_jax.training.limits import check_size
+from rope_jax.training.limits import check_size, compile_stages
+from rope_jax.training.loop import Trainer
+from rope_jax.training.program import Program, StageProgram
+from rope_jax.training.run import train
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 
-def config(stage=None, **model):
+def sized(stage=None, **model):
     return Config.model_validate(
         {
             "name": "size",
@@ -45,32 +54,37 @@ LARGEST = 2**31 - 1
 @pytest.mark.parametrize(
     ("config_", "message"),
     [
-        (config({"batch_size": LARGEST}), r"stages\[1\]: 2,147,483,647 × 128 tokens at a time"),
-        (config({"batch_size": LARGEST}), r"lower stages\.1\.batch_size$"),
-        (config({"batch_size": 2**16}), r"raise stages\.1\.grad_accumulation, or lower its batch"),
-        (config({"batch_size": 1, "seq_len": 2**17}), r"; model\.attention=blockwise takes less$"),
+        (sized({"batch_size": LARGEST}), r"stages\[1\]: 2,147,483,647 × 128 tokens at a time"),
+        (sized({"batch_size": LARGEST}), r"lower stages\.1\.batch_size$"),
+        (sized({"batch_size": 2**15}), r"raise stages\.1\.grad_accumulation, or lower its batch"),
         (
-            config({"batch_size": 1, "seq_len": 2**20}, attention="blockwise"),
+            sized({"batch_size": 2**17, "grad_accumulation": 2**10}),
+            r"^stages\[1\]: 131,072 × 128 tokens at a time in validation take at least 32.* "
+            r"lower stages\.1\.batch_size$",
+        ),
+        (sized({"batch_size": 1, "seq_len": 2**17}), r"; model\.attention=blockwise takes less$"),
+        (
+            sized({"batch_size": 1, "seq_len": 2**20}, attention="blockwise"),
             r"; model\.remat=true with model\.layers=scanned takes less$",
         ),
         (
-            config({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat=True),
+            sized({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat=True),
             r"; lower stages\.1\.seq_len or make the model smaller$",
         ),
         (
-            config(num_hidden_layers=100_000, layers="scanned"),
-            r"^model: .* take at least 299\.\d GiB",
+            sized(num_hidden_layers=10_000, layers="scanned"),
+            r"^model: .* take at least 29\.\d GiB",
         ),
-        (config(hidden_size=2**16), r"^model: its parameters, .*lower hidden_size"),
-        (config(intermediate_size=LARGEST), r"^model: its parameters, .*intermediate_size"),
+        (sized(hidden_size=2**16), r"^model: its parameters, .*lower hidden_size"),
+        (sized(intermediate_size=LARGEST), r"^model: its parameters, .*intermediate_size"),
         (
-            config(
+            sized(
                 {"seq_len": 16, "batch_size": 2},
-                num_hidden_layers=20_000,
+                num_hidden_layers=10_000,
                 hidden_size=8,
                 intermediate_size=8,
             ),
-            r"^model\.num_hidden_layers: 20,000 unrolled .*; set model\.layers=scanned",
+            r"^model\.num_hidden_layers: 10,000 unrolled .*; set model\.layers=scanned",
         ),
     ],
 )
@@ -80,29 +94,130 @@ def test_a_config_too_large_is_refused_on_paper(check, config_, message):
 
 
 def test_the_demo_fits_into_half_a_gibibyte(check):
-    check(config(), gib=0.5)
+    check(sized(), gib=0.5)
 
 
 def test_many_scanned_layers_are_one_program(check):
-    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 20_000}
-    check(config({"seq_len": 16, "batch_size": 2}, layers="scanned", **small))
+    small = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 10_000}
+    check(sized({"seq_len": 16, "batch_size": 2}, layers="scanned", **small))
 
 
 def test_more_devices_hold_a_larger_model(check):
-    large = config({"batch_size": 32}, num_hidden_layers=10_000, layers="scanned")
+    large = sized({"batch_size": 32}, num_hidden_layers=10_000, layers="scanned")
     with pytest.raises(UserError, match=r"split it with mesh\.fsdp"):
         check(large, devices=32)
     check(large, devices=32, fsdp=32)
 
 
 def test_a_config_changed_as_advised_is_accepted(check):
-    batch = {"batch_size": 2**16}
+    batch = {"batch_size": 2**15}
     with pytest.raises(UserError, match=r"raise stages\.1\.grad_accumulation"):
-        check(config(batch))
-    check(config(batch | {"grad_accumulation": 2**10}))
-    check(config({"batch_size": 1, "seq_len": 2**17}, attention="blockwise"))
+        check(sized(batch))
+    check(sized(batch | {"grad_accumulation": 2**10}))
+    check(sized({"batch_size": 1, "seq_len": 2**17}, attention="blockwise"))
     check(
-        config(
+        sized(
             {"batch_size": 1, "seq_len": 2**20}, attention="blockwise", remat=True, layers="scanned"
         )
     )
+
+
+def test_validation_counts_only_if_there_may_be_text_for_it(check):
+    large = sized({"batch_size": 2**17, "grad_accumulation": 2**10})
+    without = large.data.model_copy(update={"validation_fraction": 0.0})
+    check(large.model_copy(update={"data": without}))
+
+
+def test_a_pattern_is_compiled_layer_by_layer(check):
+    def patterned(elements, layers):
+        pattern = {"layer_pattern": [{"base": 1e4 + i} for i in range(elements)]}
+        return sized(layers="scanned", num_hidden_layers=layers).model_copy(
+            update={"rope": RopeConfig.model_validate(pattern)}
+        )
+
+    check(patterned(128, 128))
+    with pytest.raises(UserError, match=r"^rope\.layer_pattern: with 200 elements for 200 layers"):
+        check(patterned(200, 200))
+    with pytest.raises(UserError, match=r", 199 layers would be compiled one by one"):
+        check(patterned(100, 199))
+
+
+@pytest.fixture
+def program(config, tmp_path):
+    """Return the program of the tiny run."""
+    config = config(tmp_path)
+    return Program(config, 257, Placement(config.mesh))
+
+
+def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monkeypatch):
+    larger = program.stage(1).train_bytes
+    copy = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.abstract_state))
+    needed = copy + max(larger, program.stage(0).train_bytes)
+    monkeypatch.setattr(limits, "device_bytes", lambda: needed + copy // 100)
+    check_size(program.config, 257, program.placement)
+    compile_stages(program, [0, 1], validates=True)
+    monkeypatch.setattr(limits, "device_bytes", lambda: copy + larger - 100)
+    check_size(program.config, 257, program.placement)
+    with pytest.raises(UserError, match=r"^stages\[\d\]: \d × \d\d tokens at a time take at least"):
+        compile_stages(program, [0, 1], validates=True)
+
+
+def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeypatch):
+    stage = {"steps": 5, "seq_len": 64, "batch_size": 256, "grad_accumulation": 256}
+    config = config(tmp_path, stages=[stage], optim={"warmup_steps": 1})
+    program = Program(config, 257, Placement(config.mesh))
+    assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
+    monkeypatch.setattr(limits, "device_bytes", lambda: 2 * program.stage(0).train_bytes)
+    compile_stages(program, [0], validates=False)
+    with pytest.raises(UserError, match=r"^stages\[0\]: 256 × 64 tokens at a time in validation"):
+        compile_stages(program, [0], validates=True)
+
+
+def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "check_size", lambda *_: None)
+    monkeypatch.setattr(limits, "device_bytes", lambda: 2**16)
+    monkeypatch.setattr("rope_jax.training.run.check_size", lambda *_: None)
+    with pytest.raises(
+        UserError, match=r"^model: its parameters, .* there are only 6\.1e-05; lower"
+    ):
+        train(config(tmp_path), plain_console(quiet=True))
+    assert not (tmp_path / "runs").exists()
+
+
+def test_memory_that_runs_out_while_training_is_one_line(config, tmp_path, monkeypatch):
+    def fails(*_):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.\n1")
+
+    config, whole = config(tmp_path), StageProgram.train_step
+
+    def second_stage_fails(stage, state, batch):
+        return fails() if batch.tokens.shape[1] == 32 else whole(stage, state, batch)
+
+    monkeypatch.setattr(StageProgram, "train_step", second_stage_fails)
+    with pytest.raises(UserError) as caught:
+        train(config, plain_console(quiet=True))
+    assert str(caught.value).startswith("stages[1]: there is not enough memory; end other programs")
+    assert "or lower stages.1.batch_size or stages.1.seq_len, under another name" in str(
+        caught.value
+    )
+    monkeypatch.undo()
+    train(config, plain_console(quiet=True))  # continues, as the message says
+
+
+def test_a_resumed_run_compiles_only_the_stages_that_are_left(config, tmp_path, monkeypatch):
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    config, compiled = config(tmp_path), []
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_log_step", lambda self, span, step, *_: step > 7 and stops())
+        with pytest.raises(KeyboardInterrupt):
+            train(config, plain_console(quiet=True))
+    whole = StageProgram.__dict__["_compiled_step"].func
+    counted = functools.cached_property(
+        lambda stage: compiled.append(stage._number) or whole(stage)
+    )
+    counted.__set_name__(StageProgram, "_compiled_step")
+    monkeypatch.setattr(StageProgram, "_compiled_step", counted)
+    train(config, plain_console(quiet=True))
+    assert compiled == [1]

@@ -1,0 +1,150 @@
+"""How much memory a device has, and errors that say there is too little.
+
+The figures are totals: what the hardware and the limits on this process allow, minus nothing that
+other processes use. What those use changes from second to second, so with it the same command would
+be refused at one time and accepted at another.
+"""
+
+import contextlib
+import math
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import jax
+
+from rope_jax.errors import UserError
+
+# What XLA, TensorStore and the C++ library write when an allocation fails.
+_SIGNS = ("RESOURCE_EXHAUSTED", "bad_alloc", "out of memory", "OUT_OF_MEMORY")
+# What Python, JAX and small programs themselves take and what they map, measured.
+_OWN_BYTES = 2**28
+_OWN_ADDRESSES = 5 * 2**28
+
+
+def device_bytes() -> float:
+    """Memory that one device of this process has for arrays, in bytes; inf if it does not say.
+
+    The devices of a CPU share the host's memory equally, after what the process itself takes.
+    """
+    if is_host_memory():
+        return max(0, host_bytes() - _OWN_BYTES) / jax.local_device_count()
+    return float((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf))
+
+
+def is_host_memory() -> bool:
+    """Whether the devices' memory is the host's, as on a CPU."""
+    return jax.local_devices()[0].platform == "cpu"
+
+
+def host_bytes(root: Path = Path("/")) -> int:
+    """Memory that this process may use: physical memory, or the lowest limit on it.
+
+    The limits are those of its cgroup and of all cgroups around that one (as Slurm, Docker,
+    Kubernetes and systemd set them), and `ulimit -v` and `ulimit -d`.
+
+    root: the folder that contains proc/ and, at the places that proc/ names, the cgroups.
+    """
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limits = [physical, *_cgroup_limits(root)]
+    data, addresses = (
+        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)
+    )
+    if data != resource.RLIM_INFINITY:
+        limits.append(data)
+    if addresses != resource.RLIM_INFINITY:  # most of what libraries map takes no memory
+        limits.append(max(0, addresses - _OWN_ADDRESSES + _OWN_BYTES))
+    return min(limits)
+
+
+def program_bytes(compiled: Any, calls: int = 1) -> int:
+    """Return what a compiled program takes on each device: arguments, results, temporary arrays.
+
+    This is the compiler's own figure. An argument whose memory the results reuse counts once.
+    0 on a platform whose compiler does not say.
+
+    calls: how many there are. The next one is dispatched while one runs; a CPU then has the
+        temporary arrays of both, while an accelerator reuses them in the order of its stream.
+    """
+    memory = compiled.memory_analysis()
+    if memory is None:
+        return 0
+    results = memory.output_size_in_bytes - memory.alias_size_in_bytes
+    temporary = memory.temp_size_in_bytes * (min(calls, 2) if is_host_memory() else 1)
+    return int(memory.argument_size_in_bytes + results + temporary)
+
+
+def in_gib(size: float | int) -> str:
+    """Format bytes as GiB, with three digits or more, so that no amount is shown as 0."""
+    gib = size / 2**30
+    return f"{gib:,.1f}" if gib >= 0.95 or gib == 0 else f"{gib:.2g}"
+
+
+@contextlib.contextmanager
+def shortage_as(message: str) -> Iterator[None]:
+    """Turn an error that says there is too little memory into a UserError with this message."""
+    try:
+        yield
+    except UserError:  # it says what was being done
+        raise
+    except Exception as error:
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
+            raise UserError(message) from error
+        raise
+
+
+def _cgroup_limits(root: Path) -> Iterator[int]:
+    """Yield every limit on the path from this process's cgroup to the root, in versions 1 and 2."""
+    own = _own_cgroups(root)
+    for version, mounted, mount_point in _cgroup_mounts(root):
+        if version not in own:
+            continue
+        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+        place = PurePosixPath(own[version])
+        # A container may see only its own part of the tree, under the path of the whole.
+        if place.is_relative_to(mounted):
+            place = place.relative_to(mounted)
+        inside = PurePosixPath(str(place).lstrip("/"))
+        if ".." in inside.parts:  # outside of what this cgroup namespace shows
+            inside = PurePosixPath()
+        top = root / mount_point.lstrip("/")
+        for folder in (inside, *inside.parents):
+            limit = _read(top / folder / name).strip()
+            if limit.isdigit():  # not "max"
+                yield int(limit)
+
+
+def _own_cgroups(root: Path) -> dict[int, str]:
+    """Return the path of this process's cgroup in the memory controller, by version."""
+    found: dict[int, str] = {}
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            found[2] = path
+        elif "memory" in controllers.split(","):
+            found[1] = path
+    return found
+
+
+def _cgroup_mounts(root: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the version, the root within the tree and the mount point of every cgroup mount."""
+    for line in _read(root / "proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kind = before.split(), after.split()
+        if len(fields) < 5 or len(kind) < 3:
+            continue
+        if kind[0] == "cgroup2":
+            yield 2, fields[3], fields[4]
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            yield 1, fields[3], fields[4]
+
+
+def _read(path: Path) -> str:
+    """Return a file's text; "" if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,162 @@
+"""How much memory a process may use, what a program takes, and errors that say it is too little."""
+
+import resource
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from rope_jax.devices import memory
+from rope_jax.devices.memory import device_bytes, host_bytes, in_gib, program_bytes, shortage_as
+from rope_jax.errors import UserError
+
+PHYSICAL = 2**40
+V2 = "31 23 0:28 / /sys/fs/cgroup rw shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
+V1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+TOP = "sys/fs/cgroup"
+# a container that sees only its own part of the tree
+PART = "35 31 0:32 /docker/ab12 /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n"
+
+
+@pytest.fixture(autouse=True)
+def _physical(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"SC_PHYS_PAGES": PHYSICAL // 2**12, "SC_PAGE_SIZE": 2**12}
+    monkeypatch.setattr("os.sysconf", sizes.__getitem__)
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mounts", "limits", "expected"),
+    [
+        ("", "", {}, PHYSICAL),
+        ("0::/a/b\n", V2, {}, PHYSICAL),
+        ("0::/a/b\n", V2, {f"{TOP}/a/b/memory.max": "max\n"}, PHYSICAL),
+        # its own limit, one of a cgroup around it, and one of the root of a container
+        ("0::/a/b\n", V2, {f"{TOP}/a/b/memory.max": f"{2**30}\n"}, 2**30),
+        (
+            "0::/a/b\n",
+            V2,
+            {f"{TOP}/a/memory.max": f"{2**29}\n", f"{TOP}/a/b/memory.max": f"{2**30}\n"},
+            2**29,
+        ),
+        ("0::/\n", V2, {f"{TOP}/memory.max": f"{2**31}\n"}, 2**31),
+        # one of somebody else
+        ("0::/a/b\n", V2, {f"{TOP}/a/c/memory.max": f"{2**30}\n"}, PHYSICAL),
+        # above the namespace's root, whose own limit is all that can be seen
+        ("0::/../x\n", V2, {f"{TOP}/memory.max": f"{2**32}\n"}, 2**32),
+        # version 1, where 2^63 less a page means no limit
+        ("4:memory:/a\n", V1, {f"{TOP}/memory/a/memory.limit_in_bytes": f"{2**33}"}, 2**33),
+        ("4:cpu,memory:/a/b\n", V1, {f"{TOP}/memory/a/memory.limit_in_bytes": "4096"}, 4096),
+        (
+            "4:memory:/a\n",
+            V1,
+            {f"{TOP}/memory/memory.limit_in_bytes": f"{2**63 - 4096}"},
+            PHYSICAL,
+        ),
+        (
+            "4:memory:/docker/ab12\n0::/\n",
+            PART,
+            {f"{TOP}/memory/memory.limit_in_bytes": f"{2**34}"},
+            2**34,
+        ),
+        # both versions at once, the memory controller in the first
+        (
+            "4:memory:/a\n1:cpu:/b\n0::/c\n",
+            V1 + V2.replace("/sys/fs/cgroup ", "/sys/fs/cgroup/unified "),
+            {f"{TOP}/memory/a/memory.limit_in_bytes": f"{2**35}"},
+            2**35,
+        ),
+        # what cannot be understood limits nothing
+        ("nonsense\n", "1 2\n- cgroup2\n", {}, PHYSICAL),
+        ("0::/a\n", V2, {f"{TOP}/a/memory.max": "much"}, PHYSICAL),
+    ],
+)
+def test_every_cgroup_around_a_process_limits_it(
+    tmp_path: Path, cgroup: str, mounts: str, limits: dict[str, str], expected: int
+) -> None:
+    write(tmp_path, {"proc/self/cgroup": cgroup, "proc/self/mountinfo": mounts} | limits)
+    assert host_bytes(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit", "expected"),
+    [
+        (resource.RLIMIT_DATA, 2**30, 2**30),
+        (resource.RLIMIT_AS, 2**32, 3 * 2**30),  # a quarter of it is mapped by libraries
+        (resource.RLIMIT_AS, 2**20, 0),
+    ],
+)
+def test_ulimit_limits_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int, limit: int, expected: int
+) -> None:
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    limits = {kind: (limit, resource.RLIM_INFINITY)}
+    monkeypatch.setattr("resource.getrlimit", lambda asked: limits.get(asked, unlimited))
+    assert host_bytes(tmp_path) == expected
+
+
+def test_the_devices_of_a_cpu_share_what_the_process_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "host_bytes", lambda: 2**32 + 2**28)
+    assert device_bytes() == 2**32
+    monkeypatch.setattr("jax.local_device_count", lambda: 8)
+    assert device_bytes() == 2**29
+    monkeypatch.setattr(memory, "host_bytes", lambda: 1)
+    assert device_bytes() == 0
+
+
+def test_a_cpu_has_the_temporary_arrays_of_two_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+    compiled = jax.jit(lambda x: (x @ x) @ x).lower(x).compile()
+    one, two, three = (program_bytes(compiled, calls) for calls in (1, 2, 3))
+    assert two - one == compiled.memory_analysis().temp_size_in_bytes >= 2**22
+    assert three == two
+    monkeypatch.setattr(memory, "is_host_memory", lambda: False)
+    assert program_bytes(compiled, 2) == one
+
+
+def test_an_argument_that_results_reuse_counts_once() -> None:
+    x = jax.ShapeDtypeStruct((1024,), jnp.float32)
+    copied = jax.jit(lambda x: x + 1).lower(x).compile()
+    donated = jax.jit(lambda x: x + 1, donate_argnums=0).lower(x).compile()
+    assert program_bytes(copied) == 2 * 4096
+    assert program_bytes(donated) == 4096
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        MemoryError("Unable to allocate 15.6 TiB for an array"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 5 bytes\nand\nso"),
+        RuntimeError("std::bad_alloc"),
+    ],
+)
+def test_a_shortage_is_one_line(error: Exception) -> None:
+    with pytest.raises(UserError, match=r"^lower it$"), shortage_as("lower it"):
+        raise error
+
+
+@pytest.mark.parametrize("error", [ValueError("a shape"), UserError("disk: RESOURCE_EXHAUSTED")])
+def test_other_errors_pass(error: Exception) -> None:
+    with pytest.raises(type(error), match=str(error)), shortage_as("lower it"):
+        raise error
+
+
+def test_an_allocation_that_fails_in_xla_is_a_shortage() -> None:
+    with pytest.raises(UserError, match=r"^lower it$"), shortage_as("lower it"):
+        jnp.ones((2**31 - 1, 2**20), jnp.float32).block_until_ready()
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0.0"), (10 * 2**30, "10.0"), (2**20, "0.00098"), (2**42, "4,096.0")]
+)
+def test_sizes_are_shown_in_gib(size: int, text: str) -> None:
+    assert in_gib(size) == text
