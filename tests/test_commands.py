@@ -156,7 +156,7 @@ def test_a_run_ends_the_same_after_a_full_disk_and_a_kill(folder: Path) -> None:
     read_only_cache = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "1e9"}
     limited = start(folder, "-c", limit, str(ROOT / "train.py"), *command, **read_only_cache)
     _, err = finish(limited, status=2)
-    assert err.count("\n") == 1
+    assert err.count("\n") == 1, err
     assert "the same command continues from" in err
     assert "too large" in err.lower()
     assert not list((folder / "runs/interrupted").glob("*.tmp*"))

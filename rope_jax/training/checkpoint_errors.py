@@ -73,6 +73,10 @@ def _is_logged_by(record: logging.LogRecord, origin: str) -> bool:
     """Whether a record was logged by code below `origin`, or by asyncio about its operations."""
     if record.pathname.startswith(origin):
         return True
+    if record.name == "asyncio" and record.exc_info:
+        frames = traceback.extract_tb(record.exc_info[2])
+        if any(frame.filename.startswith(origin) for frame in frames):
+            return True
     # a task's message names its coroutine's file; a TensorStore future's, its specification
     marks = f"defined at {origin}", "[tensorstore_spec="
     return record.name == "asyncio" and any(mark in record.getMessage() for mark in marks)
