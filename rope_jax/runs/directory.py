@@ -3,6 +3,7 @@
 import contextlib
 import importlib.metadata
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -163,6 +164,8 @@ def _check_replaceable(folder: Path) -> None:
         finish_replacing(folder)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder}: is a file; choose another name with name=")
+        if folder.exists() and not os.access(folder, os.W_OK):
+            raise UserError(f"{folder}: is read-only; choose another name with name=")
     except OSError as error:
         raise UserError(
             f"{error.filename or folder}: cannot be replaced ({error.strerror})"

@@ -15,9 +15,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
     The temporary name begins with a dot and keeps the suffix, by which libraries choose a format.
     If the block raises, the temporary file is deleted and `path` stays as it was. What a killed
-    process left under the temporary name is overwritten.
+    process left under the temporary name is deleted.
     """
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    temporary.unlink(missing_ok=True)  # it may be a link, which would be followed
     try:
         yield temporary
         temporary.replace(path)
@@ -91,6 +92,11 @@ def _siblings(folder: Path) -> tuple[Path, Path]:
 def _remove(path: Path) -> None:
     """Delete a file, a link or a folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+        # What is left is in folders that may not be written to: those that came with `path`.
+        for folder, _, _ in os.walk(path):
+            with contextlib.suppress(OSError):
+                os.chmod(folder, 0o700)
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):

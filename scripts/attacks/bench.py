@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -156,9 +157,9 @@ class Bench:
 class Worker:
     """A process that runs commands one after the other, so that each need not import JAX."""
 
-    def __init__(self, bench: Bench, user: int | None = None) -> None:
-        """user: the user id to run as, if not this process's own."""
-        self._bench, self._user = bench, user
+    def __init__(self, bench: Bench, before: Callable[[], None] | None = None) -> None:
+        """before: called in the new process before it runs anything."""
+        self._bench, self._before = bench, before
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, script: str, *arguments: str, file_bytes: int | None = None) -> Outcome:
@@ -194,9 +195,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            user=self._user,
-            group=self._user,
-            extra_groups=None if self._user is None else [],
+            preexec_fn=self._before,
         )
 
 

@@ -9,9 +9,6 @@ from pathlib import Path
 from attacks.bench import NAME, Bench, Worker
 from attacks.kills import same_state
 
-# What shows that damage was noticed where a command goes on without the damaged file.
-WARNINGS = ("damaged", "lacks", "rebuilt", "ignored", "skipped", "changed", "missing")
-
 
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Damage one file at a time; yield what was done and what went wrong."""
@@ -57,7 +54,9 @@ def _case(
     outcome = worker.run(script, *bench.commands("damaged")[script])
     problem = outcome.problem(0, 2)
     if problem is None and outcome.status == 0:
-        warned = any(word in outcome.said for word in WARNINGS)
+        # A sweep goes back to the checkpoint before a damaged one, and says so.
+        word = "using step" if script == "eval_ppl.py" else "damaged"
+        warned = word in outcome.said
         problem = silent_change(bench, run, script, warned)
     if kind == "cache":
         shutil.rmtree(cache, ignore_errors=True)
@@ -70,13 +69,13 @@ def _case(
 def silent_change(bench: Bench, run: Path, script: str, warned: bool) -> str | None:
     """Return what differs from the undisturbed results; None if nothing does.
 
-    Results of a comparison may differ after a warning: what is damaged cannot be made again.
+    warned: whether the command said that it goes on with something else instead.
     """
     if script == "train.py":
         return None if same_state(bench.whole, run) else "the trained state differs"
     if script == "eval_ppl.py":
         same = bench.sweep_rows(bench.whole) == bench.sweep_rows(run)
-        return None if same else "the sweep's results differ"
+        return None if same or warned else "the sweep's results differ without a word"
     runs = run.parent
     same = bench.comparison_rows(runs) == bench.comparison_rows(bench.whole.parent)
     return None if same or warned else "the comparison differs without a word"

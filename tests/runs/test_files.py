@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.runs.files import finish_replacing, replacing, replacing_folder
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.files import finish_replacing, replacing, replacing_folder, write_text
 
 
 class Killed(BaseException):
@@ -114,3 +116,22 @@ def test_what_a_killed_writer_of_a_file_left_is_overwritten(tmp_path):
     with replacing(path) as temporary:
         temporary.write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
+
+
+def test_a_link_under_the_temporary_name_is_not_followed(tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    (tmp_path / ".config.tmp.yaml").symlink_to(mine)
+    write_text(tmp_path / "config.yaml", "a: 1")
+    assert mine.read_text() == "mine"
+    assert not (tmp_path / "config.yaml").is_symlink()
+    assert (tmp_path / "config.yaml").read_text() == "a: 1"
+
+
+def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
+    run = RunDirectory(tmp_path)
+    (run.evals / "mine").mkdir(parents=True)
+    monkeypatch.setattr("os.access", lambda path, mode: path != run.evals / "mine")
+    with pytest.raises(UserError, match="evals/mine: is read-only; choose another name"):
+        with run.lock_sweep("mine"):
+            pytest.fail("it was locked")
