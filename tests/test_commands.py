@@ -171,11 +171,3 @@ def test_a_run_ends_the_same_after_a_full_disk_and_a_kill(folder: Path) -> None:
 
     call(folder, "train.py", *command)
     assert metrics(folder, "interrupted") == metrics(folder, "tiny")
-
-
-@pytest.mark.slow
-def test_kills_at_any_moment_leave_no_trace() -> None:
-    kill_test = start(ROOT, str(ROOT / "scripts/kill_test.py"), "--kills", "2")
-    out, _ = finish(kill_test)
-    assert "2 kills survived" in out
-    assert "all bit-identical" in out

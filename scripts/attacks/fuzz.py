@@ -1,6 +1,7 @@
 """Configs, overrides and results that make no sense: a second, and one line."""
 
 import random
+import shutil
 import time
 from collections.abc import Iterator
 
@@ -35,9 +36,9 @@ PIECES = (
 SIZES = {
     "train.py": ("model.hidden_size", "model.num_hidden_layers", "model.intermediate_size",
                  "stages.0.seq_len", "stages.0.batch_size", "validation.batches"),
-    "eval_ppl.py": ("resamples", "max_blocks", "targets", "stride"),
+    "eval_ppl.py": ("resamples", "targets", "stride", "memory_gib"),
     "scripts/compare.py": ("resamples",),
-    "scripts/show_scaling.py": ("length", "rotary_dim", "train_length"),
+    "scripts/show_scaling.py": ("length", "rotary_dim"),
 }  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def _config(bench: Bench, worker: Worker, chance: random.Random) -> Case:
 def _override(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     """A key of some command with a value that it cannot have."""
     script = chance.choice(list(SIZES))
-    words = list(bench.commands("whole")[script])
+    bench.copy("overridden")
+    words = list(bench.commands("overridden")[script])
     key = chance.choice(
         ["name", "runs_dir", "output", "lengths", "scalings", "seed", "label", "data.files",
          "data.cache_dir", "rope.scaling", "model.attention", "stages", "sweep", "bases", "length",
@@ -86,9 +88,12 @@ def _size(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     script = chance.choice(list(SIZES))
     key = chance.choice(SIZES[script])
     value = chance.choice(("2000000000", "1000000000000000000", "1e18", "1e308", "-1", "nan"))
-    words = bench.commands("toolarge" if script == "train.py" else "whole")[script]
+    bench.copy("sized")
+    if script == "train.py":
+        shutil.rmtree(bench.folder / "sized")
+    words = bench.commands("sized")[script]
     problem = _judged(worker, script, *words, f"{key}={value}", statuses=(2,))
-    if problem is None and (bench.folder / "toolarge").exists():
+    if problem is None and script == "train.py" and (bench.folder / "sized").exists():
         problem = "something was written"
     return f"{script} {key}={value}", problem
 

@@ -132,6 +132,6 @@ def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
     run = RunDirectory(tmp_path)
     (run.evals / "mine").mkdir(parents=True)
     monkeypatch.setattr("os.access", lambda path, mode: path != run.evals / "mine")
-    with pytest.raises(UserError, match="evals/mine: is read-only; choose another name"):
-        with run.lock_sweep("mine"):
-            pytest.fail("it was locked")
+    refused = pytest.raises(UserError, match="evals/mine: is read-only; choose another name")
+    with refused, run.lock_sweep("mine"):
+        pytest.fail("it was locked")
