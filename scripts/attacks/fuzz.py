@@ -38,7 +38,7 @@ SIZES = {
                  "stages.0.seq_len", "stages.0.batch_size", "validation.batches"),
     "eval_ppl.py": ("resamples", "targets", "stride", "memory_gib"),
     "scripts/compare.py": ("resamples",),
-    "scripts/show_scaling.py": ("length", "rotary_dim"),
+    "scripts/show_scaling.py": ("rotary_dim",),
 }  # fmt: skip
 
 
