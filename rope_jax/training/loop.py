@@ -148,16 +148,18 @@ class Trainer:
             seq_len,
             span.stage.batch_size,
         )
-        saved = self._checkpoints.steps()
-        kept = f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
-            f"{float(metrics.grad_norm):g}; training stops, and {kept}. The batch: stage "
+            f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. The batch: stage "
             f"{span.number}, step {index} of it, windows of {seq_len} tokens from train token "
             f"{', '.join(map(str, windows[:4]))}{'…' if len(windows) > 4 else ''}. Lower "
             "optim.learning_rate, lengthen optim.warmup_steps or fix those texts, and train "
             "under another name"
         )
+
+    def _kept(self) -> str:
+        saved = self._checkpoints.steps()
+        return f"the checkpoint of step {saved[0]} is kept" if saved else "nothing was saved yet"
 
     def _log_step(self, span: Span, step: int, metrics: StepMetrics, speed: float | None) -> None:
         """Log and show a step. speed: tokens per second, if known."""
@@ -202,6 +204,12 @@ class Trainer:
             stopping.requested()
         scalars = validation_scalars(total(parts), stage.seq_len)
         self.validation_loss = scalars["validation/loss"]
+        if not np.isfinite(self.validation_loss):  # the last update, which no training loss shows
+            raise UserError(
+                f"step {step}: the validation loss is {self.validation_loss:g}; training stops, "
+                f"and {self._kept()}. Lower optim.learning_rate or optim.weight_decay, and train "
+                "under another name"
+            )
         self._log.write_exact(step, scalars)
         self._progress.validated(step, self.validation_loss)
 

@@ -24,6 +24,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop
 from rope_jax.training.loop import stage_spans
+from rope_jax.training.program import StageProgram
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -236,6 +237,24 @@ def test_layers_that_differ_train_and_are_swept(
     rows = (run.evals / "sweep" / "results.csv").read_text().splitlines()
     assert len(rows) == 1 + 2
     assert "1 compilation;" in said.file.getvalue()
+
+
+def test_a_validation_loss_that_is_not_a_number_is_not_saved(
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss_sums = StageProgram.loss_sums
+    monkeypatch.setattr(
+        StageProgram,
+        "loss_sums",
+        lambda *arguments: (sums := loss_sums(*arguments))._replace(
+            nll=sums.nll * np.float32("nan")
+        ),
+    )
+    config_ = config(tmp_path)
+    with pytest.raises(UserError, match=r"step 3: the validation loss is nan.*of step 2 is kept"):
+        train(config_, quiet())
+    run = RunDirectory(Path(config_.runs_dir) / config_.name)
+    assert [path.name for path in run.checkpoints.iterdir()] == ["2"]
 
 
 def token_file(config_: Config, name: str) -> Path:
