@@ -24,6 +24,8 @@ GRACE = 5.0
 # A second signal within this time is taken for the same one: `timeout` and some launchers send it
 # to the process and once more to its group.
 _SAME_SIGNAL = 0.3
+# Seconds that a user at a terminal waits before being told that the signal was heard.
+_PATIENCE = 1.0
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 _SHOW_CURSOR = "\x1b[?25h"
 
@@ -40,6 +42,8 @@ class _Request:
     """Seconds between the last two looks."""
     uninterrupted: int = 0
     """How many blocks are under way that must not be cut off."""
+    acknowledged: bool = False
+    """Whether the user has been told that the signal was heard."""
 
     def deadline(self) -> float:
         """When the process is ended. Work whose units take long gets twice as long as a unit."""
@@ -126,8 +130,13 @@ def _watch(readable: int, heard: list[signal.Signals]) -> None:
                     _request.signal, _request.asked_at = number, now
                 elif now - _request.asked_at > _SAME_SIGNAL:
                     _end(_request.signal, "at once, by a second signal")
-        if _request.signal is not None and time.monotonic() > _request.deadline():
+        now = time.monotonic()
+        if _request.signal is not None and now > _request.deadline():
             _end(_request.signal, "in the middle of a long step")
+        if now - _request.asked_at > _PATIENCE and not _request.acknowledged:
+            _request.acknowledged = True
+            if sys.stderr is not None and sys.stderr.isatty():
+                _write("\nstopping as soon as nothing is lost; Ctrl-C again ends at once\n")
 
 
 def _end(number: int, how: str) -> NoReturn:
@@ -136,6 +145,11 @@ def _end(number: int, how: str) -> NoReturn:
     message = f"{name}: stopped {how}; run the same command again to resume\n"
     if sys.stdout is not None and sys.stdout.isatty():  # a progress bar hides the cursor
         message = _SHOW_CURSOR + "\n" + message
+    _write(message)
+    os._exit(128 + number)
+
+
+def _write(message: str) -> None:
+    """Write to stderr past Python's buffers, whose locks another thread may hold."""
     with contextlib.suppress(OSError):
         os.write(2, message.encode(errors="replace"))
-    os._exit(128 + number)
