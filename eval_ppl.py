@@ -10,6 +10,9 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.sweeps.code import code_hash
+
+    code_hash()  # before what it covers is imported
     from rope_jax.config.load import dump, load
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.malloc import keep_freed_memory

@@ -1,6 +1,7 @@
 """Shared by all commands: --help, --print-config, and errors as one line. Imports no jax."""
 
 import argparse
+import errno
 import os
 import signal
 import sys
@@ -61,6 +62,8 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
     Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """
+    if sys.stdout is None:  # closed by the caller
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (until the process ends)
     with stopping.listening():
         status = _call(main)
     # Python's handler would raise KeyboardInterrupt in the middle of the interpreter's clean-up.
@@ -85,6 +88,12 @@ def _call(main: Callable[[list[str]], None]) -> int:
         return 2
     except BrokenPipeError:  # `--help | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_error(f"standard output: cannot be written ({error.strerror})")
+        return 2
     return 0
 
 

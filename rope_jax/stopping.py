@@ -21,6 +21,8 @@ from rope_jax.errors import Stopped
 
 # Seconds from a signal, or from the last sign of life after it, to the end of the process.
 GRACE = 5.0
+# Schedulers send SIGKILL about 30 seconds after SIGTERM.
+_LONGEST_GRACE = 25.0
 # A second signal within this time is taken for the same one: `timeout` and some launchers send it
 # to the process and once more to its group.
 _SAME_SIGNAL = 0.3
@@ -39,17 +41,17 @@ class _Request:
     seen_at: float = -math.inf
     """When the work last looked."""
     unit: float = 0.0
-    """Seconds between the last two looks."""
+    """Seconds between the last two looks; 0 before there are two."""
     uninterrupted: int = 0
     """How many blocks are under way that must not be cut off."""
     acknowledged: bool = False
     """Whether the user has been told that the signal was heard."""
 
     def deadline(self) -> float:
-        """When the process is ended. Work whose units take long gets twice as long as a unit."""
+        """When the process is ended. Work whose units take longer gets twice as long as a unit."""
         if self.uninterrupted:
             return math.inf
-        return max(self.asked_at, self.seen_at) + max(GRACE, 2 * self.unit)
+        return max(self.asked_at, self.seen_at) + max(GRACE, min(2 * self.unit, _LONGEST_GRACE))
 
 
 _request = _Request()
@@ -62,7 +64,8 @@ def requested() -> int | None:
     life, which puts off the end of the process.
     """
     now = time.monotonic()
-    _request.seen_at, _request.unit = now, max(0.0, min(now - _request.seen_at, 1e9))
+    is_first = _request.seen_at == -math.inf
+    _request.seen_at, _request.unit = now, 0.0 if is_first else now - _request.seen_at
     return _request.signal
 
 

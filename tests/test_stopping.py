@@ -111,6 +111,25 @@ def test_a_unit_of_work_may_take_twice_as_long_as_the_one_before(start: Start) -
     assert end(process)[0] == 0
 
 
+def test_the_first_look_does_not_count_as_the_end_of_a_unit(start: Start) -> None:
+    process = start("stopping.requested()\nsay('working')\ntime.sleep(60)")
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert end(process)[0] == 143
+    assert time.monotonic() - began < GRACE + 10
+
+
+def test_no_unit_of_work_is_waited_for_longer_than_schedulers_wait(start: Start) -> None:
+    process = start(
+        f"stopping._LONGEST_GRACE = {2 * GRACE}\nstopping.requested()\ntime.sleep({2 * GRACE})\n"
+        "stopping.requested()\nsay('working')\ntime.sleep(60)"
+    )
+    process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert end(process)[0] == 143
+    assert time.monotonic() - began < 3 * GRACE + 5
+
+
 def test_what_must_not_be_cut_off_has_no_deadline_but_yields_to_a_second_signal(
     start: Start,
 ) -> None:

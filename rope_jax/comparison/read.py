@@ -34,7 +34,7 @@ def read_sweep(folder: Path) -> Sweep:
     summaries = files.summaries()
     windows = {summary.step: summary.window for summary in summaries}
     _check_summaries(folder, rows, sums, summaries)
-    config = folder.resolve().parent.parent / "config.yaml"
+    config = files.run_config()
     lengths = sorted({row.length for row in rows})
     return Sweep(
         folder=folder,

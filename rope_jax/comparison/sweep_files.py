@@ -24,7 +24,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Sums
 from rope_jax.rope.files import read_limited
-from rope_jax.runs.checksums import check_checksum, read_checksums
+from rope_jax.runs.checksums import RUN_CONFIG, check_checksum, read_checksums
 from rope_jax.runs.tables import text_of_cell
 
 _MOST_BYTES = 2**28
@@ -102,6 +102,14 @@ class SweepFiles:
         except ValidationError:
             raise UserError(f"{path}: missing or damaged; sweep again") from None
         return [newest, *newest.earlier]
+
+    def run_config(self) -> Path:
+        """Return the file with the run's config: that of the time of the sweep, if there is one."""
+        path = self._folder / RUN_CONFIG
+        if self._checksums is not None and RUN_CONFIG in self._checksums:
+            self._read(path)
+            return path
+        return self._folder.resolve().parent.parent / "config.yaml"
 
     def _read(self, path: Path) -> bytes:
         try:

@@ -10,6 +10,8 @@ from rope_jax.rope.files import read_limited
 from rope_jax.runs.files import write_text
 
 CHECKSUMS = "SHA256SUMS"
+RUN_CONFIG = "run.yaml"
+"""In a sweep's folder: the config of the run that was swept."""
 _MOST_BYTES = 2**16
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 

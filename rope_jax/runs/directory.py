@@ -16,10 +16,12 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.files import finish_replacing, write_text
 
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
+_MOST_BYTES = 2**24  # of environment.json
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
 
 
@@ -136,7 +138,7 @@ class RunDirectory:
         None if environment.json, which records it, is missing or damaged.
         """
         try:
-            content = json.loads(self.environment_file.read_text(encoding="utf-8"))
+            content = json.loads(read_limited(self.environment_file, _MOST_BYTES))
             fingerprint = content["corpus"]["fingerprint"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None

@@ -74,7 +74,12 @@ def finish_replacing(folder: Path) -> None:
             if os.path.lexists(folder):
                 break
     if os.path.lexists(folder):
-        _remove(old)
+        # Under another name first: what is half deleted must never be put back.
+        deleted = folder.with_name(f".{folder.name}.deleted")
+        _remove(deleted)
+        with contextlib.suppress(FileNotFoundError):  # usually; or another process was faster
+            old.rename(deleted)
+        _remove(deleted)
 
 
 def unfinished_replacements(parent: Path) -> list[Path]:

@@ -158,7 +158,7 @@ def logged_steps(path: Path, name: str) -> set[int]:
 
 
 def _complete_lines(path: Path) -> list[str]:
-    if not path.exists():
+    if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8", errors="replace")
     return [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
@@ -167,9 +167,10 @@ def _complete_lines(path: Path) -> list[str]:
 def _step(line: str) -> float | int:
     """Return the step of a line; infinity if it has none."""
     try:
-        return int(json.loads(line)["step"])
+        step = json.loads(line)["step"]
     except (ValueError, LookupError, TypeError, RecursionError):
         return math.inf
+    return step if isinstance(step, int) and 0 <= step < 2**63 else math.inf
 
 
 def _holds(line: str, name: str) -> bool:

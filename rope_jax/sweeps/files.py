@@ -11,11 +11,12 @@ from matplotlib.image import imread
 
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.plots import save_figure
-from rope_jax.runs.checksums import write_checksums
+from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
 from rope_jax.runs.tables import format_csv
 from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
@@ -31,13 +32,18 @@ def write_folder(
     table: Sequence[Row],
     by_document: Sequence[DocumentRow],
     summary: SweepSummary,
+    training: Config,
 ) -> None:
-    """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
+    """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete.
+
+    training: the run's config. Its own file may be changed later.
+    """
     with replacing_folder(folder) as new:
         settings = dump(config)
         write_text(new / "sweep.yaml", settings)
+        write_text(new / RUN_CONFIG, dump(training))
         write_results(new, table, by_document, summary)
-        write_checksums(new, _RESULTS)
+        write_checksums(new, (*_RESULTS, RUN_CONFIG))
         figures = _draw_figures(new, config, table, summary)
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures

@@ -37,6 +37,7 @@ from rope_jax.rope import Rotary, Scaling
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
+from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
@@ -52,6 +53,8 @@ _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
     """Sweep a run's checkpoints and write RUN/evals/<name>/."""
+    check_code()
+    trained_with = training
     if config.attention is not None:
         model = training.model.model_copy(update={"attention": config.attention})
         training = training.model_copy(update={"model": model})
@@ -67,7 +70,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         )
         try:
             with shortage_as(out_of_memory):
-                _sweep(run, training, config, console)
+                results = _sweep(run, training, config, console)
+                _finish(run, trained_with, config, results, console)
         except OSError as error:
             raise UserError(
                 f"{error.filename or run.path}: {error.strerror or error}; what was measured so "
@@ -75,7 +79,10 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
             ) from error
 
 
-def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
+def _sweep(
+    run: RunDirectory, training: Config, config: SweepConfig, console: Console
+) -> list[Result]:
+    """Measure the chosen checkpoints."""
     tokenizer = ByteTokenizer()
     warn = functools.partial(print_warning, console)
     corpus = open_corpus(training.data, tokenizer, warn)
@@ -135,7 +142,7 @@ def _sweep(run: RunDirectory, training: Config, config: SweepConfig, console: Co
                 corpus=corpus.fingerprint[:16],
             )
             results.append((result, origin))
-    _finish(run, config, results, console)
+    return results
 
 
 def _unless_stopped(progress: Progress) -> Progress:
@@ -162,7 +169,11 @@ def _nll_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
 
 
 def _finish(
-    run: RunDirectory, config: SweepConfig, results: Sequence[Result], console: Console
+    run: RunDirectory,
+    training: Config,
+    config: SweepConfig,
+    results: Sequence[Result],
+    console: Console,
 ) -> None:
     """Write the results, delete the journals, and show the tables."""
     table = [row for result, origin in results for row in rows(result, origin)]
@@ -170,7 +181,7 @@ def _finish(
     *earlier, newest = (summarize(result, origin) for result, origin in results)
     summary = SweepSummary(newest=newest, earlier=tuple(earlier))
     folder = run.evals / config.name
-    processes.on_first(lambda: _write(folder, config, table, by_document, summary))
+    processes.on_first(lambda: _write(folder, config, table, by_document, summary, training))
     processes.on_first(lambda: run.remove_sweep_journals(config.name))
     print_tables(console, table, summary)
     if "same_tokens" in config.protocols and not newest.has_baseline:

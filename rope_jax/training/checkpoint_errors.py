@@ -16,7 +16,7 @@ _DAMAGE_CODES = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FO
 _DAMAGE_CODES |= {"OUT_OF_RANGE"}
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 # Raised by decoding. JSON, UTF-8 and TensorStore errors are all ValueErrors.
-_UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError)
+_UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, RecursionError)
 
 
 def shows_damage(error: Exception) -> bool:

@@ -177,6 +177,8 @@ class Checkpoints:
         """
         wanted = {name: _with_shardings(getattr(abstract, name)) for name in parts}
         args = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
+        if odd := _odd_file(self.directory / str(step)):
+            raise DamagedCheckpoint(f"{odd} is neither a file nor a folder")
         try:
             restored = self._manager.restore(
                 step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
@@ -200,7 +202,9 @@ class Checkpoints:
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
         damaged.mkdir(exist_ok=True)
-        number = len(list(damaged.iterdir()))
+        number = 0
+        while (damaged / f"{step}-{number}").exists():
+            number += 1
         with contextlib.suppress(FileNotFoundError):  # another process of this run moved it first
             (self.directory / str(step)).rename(damaged / f"{step}-{number}")
         self._manager.reload()
@@ -280,6 +284,14 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 def _steps_in(directory: Path) -> list[int]:
     return [int(path.name) for path in _entries(directory) if path.is_dir()]
+
+
+def _odd_file(folder: Path) -> str | None:
+    """Return the name of something in a folder that reading would wait for, such as a pipe."""
+    for path in folder.rglob("*"):
+        if path.exists() and not path.is_file() and not path.is_dir():
+            return path.name
+    return None
 
 
 def _remove_leftovers(directory: Path) -> None:

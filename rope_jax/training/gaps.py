@@ -1,5 +1,6 @@
 """What metrics.jsonl lacks when a run is continued: its lines were cut off, deleted or damaged."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 from rope_jax.config.training import Config
@@ -18,7 +19,7 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
     missing = []
     for name, every_steps in parts:
         logged = logged_steps(run.metrics_file, name)
-        due = [step for step in _due_steps(config, every_steps) if step <= done]
+        due = list(itertools.takewhile(lambda s: s <= done, _due_steps(config, every_steps)))
         if absent := [step for step in due if step not in logged]:
             missing.append(f"{name} of {len(absent)} of {len(due)} steps ({_list(absent)})")
     if not missing:

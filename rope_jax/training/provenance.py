@@ -15,6 +15,7 @@ from rope_jax.config.differences import different_keys
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
@@ -22,6 +23,7 @@ from rope_jax.runs.directory import RunDirectory
 _FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "model.attention")
 # Where Orbax puts the JSON item `fingerprint` of a checkpoint.
 _RECORD = Path("fingerprint", "metadata")
+_MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,19 @@ def check_provenance(
     began_with = run.recorded_corpus()
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
     records = [(path, record) for path in sorted(steps) if (record := _read(path))]
-    if began_with is None and steps:
-        if not records:
-            raise UserError(
-                f"{run.environment_file}: missing or damaged, and no checkpoint records which "
-                "corpus it was trained on; restore the file from a copy, or train the run again"
-            )
+    recorded = {record.corpus for _, record in records}
+    if began_with is None and steps and not records:
+        raise UserError(
+            f"{run.environment_file}: missing or damaged, and no checkpoint records which "
+            "corpus it was trained on; restore the file from a copy, or train the run again"
+        )
+    if records and {began_with} != recorded:  # they have a checksum, and it has none
         warn(
             f"{run.environment_file}: missing or damaged; the checkpoints' own record shows which "
             "corpus the run began with"
         )
-    if {began_with, *(record.corpus for _, record in records)} - {None, corpus.fingerprint}:
+        began_with = None
+    if {began_with, *recorded} - {None, corpus.fingerprint}:
         raise UserError(
             f"{run.path}: the corpus has changed since the run began (other files, or "
             "another Python): its test split may hold what the model was trained on"
@@ -109,11 +113,12 @@ def check_record(content: dict[str, Any], step: int) -> None:
 def _read(checkpoint: Path) -> Provenance | None:
     """Return what a checkpoint records; None if it is damaged or records nothing."""
     try:
-        content = json.loads((checkpoint / _RECORD).read_text(encoding="utf-8"))
+        content = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
         check_record(content, int(checkpoint.name))
-        return Provenance(content["corpus"], content["config"])
-    except (OSError, ValueError, LookupError, TypeError):
+        corpus, config = content["corpus"], content["config"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
+    return Provenance(corpus, config) if isinstance(corpus, str) else None
 
 
 def _crc32(content: dict[str, Any]) -> int:

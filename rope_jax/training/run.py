@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -63,14 +63,14 @@ def _train(config: Config, console: Console) -> RunDirectory:
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
-    _compile_after(int(newest), program, corpus, console)
+    _compile_after(int(newest), program, corpus, console, warn)
     processes.on_first(lambda: run.prepare(config))  # last: a failure above writes nothing
     try:
         with shortage_as(
             f"{run.path}: there is not enough memory; end other programs, and the same command "
             "continues from the newest checkpoint; or make the model smaller, under another name"
         ):
-            _train_in(run, program, corpus, console)
+            _train_in(run, program, corpus, int(newest), console)
     except OSError as error:
         raise UserError(
             f"{run.path}: cannot be written ({error.strerror or error}); once that is fixed, the "
@@ -81,8 +81,13 @@ def _train(config: Config, console: Console) -> RunDirectory:
     return run
 
 
-def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Console) -> None:
-    """Train in a prepared run directory, starting from its newest checkpoint."""
+def _train_in(
+    run: RunDirectory, program: Program, corpus: Corpus, newest: int, console: Console
+) -> None:
+    """Train in a prepared run directory, starting from its newest undamaged checkpoint.
+
+    newest: the step of its newest checkpoint, after which the stages are compiled.
+    """
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
         warn = functools.partial(print_warning, console)
@@ -91,7 +96,8 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)
         stack.callback(checkpoints.close)
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
-        _compile_after(done, program, corpus, console)  # no work, unless a checkpoint is damaged
+        if done < newest:  # a checkpoint is damaged, and more stages are left
+            _compile_after(done, program, corpus, console, warn)
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             warn(gaps)
@@ -120,17 +126,23 @@ def _train_in(run: RunDirectory, program: Program, corpus: Corpus, console: Cons
         conclude(console, last, minutes, trainer.validation_loss)
 
 
-def _compile_after(done: int, program: Program, corpus: Corpus, console: Console) -> None:
+def _compile_after(
+    done: int,
+    program: Program,
+    corpus: Corpus,
+    console: Console,
+    warn: Callable[[str], None],
+) -> None:
     """Compile the stages that go on after step `done`. UserError if one needs too much memory."""
     left = [span.number for span in stage_spans(program.config) if span.end > done]
     if left:
         with console.status("compiling"):
-            compile_stages(program, left, validates=len(corpus.validation) > 0)
+            compile_stages(program, left, validates=len(corpus.validation) > 0, warn=warn)
 
 
 def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:
     """Check that a run can continue after step `done`; record its environment if it is new."""
-    if done and run.recorded_corpus() is not None:
+    if done and run.recorded_corpus() == corpus.fingerprint:
         return
     logged = last_step(run.metrics_file)
     # Each save waits for the one before it, so a run without any checkpoint cannot be past this.

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -157,9 +156,9 @@ class Bench:
 class Worker:
     """A process that runs commands one after the other, so that each need not import JAX."""
 
-    def __init__(self, bench: Bench, before: Callable[[], None] | None = None) -> None:
-        """before: called in the new process before it runs anything."""
-        self._bench, self._before = bench, before
+    def __init__(self, bench: Bench, *options: str) -> None:
+        """options: of worker.py."""
+        self._bench, self._options = bench, options
         self._process: subprocess.Popen[str] | None = None
 
     def run(self, script: str, *arguments: str, file_bytes: int | None = None) -> Outcome:
@@ -188,14 +187,13 @@ class Worker:
 
     def _start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py"))],
+            [sys.executable, str(Path(__file__).with_name("worker.py")), *self._options],
             cwd=self._bench.folder,
             env=self._bench.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            preexec_fn=self._before,
         )
 
 

@@ -42,12 +42,15 @@ def _case(
         for name, content in journals.items():
             (folder / name).write_bytes(content)
     else:
-        script, folder = "scripts/compare.py", run / "evals" / "swept"
+        script, folder = "scripts/compare.py", chance.choice((run, run / "evals" / "swept"))
     pattern = ".*.journal" if kind == "journal" else "*"
     paths = sorted(
         path
         for path in folder.rglob(pattern)
-        if path.is_file() and path.name != ".lock" and "tfevents" not in path.name
+        if path.is_file()
+        and path.name != ".lock"
+        and "tfevents" not in path.name
+        and not (kind == "results" and "checkpoints" in path.parts)
     )
     path = chance.choice(paths)
     what = f"{script} after {_damage(path, chance)} {path.relative_to(bench.folder)}"

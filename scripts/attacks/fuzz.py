@@ -62,7 +62,7 @@ def _config(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     """A config with pieces put in, lines moved or dropped."""
     text = _mutated((bench.whole / "config.yaml").read_text(), chance)
     path = bench.folder / "fuzzed.yaml"
-    path.write_bytes(text.encode(errors="surrogateescape" if chance.random() < 0.5 else "replace"))
+    path.write_bytes(text.encode(errors="surrogatepass" if chance.random() < 0.5 else "replace"))
     return f"a config: {text!r}", _judged(worker, "train.py", str(path.name), "--print-config")
 
 

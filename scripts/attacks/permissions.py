@@ -1,21 +1,17 @@
 """Files and folders that may not be read or written: one line, and nothing is lost."""
 
-import ctypes
-import os
 import random
 import shutil
 from collections.abc import Iterator
 
 from attacks.bench import Bench, Worker
 from attacks.damage import silent_change
-
-# Of Linux's prctl and capabilities: what lets root read and write any file.
-_DROP, _OVERRIDE, _READ_SEARCH = 24, 1, 2
+from attacks.worker import HEED_PERMISSIONS
 
 
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Take permissions away and give them back; yield each case and its problem."""
-    worker = Worker(bench, before=_heed_permissions)
+    worker = Worker(bench, HEED_PERMISSIONS)
     try:
         for index in range(count):
             script = list(bench.commands(""))[index % 3]
@@ -41,12 +37,3 @@ def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[st
             yield f"{script} with mode {mode:o} of {path.relative_to(bench.folder)}", problem
     finally:
         worker.close()
-
-
-def _heed_permissions() -> None:
-    """Make this process and what it becomes heed permissions, even if it is root's."""
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        for capability in (_OVERRIDE, _READ_SEARCH):
-            if libc.prctl(_DROP, capability, 0, 0, 0):
-                raise OSError(ctypes.get_errno(), "root cannot give up its permissions")

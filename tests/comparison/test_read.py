@@ -281,3 +281,19 @@ def test_an_alias_bomb_in_a_config_leaves_its_run_unpooled(sweep_of):
     lines += [f"{n}: &{n} [{','.join([f'*{chr(ord(n) - 1)}'] * 10)}]" for n in "bcdefghij"]
     (folder.parent.parent / "config.yaml").write_text("\n".join(lines))
     assert read_sweep(folder).experiment is None
+
+
+def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):
+    run = sweep_of("one", own=None)
+    folder, config = run / "evals/demo", run / "config.yaml"
+    shutil.copy(config, folder / "run.yaml")
+    names = ("results.csv", "results.jsonl", "documents.csv", "summary.json", "run.yaml")
+    write_checksums(folder, names)
+    before = read_sweep(folder)
+    config.write_text(config.read_text().replace("hidden_size: 16", "hidden_size: 17"))
+    assert read_sweep(folder).experiment == before.experiment
+    config.write_text("seed: 1x")
+    assert read_sweep(folder).baselines == before.baselines
+    (folder / "run.yaml").write_text(config.read_text())
+    with pytest.raises(UserError, match=r"run\.yaml: is not what the sweep wrote"):
+        read_sweep(folder)

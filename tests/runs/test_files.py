@@ -66,13 +66,35 @@ def test_a_kill_at_any_point_loses_nothing(tmp_path, there_was_one, after):
         else:
             assert not there_was_one
         # a reader leaves alone what may belong to a live writer, and a writer tidies up
-        assert not died or set(leftovers) <= {".sweep.new", ".sweep.old"}
+        assert not died or set(leftovers) <= {".sweep.new", ".sweep.old", ".sweep.deleted"}
         write(folder, "newest")
         assert read(folder) == {"newest"}
         assert [path.name for path in folder.parent.iterdir()] == ["sweep"]
         if not died:
             return
     pytest.fail("it was killed at every call, so some calls were not tried")
+
+
+def test_what_is_half_deleted_is_never_put_back(tmp_path, monkeypatch):
+    folder = tmp_path / "sweep"
+    write(folder, "old")
+    rmtree, deleted = shutil.rmtree, []
+
+    def half(path, **options):
+        if any(path.iterdir()):
+            deleted.append(path)
+            (path / "a").unlink()
+            raise Killed
+        rmtree(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", half)
+        with pytest.raises(Killed):
+            write(folder, "new")
+    assert deleted
+    rmtree(folder)  # by the user
+    finish_replacing(folder)
+    assert not folder.exists()
 
 
 def test_between_the_renames_the_new_folder_is_completed(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from rope_jax.runs.logs import JsonLinesWriter, TensorBoardWriter
+from rope_jax.runs.logs import JsonLinesWriter, TensorBoardWriter, last_step, logged_steps
 
 
 def lines(path):
@@ -183,3 +183,15 @@ def test_an_image_and_a_text_are_read_back(tmp_path):
         np.testing.assert_array_equal(np.asarray(shown), pixels)
     (text,) = accumulator.Tensors("config/text_summary")
     assert text.tensor_proto.string_val[0].decode() == "```yaml\nname: a\n```"
+
+
+@pytest.mark.parametrize(
+    "step", ["Infinity", "-1e999", "1" + "0" * 400, "-3", "2.5", '"4"', "null"]
+)
+def test_a_step_that_is_no_step_is_dropped(tmp_path, step):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"step": 2, "a": 1}}\n{{"step": {step}, "a": 1}}\n')
+    assert last_step(path) == 2
+    assert logged_steps(path, "a") == {2}
+    JsonLinesWriter(path, resume_step=5).close()
+    assert path.read_text() == '{"step": 2, "a": 1}\n'

@@ -11,6 +11,7 @@ import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Origin, Row, document_rows, rows
 from rope_jax.evaluation.statistics import Estimate, Sums, UsableLength
 from rope_jax.evaluation.summary import (
@@ -245,8 +246,10 @@ def test_a_write_that_fails_midway_leaves_the_old_file(result, tmp_path, fails):
 
 
 def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, monkeypatch):
+    stage = {"steps": 200, "seq_len": 16, "batch_size": 1}
+    training = validate(Config, {"name": "demo", "stages": [stage]}, "here")
     folder = tmp_path / "evals/demo"
-    write_folder(folder, result.config, *tables_of(result))
+    write_folder(folder, result.config, *tables_of(result), training)
     earlier = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     assert {"sweep.yaml", "results.csv", "summary.json", "curve.png"} <= set(earlier)
 
@@ -255,10 +258,10 @@ def test_a_folder_that_fails_midway_leaves_the_earlier_sweep(result, tmp_path, m
 
     monkeypatch.setattr("rope_jax.sweeps.files.write_events", fail)
     with pytest.raises(OSError, match="No space left"):
-        write_folder(folder, result.config, *tables_of(result))
+        write_folder(folder, result.config, *tables_of(result), training)
     assert {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()} == earlier
     monkeypatch.undo()
     (folder / "stale.txt").write_text("of the earlier sweep")
-    write_folder(folder, result.config, *tables_of(result))
+    write_folder(folder, result.config, *tables_of(result), training)
     assert not (folder / "stale.txt").exists()
     assert [path.name for path in folder.parent.iterdir()] == ["demo"]

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 import rope_jax
-from rope_jax.sweeps.identity import code_hash
+from rope_jax.errors import UserError
+from rope_jax.sweeps import code
+from rope_jax.sweeps.code import hash_sources
 
 PACKAGE = Path(rope_jax.__file__).parent
 
@@ -18,10 +20,10 @@ def package(tmp_path) -> Path:
 
 def changed(package: Path, name: str) -> bool:
     """Whether an edit of a file changes the hash."""
-    before = code_hash.__wrapped__(package)
+    before = hash_sources(package)
     with (package / name).open("a") as file:
         file.write("\n# edited\n")
-    return before != code_hash.__wrapped__(package)
+    return before != hash_sources(package)
 
 
 @pytest.mark.parametrize(
@@ -47,4 +49,17 @@ def test_code_that_shows_is_not(package, name):
 
 
 def test_the_hash_does_not_depend_on_the_place(package):
-    assert code_hash.__wrapped__(package) == code_hash.__wrapped__(PACKAGE)
+    assert hash_sources(package) == hash_sources(PACKAGE)
+
+
+def test_code_that_is_edited_while_a_command_starts_is_noticed(package, monkeypatch):
+    monkeypatch.setattr(code, "_PACKAGE", package)
+    code.code_hash.cache_clear()
+    try:
+        before = code.code_hash()
+        assert changed(package, "model/decoder.py")
+        assert code.code_hash() == before  # what was imported is not what is there now
+        with pytest.raises(UserError, match="was changed while this command started"):
+            code.check_code()
+    finally:
+        code.code_hash.cache_clear()

@@ -151,15 +151,20 @@ def program(config, tmp_path):
 
 def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monkeypatch):
     larger = program.stage(1).train_bytes
-    copy = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(program.abstract_state))
+    leaves = jax.tree.leaves(program.abstract_state)
+    copy = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     needed = copy + max(larger, program.stage(0).train_bytes)
     monkeypatch.setattr(limits, "device_bytes", lambda: needed + copy // 100)
     check_size(program.config, 257, program.placement)
-    compile_stages(program, [0, 1], validates=True)
+    warnings = []
+    compile_stages(program, [0, 1], validates=True, warn=warnings.append)
+    assert "if the process is killed without a message" in warnings[-1]
+    monkeypatch.setattr(limits, "device_bytes", lambda: 2 * needed)
+    compile_stages(program, [0, 1], validates=True, warn=pytest.fail)
     monkeypatch.setattr(limits, "device_bytes", lambda: copy + larger - 100)
     check_size(program.config, 257, program.placement)
     with pytest.raises(UserError, match=r"^stages\[\d\]: \d × \d\d tokens at a time take at least"):
-        compile_stages(program, [0, 1], validates=True)
+        compile_stages(program, [0, 1], validates=True, warn=warnings.append)
 
 
 def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeypatch):
@@ -168,9 +173,9 @@ def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeyp
     program = Program(config, 257, Placement(config.mesh))
     assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
     monkeypatch.setattr(limits, "device_bytes", lambda: 2 * program.stage(0).train_bytes)
-    compile_stages(program, [0], validates=False)
+    compile_stages(program, [0], validates=False, warn=lambda _: None)
     with pytest.raises(UserError, match=r"^stages\[0\]: 256 × 64 tokens at a time in validation"):
-        compile_stages(program, [0], validates=True)
+        compile_stages(program, [0], validates=True, warn=pytest.fail)
 
 
 def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):

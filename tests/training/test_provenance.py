@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -69,6 +70,43 @@ def test_a_damaged_environment_does_not_condemn_the_checkpoints(
     )
     assert folder.recorded_corpus() == fingerprint  # written anew
     assert "environment.json" not in trained(config)
+
+
+def test_a_changed_environment_does_not_condemn_the_checkpoints(
+    run: Run,
+) -> None:
+    config, folder = run
+    content = json.loads(folder.environment_file.read_text())
+    fingerprint = content["corpus"]["fingerprint"]
+    content["corpus"]["fingerprint"] = "0" + fingerprint[1:] if fingerprint[0] != "0" else "1"
+    folder.environment_file.write_text(json.dumps(content))
+    assert "environment.json: missing or damaged; the checkpoints' own record" in trained(config)
+    assert folder.recorded_corpus() == fingerprint
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 200_000, '{"corpus": ["x"], "config": {}, "params": []}']
+)
+def test_a_record_of_any_content_is_damage(run: Run, content: str) -> None:
+    config, folder = run
+    (folder.checkpoints / "9" / "fingerprint" / "metadata").write_text(content)
+    assert "the checkpoint of step 9 is damaged (" in trained(config)
+
+
+@pytest.mark.parametrize("name", ["params/_METADATA", "fingerprint/metadata"])
+def test_a_pipe_in_a_checkpoint_is_not_waited_for(run: Run, name: str) -> None:
+    config, folder = run
+    (folder.checkpoints / "9" / name).unlink()
+    os.mkfifo(folder.checkpoints / "9" / name)
+    assert "step 9 is damaged (" in trained(config)
+
+
+def test_checkpoints_damaged_one_after_the_other_are_all_kept(run: Run) -> None:
+    config, folder = run
+    (folder.path / "damaged" / "9-1").mkdir(parents=True)
+    shutil.rmtree(folder.checkpoints / "9" / "params")
+    assert "step 9 is damaged" in trained(config)
+    assert {path.name for path in (folder.path / "damaged").iterdir()} == {"9-0", "9-1"}
 
 
 def test_the_checkpoints_know_their_corpus(run: Run) -> None:
