@@ -21,6 +21,7 @@ on the machine.
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -47,6 +48,8 @@ def main() -> None:
         "--only", nargs="+", choices=CATEGORIES, default=list(CATEGORIES), help="categories"
     )
     arguments = parser.parse_args()
+    # A shell has its background jobs ignore Ctrl-C, and the commands would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     total = sum(CATEGORIES[name][1] for name in arguments.only)
     failures = 0
     with tempfile.TemporaryDirectory() as folder:

@@ -4,6 +4,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,7 +53,9 @@ def _signal(
     bench: Bench, process: subprocess.Popen[str], number: int, delay: float
 ) -> tuple[Outcome, float]:
     """Signal a process that listens; return how it ended and the seconds from signal to end."""
-    while process.poll() is None and not _listens(process.pid, number):
+    while not _listens(process.pid, number):
+        if process.poll() is not None:
+            sys.exit("a command ended without listening to signals")
         time.sleep(0.001)
     deadline = time.perf_counter() + delay
     while process.poll() is None and time.perf_counter() < deadline:
