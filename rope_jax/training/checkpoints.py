@@ -153,7 +153,7 @@ class Checkpoints:
         damaged = [
             _Damage(int(path.name), "it is not a folder")
             for path in _entries(self.directory)
-            if not path.is_dir()
+            if not _is_folder(path)
         ]
         for step in self.steps():
             try:
@@ -283,7 +283,7 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 
 def _steps_in(directory: Path) -> list[int]:
-    return [int(path.name) for path in _entries(directory) if path.is_dir()]
+    return [int(path.name) for path in _entries(directory) if _is_folder(path)]
 
 
 def _odd_file(folder: Path) -> str | None:
@@ -304,6 +304,14 @@ def _remove_leftovers(directory: Path) -> None:
             path.unlink()
         else:
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a path is a folder. UserError if that may not be known."""
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -22,6 +22,7 @@ from rope_jax.training.checkpoints import (
     Checkpoints,
     DamagedCheckpoint,
     newest_params,
+    newest_step,
     params_at,
     saved_steps,
 )
@@ -195,6 +196,17 @@ def test_a_link_in_place_of_a_leftover_is_removed_and_not_followed(
     assert restore(copy)[0] == 4
     assert not left.is_symlink()
     assert (tmp_path / "mine" / "file").read_text() == "mine"
+
+
+def test_a_folder_that_may_only_be_listed_is_one_line(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(self: Path, **_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "stat", denied)
+    with pytest.raises(UserError, match=r"checkpoints/\d: cannot be read \(Permission denied\)"):
+        newest_step(copy)
 
 
 def test_reading_the_parameters_changes_nothing(copy: Path) -> None:
