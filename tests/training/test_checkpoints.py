@@ -201,8 +201,12 @@ def test_a_link_in_place_of_a_leftover_is_removed_and_not_followed(
 def test_a_folder_that_may_only_be_listed_is_one_line(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def denied(self: Path, **_: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+    stat = Path.stat
+
+    def denied(self: Path, **options: bool) -> object:
+        if self.parent == copy:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return stat(self, **options)
 
     monkeypatch.setattr(Path, "stat", denied)
     with pytest.raises(UserError, match=r"checkpoints/\d: cannot be read \(Permission denied\)"):
