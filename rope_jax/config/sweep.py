@@ -7,19 +7,16 @@ each strategy, a model with exactly these keys is derived from the strategy's ow
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BeforeValidator,
     Field,
     TypeAdapter,
-    ValidationError,
-    WrapValidator,
     create_model,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName
@@ -33,6 +30,7 @@ from rope_jax.config.types import (
     Seed,
 )
 from rope_jax.rope import STRATEGIES, Scaling
+from rope_jax.rope.numbers import single_error
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 
@@ -107,18 +105,6 @@ class TrainedEntry(SweepEntry):
         return trained
 
 
-def _single_error(message: str) -> WrapValidator:
-    """Report a single error for a value of a union type, not one per member."""
-
-    def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise PydanticCustomError("one_of_several", message) from None  # type: ignore[arg-type]
-
-    return WrapValidator(validator)
-
-
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
     """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
@@ -127,7 +113,7 @@ def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -
         kinds: Any = Literal["auto"] | number
         if default is None:
             kinds = kinds | None
-        kinds = Annotated[kinds, _single_error("should be auto or a number of at least 1")]
+        kinds = Annotated[kinds, single_error("should be auto or a number of at least 1")]
         description = "s; auto: length / window, at least 1"
         fields["factor"] = (kinds, Field(default=default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
@@ -185,7 +171,7 @@ class SweepConfig(Frozen):
     name: FolderName = Field("sweep", description="name of the folder in the run's evals/")
     steps: Annotated[
         Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
-        _single_error("should be all, or a list of training steps of at least 1"),
+        single_error("should be all, or a list of training steps of at least 1"),
     ] = Field(
         None,
         description="training steps of the checkpoints to sweep: a list, or all for every one "

@@ -119,14 +119,34 @@ def _as_int32(positions: Positions) -> Array:
     return jnp.asarray(positions, jnp.int32)
 
 
-def cos_sin(
+def angles(
     frequencies: Frequencies, positions: Positions
+) -> Float32[Array, "*#batch T pairs"]:
+    """Return p·θ_i for integer positions p, in radians, reduced to [−π, π].
+
+    Shapes, accuracy and errors as for `cos_sin`. Differentiable in inv_freq.
+    """
+    inv_freq, remainder = (jnp.asarray(x, jnp.float32)[..., None, :] for x in frequencies[:2])
+    position = _as_int32(positions)[..., :, None]
+    rank = max(inv_freq.ndim, position.ndim)
+    return _angles(*(_with_rank(x, rank) for x in (inv_freq, remainder, position)))
+
+
+def _with_rank(x: Array, rank: int) -> Array:
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
+
+
+def cos_sin(
+    frequencies: Frequencies,
+    positions: Positions,
+    phase: Float32[Array, "*#batch 1 pairs"] | None = None,
 ) -> tuple[Float32[Array, "*#batch T pairs"], Float32[Array, "*#batch T pairs"]]:
-    """Return m·cos(p·θ_i) and m·sin(p·θ_i) for integer positions p.
+    """Return m·cos(p·θ_i + phase_i) and m·sin(p·θ_i + phase_i) for integer positions p.
 
     frequencies: leaves [..., pairs] and [...], below π radians per token (faster ones alias
     slower ones). positions: integers [..., T], below 2^31 in absolute value. The leading axes of
-    the two broadcast against each other, aligned on the right. m is `attention_factor`.
+    the two broadcast against each other, aligned on the right. m is `attention_factor`. phase: in
+    radians; None: 0.
 
     Worst error of cos or sin before m, against float64, with frequencies made on the host (d 64,
     base 10^4): 3.1e-7 up to position 10^7, 3.6e-6 up to 2^31. Differentiable in inv_freq and
@@ -134,12 +154,10 @@ def cos_sin(
 
     ValueError: positions that are not integers, or host positions of 2^31 and beyond.
     """
-    inv_freq, remainder = (jnp.asarray(x, jnp.float32)[..., None, :] for x in frequencies[:2])
+    radians = angles(frequencies, positions)
+    if phase is not None:
+        rank = max(radians.ndim, phase.ndim)
+        radians = _with_rank(radians, rank) + _with_rank(phase, rank)
     m = jnp.asarray(frequencies.attention_factor, jnp.float32)[..., None, None]
-    position = _as_int32(positions)[..., :, None]
-    rank = max(inv_freq.ndim, position.ndim)
-    inv_freq, remainder, m, position = (
-        x.reshape((1,) * (rank - x.ndim) + x.shape) for x in (inv_freq, remainder, m, position)
-    )
-    angles = _angles(inv_freq, remainder, position)
-    return computed_once(m * jnp.cos(angles)), computed_once(m * jnp.sin(angles))
+    m = _with_rank(m, radians.ndim)
+    return computed_once(m * jnp.cos(radians)), computed_once(m * jnp.sin(radians))

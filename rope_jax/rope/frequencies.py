@@ -48,6 +48,8 @@ class Rotary(NamedTuple):
     frequencies: leaves with leading axes [L, B], each of which may be 1.
     query_scale: float32 [L, B, T], each of which may be 1; multiplies the whole query, including
                  dimensions that are not rotated.
+    bands:       those of a position map (`rope_jax.positions.turning.Band`), which see some keys
+                 with other frequencies or at other positions; empty: no map.
 
     An axis of size 1 broadcasts and is never dropped: [L, d/2] against batched positions would
     broadcast wrongly, and silently so if L equals B.
@@ -55,6 +57,7 @@ class Rotary(NamedTuple):
 
     frequencies: Frequencies
     query_scale: Array
+    bands: tuple[Any, ...] = ()
 
     @classmethod
     def unscaled_queries(cls, frequencies: Frequencies) -> "Rotary":

@@ -1,8 +1,10 @@
 """Types of numeric settings, shared by the strategies and every config."""
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, WrapValidator
+from pydantic_core import PydanticCustomError
 
 # Settings are strict: neither `true` nor "10" is a number. But 1e3 and 3.0 count as whole
 # numbers, because YAML has no other short way to write large ones.
@@ -18,3 +20,15 @@ Factor = Annotated[
     EXTENSION,
 ]
 AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
+
+
+def single_error(message: str) -> WrapValidator:
+    """Report a single error for a value of a union type, not one per member."""
+
+    def validator(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError("one_of_several", message) from None  # type: ignore[arg-type]
+
+    return WrapValidator(validator)

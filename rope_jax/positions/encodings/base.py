@@ -1,0 +1,117 @@
+"""The base class of every position encoding. Imports no jax until a model is built.
+
+Shapes: L layers, B batch, S tokens per window, T of them queries, D model, N heads, K key-value
+heads, H head dim. An axis marked # may have size 1.
+"""
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from rope_jax.positions.scores import AddedValues, Scores
+    from rope_jax.rope.geometry import Layout
+
+# Those of `rope_jax.attention`. Every kernel can do plain dot products; only ours can do more.
+ALL_BACKENDS = ("xla", "blockwise", "cudnn", "splash", "linear")
+OWN_BACKENDS = ("xla", "blockwise")
+
+
+class Sizes(NamedTuple):
+    """What the shapes of an encoding's parameters depend on."""
+
+    layers: int
+    hidden_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    std: float
+    """Standard deviation of the initial weights."""
+
+
+class Encoding(BaseModel):
+    """Settings of one encoding. The first line of a subclass's docstring is its README entry.
+
+    What an encoding may do: add to the embeddings (`embed`), turn queries and keys
+    (`turn_queries`, `turn_keys`), and change their scores or values inside attention (`scores`,
+    `values`). A subclass overrides what it does. Its parameters are a flat dict of float32 arrays
+    with a leading axis of L, or of 1 if all layers share them.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    source: ClassVar[str]
+    """The paper or code that the encoding comes from."""
+    is_rotary: ClassVar[bool] = False
+    """Whether it turns by rotary frequencies, so that scalings apply to it."""
+    takes_maps: ClassVar[bool] = False
+    """Whether position maps apply: only rotation decides at which distance a key is seen."""
+    backends: ClassVar[tuple[str, ...]] = ALL_BACKENDS
+
+    type: str
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that a window can have; None: any number."""
+        return None
+
+    def fitted(self, longest: int) -> "Encoding":
+        """Return the encoding with defaults that follow from the longest trained window."""
+        return self
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Return the default rotary dimension d; d/2 pairs turn."""
+        return head_dim
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each parameter, by name."""
+        return {}
+
+    def parameter_count(self, sizes: Sizes) -> int:
+        """Return the number of parameters."""
+        return sum(map(math.prod, self.parameter_shapes(sizes).values()))
+
+    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+        """Draw the parameters: float32, from a normal distribution, like the model's own."""
+        import jax
+
+        return {
+            name: sizes.std * jax.random.normal(jax.random.fold_in(key, number), shape)
+            for number, (name, shape) in enumerate(self.parameter_shapes(sizes).items())
+        }
+
+    def embed(self, parameters: dict[str, Any], x: Any, positions: Any) -> Any:
+        """Return the embeddings [B, S, D] with what the encoding adds at positions [#B, S]."""
+        return x
+
+    def numbers(self, parameters: dict[str, Any], positions: Any) -> dict[str, Any]:
+        """Return what every layer needs inside attention: float arrays [L|1, …].
+
+        positions: integers [#B, S].
+        """
+        return {}
+
+    def turn_queries(
+        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
+    ) -> Any:
+        """Turn queries [B, T, N, H] by cos and sin [#B, T, pairs]. numbers: those of the layer."""
+        return x
+
+    def turn_keys(
+        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
+    ) -> Any:
+        """Turn keys [B, S, K, H] by cos and sin [#B, S, pairs]. numbers: those of the layer."""
+        return x
+
+    @property
+    def scores(self) -> "Scores":
+        """The scores of queries and keys. It must be the same object at every call."""
+        from rope_jax.positions.scores import dot_product
+
+        return dot_product
+
+    @property
+    def values(self) -> "AddedValues | None":
+        """What is added to the weighted values; None: nothing."""
+        return None

@@ -1,0 +1,31 @@
+"""`rope` and `none`: rotation of queries and keys, and no encoding at all."""
+
+from typing import Any, ClassVar, Literal
+
+from rope_jax.positions.encodings.base import Encoding
+from rope_jax.rope.geometry import Layout
+
+
+class RoPE(Encoding):
+    """Rotary: pairs of dimensions of queries and keys turn by angles p·θ_i (section `rope`)."""
+
+    source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
+    is_rotary: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
+    type: Literal["rope"] = "rope"
+
+    def turn_queries(
+        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    ) -> Any:
+        from rope_jax.rope import rotate
+
+        return rotate(x, cos, sin, layout)
+
+    turn_keys = turn_queries
+
+
+class NoEncoding(Encoding):
+    """NoPE: nothing; only the causal mask tells the order of the tokens."""
+
+    source: ClassVar[str] = "Haviv et al., arXiv 2203.16634; Kazemnejad et al., arXiv 2305.19466"
+    type: Literal["none"] = "none"

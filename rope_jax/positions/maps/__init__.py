@@ -1,0 +1,36 @@
+"""Position maps: which relative position a query sees a key at. Imports no jax.
+
+To add one, write a file here with a subclass of `PositionMap` and list it below.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Union
+
+from pydantic import Field
+
+from rope_jax.positions.maps.base import MapBand, Places, PositionMap, relative_positions
+from rope_jax.positions.maps.dual_chunk import DualChunk
+from rope_jax.positions.maps.far_frequencies import FarFrequencies
+from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
+from rope_jax.positions.maps.self_extend import SelfExtend
+from rope_jax.positions.maps.sinks import LMInfinite, Streaming
+from rope_jax.positions.maps.string import STRING
+
+__all__ = ["MAPS", "AnyMap", "MapBand", "Places", "PositionMap", "relative_positions"]
+
+_ALL: tuple[type[PositionMap], ...] = (
+    ReRoPE,
+    LeakyReRoPE,
+    SelfExtend,
+    DualChunk,
+    Streaming,
+    LMInfinite,
+    STRING,
+    FarFrequencies,
+)
+MAPS = {map_.model_fields["type"].default: map_ for map_ in _ALL}
+
+# The type of a config field that holds a map: the union of all, discriminated by `type`.
+if TYPE_CHECKING:
+    AnyMap = PositionMap
+else:
+    AnyMap = Annotated[Union[*MAPS.values()], Field(discriminator="type")]

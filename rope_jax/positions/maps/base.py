@@ -1,0 +1,154 @@
+"""The base class of every position map, and the parts that a map consists of. Imports no jax."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float64, Int64
+from pydantic import BaseModel, ConfigDict, Field
+
+from rope_jax.positions.visible import Visible
+from rope_jax.rope import Scaling
+from rope_jax.rope.numbers import Whole, single_error
+
+Tokens = Annotated[int, Field(ge=1, lt=2**31), Whole]
+AutoTokens = Annotated[
+    Literal["auto"] | Tokens, single_error("should be auto or a whole number of at least 1")
+]
+
+
+@dataclass(frozen=True)
+class Places:
+    """An integer function of a token's position p: min(⌊(p mod chunk) / group⌋ + offset, cap).
+
+    None: no modulus, no cap. A chunk of 1 gives the constant `offset`.
+    """
+
+    chunk: int | None = None
+    group: int = 1
+    offset: int = 0
+    cap: int | None = None
+
+    def of(self, positions: Any) -> Any:
+        """Return the function's values at integer positions, numpy or jax, of the same dtype."""
+        places = positions if self.chunk is None else positions % self.chunk
+        if self.group > 1:
+            places = places // self.group
+        places = places + self.offset
+        return places if self.cap is None else places.clip(max=self.cap)
+
+
+OWN = Places()
+
+
+@dataclass(frozen=True)
+class MapBand:
+    """One band of a map: which keys, and the relative position at which a query sees them.
+
+        r(i, j) = (f(i) − g(j)) / divisor + border · (1 − 1 / divisor)
+
+    visible:  which keys these are.
+    query:    f.
+    key:      g.
+    divisor:  of the frequencies; angles rather than positions are divided, so positions stay exact.
+    border:   the distance at which the divided frequencies take over from the others; 0: none.
+    far:      a scaling whose frequencies replace the divided ones; None: no other.
+    attention_factor: multiplies m.
+    """
+
+    visible: Visible
+    query: Places = OWN
+    key: Places = OWN
+    divisor: float = 1.0
+    border: int = 0
+    far: Scaling | None = None
+    attention_factor: float = 1.0
+
+
+class PositionMap(BaseModel):
+    """Settings of one map. The first line of a subclass's docstring is its entry in the README.
+
+    Notation: i and j are positions of a query and a key, d = i − j, L is the trained window and n
+    the text's length. Settings that are "auto" follow from L and n; with them, a text of at most L
+    tokens is read as without a map.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    source: ClassVar[str]
+    """The paper or code that the map comes from."""
+    relative: ClassVar[str]
+    """r(i, j), in the words of the README's table."""
+    reaches_beyond: ClassVar[bool] = True
+    """Whether the map is meant for texts longer than the window."""
+
+    type: str
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether any setting follows from the trained window and the length."""
+        return "auto" in self.model_dump().values()
+
+    def at(self, window: int, length: int) -> "PositionMap | None":
+        """Return the map with every "auto" resolved; None if it has one and n is at most L.
+
+        window: L. length: n.
+
+        ValueError: no setting would do; the message names the one to change.
+        """
+        if not self.is_auto:
+            return self
+        if length <= window:
+            return None
+        return type(self).model_validate(self.resolved(window, length))
+
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
+        """Return all settings, with a number for each "auto", for n > L."""
+        return self.model_dump()
+
+    def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
+        """Return the bands of a map without "auto"; the first one holds d = 0."""
+        raise NotImplementedError(f"{type(self).__name__} has no bands")
+
+    def check_reach(self, window: int, length: int) -> None:
+        """Check that a text of n tokens stays at relative positions below L.
+
+        window: L, or the longer window that a scaling provides.
+
+        ValueError: it does not; the message names the setting and the smallest value that would do.
+        """
+
+    @property
+    def settings_line(self) -> str:
+        """The settings as `key value` pairs, such as "window 96, k 18.3"."""
+        shown = self.model_dump(exclude={"type", "far"})
+        return ", ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in shown.items()
+        )
+
+
+def relative_positions(
+    bands: tuple[MapBand, ...], queries: Int64[np.ndarray, " T"], keys: Int64[np.ndarray, " S"]
+) -> Float64[np.ndarray, "T S"]:
+    """Return r(i, j) for every query and key position of one document; NaN where it sees no key.
+
+    ValueError: a band has frequencies of its own, for which no single r exists.
+    """
+    found = np.full((queries.size, keys.size), np.nan)
+    distance = queries[:, None] - keys[None]
+    for band in bands:
+        if band.far is not None:
+            raise ValueError("far: has its own frequencies, so r(i, j) differs from pair to pair")
+        seen = band.visible.by_distance(distance) & band.visible.by_place(queries, keys)
+        steps = band.query.of(queries)[:, None] - band.key.of(keys)[None]
+        r = steps / band.divisor + band.border * (1 - 1 / band.divisor)
+        found = np.where(seen, r, found)
+    return found
+
+
+def resolved_number(setting: int | str) -> int:
+    """Return a resolved setting."""
+    if isinstance(setting, str):
+        raise ValueError(f"{setting}: resolve the map with `at` first")
+    return setting

@@ -1,0 +1,114 @@
+"""`rerope` and `leaky_rerope`: exact distances nearby, constant or slowly growing ones farther off."""
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rope_jax.positions.maps.base import (
+    AutoTokens,
+    MapBand,
+    Places,
+    PositionMap,
+    resolved_number,
+)
+from rope_jax.positions.visible import Visible
+from rope_jax.rope.numbers import single_error
+
+# How far beyond what is needed `auto` stretches, so that the last keys stay inside the window.
+_MARGIN = 1.05
+
+
+class ReRoPE(PositionMap):
+    """ReRoPE: exact distances below w, the same distance w for all keys farther away.
+
+    The author's code always multiplies queries by logn (`query_scale: {type: logn}`), without
+    which its results do not hold. "auto" is L/2.
+    """
+
+    source: ClassVar[str] = "Su, kexue.fm/archives/9708, bojone/rerope"
+    relative: ClassVar[str] = "d if d < w, else w"
+    type: Literal["rerope"] = "rerope"
+    window: AutoTokens = Field("auto", description="w, at most L − 1; auto: L/2")
+
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
+        return self.model_dump() | {"window": max(1, window // 2)}
+
+    def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
+        w = resolved_number(self.window)
+        here = Places(chunk=1)
+        far = MapBand(Visible(nearest=w), Places(chunk=1, offset=w), here)
+        return MapBand(Visible(beyond=w)), far
+
+    def check_reach(self, window: int, length: int) -> None:
+        check_window(resolved_number(self.window), window, length)
+
+
+class LeakyReRoPE(PositionMap):
+    """Leaky ReRoPE: exact distances below w, distances that grow k times more slowly beyond.
+
+    Like ReRoPE it is meant to be used with logn. "auto" sets w to 3L/4 and k to 1.05 times what
+    keeps the last key inside the window.
+    """
+
+    source: ClassVar[str] = "Su, kexue.fm/archives/9708, bojone/rerope"
+    relative: ClassVar[str] = "d if d < w, else w + (d − w)/k"
+    type: Literal["leaky_rerope"] = "leaky_rerope"
+    window: AutoTokens = Field("auto", description="w, at most L − 2; auto: 3L/4")
+    k: Annotated[
+        Literal["auto"] | Annotated[float, Field(ge=1, le=1e9)],
+        single_error("should be auto or a number of at least 1"),
+    ] = Field(
+        "auto",
+        description="how many times more slowly distances grow beyond w; auto: 1.05·(n − w)/(L − w)",
+    )
+
+    def resolved(self, window: int, length: int) -> dict[str, Any]:
+        w = max(1, 3 * window // 4) if self.window == "auto" else self.window
+        k = self.k
+        if k == "auto":
+            # the last key is at w + (n − 1 − w)/k, which must not exceed L − 1
+            k = max(_MARGIN * (length - w) / (window - w), 1.0) if w < window else 1.0
+            k = max(k, _least_k(w, window, length))
+        return self.model_dump() | {"window": w, "k": k}
+
+    def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
+        w, k = resolved_number(self.window), float(self.k)
+        return (
+            MapBand(Visible(beyond=w)),
+            MapBand(Visible(nearest=w), divisor=k, border=w),
+        )
+
+    def check_reach(self, window: int, length: int) -> None:
+        w, k = resolved_number(self.window), float(self.k)
+        check_window(w, window, length, most=window - 2)
+        least = _least_k(w, window, length)
+        if k < least:
+            reach = math.floor(w + k * (window - 1 - w)) + 1
+            raise ValueError(
+                f"k: {k:g} reaches {reach:,} tokens, not {length:,}, before distances leave the "
+                f"window of {window:,}; give at least {_rounded_up(least)}"
+            )
+
+
+def check_window(w: int, window: int, length: int, most: int | None = None) -> None:
+    """ValueError if a text longer than the window L has distances beyond L − 1.
+
+    most: the largest w that does; None: L − 1.
+    """
+    most = window - 1 if most is None else most
+    if w > most and length > window:
+        raise ValueError(
+            f"window: {w:,} leaves the trained window of {window:,}; give at most {most:,}"
+        )
+
+
+def _least_k(w: int, window: int, length: int) -> float:
+    """Return the smallest k that keeps n tokens inside the window; 1 if w itself does not fit."""
+    return max(1.0, (length - 1 - w) / (window - 1 - w)) if w < window - 1 else 1.0
+
+
+def _rounded_up(number: float) -> str:
+    """Return a number in four digits that is not below it."""
+    step = 10 ** (math.floor(math.log10(number)) - 3)
+    return f"{math.ceil(number / step - 1e-9) * step:.4g}"

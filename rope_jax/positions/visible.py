@@ -1,0 +1,62 @@
+"""Which keys a query sees within one band of a position map: static, and compiled into a program.
+
+Without a map there is one band, in which a query sees every key up to its own. Imports no jax.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Visible:
+    """The keys of a band, by distance d = i − j in tokens of the window and by place.
+
+    A token's place is its number in its own document, from 0. Causality is implied: d ≥ 0.
+
+    nearest:    the smallest d.
+    beyond:     d is below this; None: there is no limit.
+    first:      only a document's first tokens, this many (attention sinks); None: all.
+    chunk:      tokens per chunk of a document, where a chunk rule holds; None: no such rule.
+    chunks_back: with `chunk`, how many chunks before the query's own the key's may lie: from the
+                first number to the second, None being unlimited.
+    """
+
+    nearest: int = 0
+    beyond: int | None = None
+    first: int | None = None
+    chunk: int | None = None
+    chunks_back: tuple[int, int | None] = (0, None)
+
+    @property
+    def goes_by_place(self) -> bool:
+        """Whether distances alone do not decide."""
+        return self.first is not None or self.chunk is not None
+
+    def within(self, sliding_window: int | None) -> "Visible":
+        """Return the same keys, of which only those in a sliding window are visible."""
+        if sliding_window is None:
+            return self
+        beyond = sliding_window if self.beyond is None else min(self.beyond, sliding_window)
+        return replace(self, beyond=beyond)
+
+    def by_distance(self, distance: Any) -> Any:
+        """Return which distances [...] are visible, as booleans of the same shape."""
+        visible = distance >= max(self.nearest, 0)
+        return visible if self.beyond is None else visible & (distance < self.beyond)
+
+    def by_place(self, query: Any, key: Any) -> Any:
+        """Return which pairs of places are visible as far as places decide: [..., T, S].
+
+        query: [..., T], key: [..., S], numpy or jax integers.
+        """
+        query, key = query[..., :, None], key[..., None, :]
+        visible = query == query
+        if self.first is not None:
+            visible = visible & (key < self.first)
+        if self.chunk is not None:
+            back = query // self.chunk - key // self.chunk
+            least, most = self.chunks_back
+            visible = visible & (back >= least)
+            if most is not None:
+                visible = visible & (back <= most)
+        return visible
