@@ -1,28 +1,49 @@
-"""The attention backends by name, and the requirements of each.
+"""The attention backends by name, what each can do, and what it needs.
 
-Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
+keys, V that of values; pairs: how many pairs of dimensions turn. An axis marked # may have size 1.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blockwise import blockwise_attention
+from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 from rope_jax.attention.cudnn import cudnn_attention
+from rope_jax.attention.whole import whole_attention
 from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.errors import UserError
+from rope_jax.positions.encodings import Encoding
+from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.turning import Turn
+from rope_jax.positions.visible import Visible
+from rope_jax.rope.geometry import Layout
 
 Attention = Callable[
     [
         Float[Array, "B T N H"],
         Float[Array, "B S K H"],
-        Float[Array, "B S K H"],
+        Float[Array, "B S K V"],
         Int[Array, "B S"] | None,
         int | None,
     ],
-    Float[Array, "B T N H"],
+    Float[Array, "B T N V"],
+]
+# The same for several bands, and for scores other than dot products.
+Interacting = Callable[
+    [
+        tuple[Float[Array, "B T N H"], ...],
+        tuple[Float[Array, "B S K H"], ...],
+        Float[Array, "B S K V"],
+        Int[Array, "B S"] | None,
+        Interaction,
+        Any,
+    ],
+    Float[Array, "B T N V"],
 ]
 
 
@@ -44,6 +65,59 @@ BACKENDS: dict[AttentionName, Attention] = {
     "cudnn": cudnn_attention,
     "splash": _splash,
 }
+
+
+INTERACTING: dict[AttentionName, Interacting] = {
+    "xla": whole_attention,
+    "blockwise": banded_blockwise,
+}
+
+
+def attend(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
+    turns: tuple[Turn, ...],
+    query_scale: Float[Array, "#B #S"],
+    numbers: Any,
+    segment_ids: Int[Array, "B S"] | None,
+    *,
+    backend: AttentionName,
+    encoding: Encoding,
+    layout: Layout,
+    visible: tuple[Visible, ...],
+    sliding_window: int | None,
+) -> Float[Array, "B T N V"]:
+    """Turn queries and keys, once for every band, and attend from each query to what it sees.
+
+    The queries are the last T of the S tokens.
+    turns:       how far each band turns.
+    query_scale: multiplies whole queries, after they are turned.
+    numbers:     the layer's arrays of the encoding.
+    visible:     which keys each band holds.
+    """
+    interaction = Interaction(visible, encoding.scores, encoding.values)
+    length = q.shape[1]
+    turned = []
+    for turn in turns:
+        cos, sin = turn.query_cos[:, -length:], turn.query_sin[:, -length:]
+        query = encoding.turn_queries(numbers, q, cos, sin, layout)
+        key = encoding.turn_keys(numbers, k, turn.key_cos, turn.key_sin, layout)
+        turned.append((_scaled(query, query_scale[:, -length:]), key))
+    if interaction.is_plain:
+        ((query, key),) = turned
+        (band,) = interaction.within(sliding_window).visible
+        return BACKENDS[backend](query, key, v, segment_ids, band.beyond)
+    queries, keys = zip(*turned, strict=True)
+    interaction = interaction.within(sliding_window)
+    return INTERACTING[backend](queries, keys, v, segment_ids, interaction, numbers)
+
+
+def _scaled(
+    q: Float[Array, "B T N H"], query_scale: Float[Array, "#B #T"]
+) -> Float[Array, "B T N H"]:
+    """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
+    return (q.astype(jnp.float32) * query_scale[:, :, None, None]).astype(q.dtype)
 
 
 def check_backend(model: ModelConfig) -> None:

@@ -1,8 +1,8 @@
 """Attention with whole score matrices: the fastest at a few hundred tokens, and the reference.
 
-Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
-C keys that a chunk of queries can see, chunk: queries per chunk; rows: G·chunk, the queries of one
-key-value head. An axis marked # may have size 1.
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim of
+queries and keys, V that of values, C keys that a chunk of queries can see, chunk: queries per
+chunk; rows: G·chunk, the queries of one key-value head. An axis marked # may have size 1.
 """
 
 import functools
@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rope_jax.attention.rows import product, stacked, unstacked
+from rope_jax.positions.scores import product, stacked, unstacked
 
 # The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
 # end, which skips most of the work above the diagonal, nearly half of the total. More chunks would
@@ -26,10 +26,10 @@ _MIN_CHUNK = 128
 def xla_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N V"]:
     """softmax(q·kᵀ/√H)·v over the keys at or before the query's index and in its segment.
 
     The queries are the last T of the S tokens. Query head n reads key-value head n // G.
@@ -49,22 +49,22 @@ class _Saved(NamedTuple):
 
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
-    v: Float[Array, "B S K H"]
-    out: Float[Array, "B K G T H"]
+    v: Float[Array, "B S K V"]
+    out: Float[Array, "B K G T V"]
     probabilities: list[Float[Array, "B K _ _"]]  # [B, K, rows, C], one array per chunk
 
 
 def _forward(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     window: int | None,
-) -> tuple[Float[Array, "B T N H"], _Saved]:
+) -> tuple[Float[Array, "B T N V"], _Saved]:
     queries, keys, values = _queries(q, k), _width_first(k), _width_first(v)
     outs, probabilities = [], []
     before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
-    for start, end in _chunks(q.shape[1]):
+    for start, end in query_chunks(q.shape[1]):
         seen = _seen(before + start, before + end, window)
         logits = product(stacked(queries[:, :, :, start:end]), keys[..., seen])
         visible = _visible(segment_ids, before + start, before + end, window)
@@ -80,8 +80,8 @@ def _forward(
 
 
 def _backward(
-    window: int | None, saved: _Saved, dout: Float[Array, "B T N H"]
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K H"], None]:
+    window: int | None, saved: _Saved, dout: Float[Array, "B T N V"]
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None]:
     """Compute dq, dk and dv.
 
     For each chunk, with probabilities P: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
@@ -95,7 +95,7 @@ def _backward(
     before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
     dqs, dks, dvs, spans = [], [], [], []
     # Start with the last chunk, which reaches the last key; the others add to parts of its dk, dv.
-    for (start, end), p in reversed(list(zip(_chunks(q.shape[1]), probabilities, strict=True))):
+    for (start, end), p in reversed(list(zip(query_chunks(q.shape[1]), probabilities, strict=True))):
         rows, seen = slice(start, end), _seen(before + start, before + end, window)
         dout_rows = stacked(douts[:, :, :, rows])
         dp = product(dout_rows, values[..., seen])
@@ -115,7 +115,7 @@ def _backward(
 xla_attention.defvjp(_forward, _backward)
 
 
-def _chunks(length: int) -> Iterator[tuple[int, int]]:
+def query_chunks(length: int) -> Iterator[tuple[int, int]]:
     """Yield the start and end of every chunk of queries."""
     size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
     return ((start, min(start + size, length)) for start in range(0, length, size))

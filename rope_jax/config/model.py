@@ -5,12 +5,20 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from rope_jax.config.types import Frozen, Moderate, PositiveInt
+from rope_jax.positions.encodings import (
+    ENCODINGS,
+    OWN_BACKENDS,
+    AnyEncoding,
+    Encoding,
+    RoPE,
+)
+from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
-AttentionName = Literal["xla", "blockwise", "cudnn", "splash"]
+AttentionName = Literal["xla", "blockwise", "cudnn", "splash", "linear"]
 
 # checking a config visits every layer
 LayerCount = Annotated[int, Field(gt=0, le=10_000), Whole]
@@ -51,8 +59,16 @@ class ModelConfig(Frozen):
     attention: AttentionName = Field(
         "xla",
         description="backend; blockwise: memory linear in the length; "
-        "cudnn, splash: kernels for GPU, TPU",
+        "cudnn, splash: kernels for GPU, TPU; linear: another model, without softmax",
     )
+    position: AnyEncoding = Field(
+        RoPE(), description="encoding that tells the model the order of its tokens"
+    )
+
+    @model_validator(mode="after")
+    def _attention_can_do_the_encoding(self) -> "ModelConfig":
+        check_attention(self.attention, self.position)
+        return self
 
     @model_validator(mode="after")
     def _shapes_fit(self) -> "ModelConfig":
@@ -87,6 +103,27 @@ class ModelConfig(Frozen):
         return self.num_key_value_heads or self.num_attention_heads
 
 
+def check_attention(attention: AttentionName, position: Encoding) -> None:
+    """ValueError if an attention backend cannot do what an encoding needs."""
+    if attention not in position.backends:
+        can = " or ".join(position.backends)
+        raise ValueError(f"attention: {attention} cannot do position {position.type}; use {can}")
+
+
+def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -> None:
+    """ValueError if a position map does not apply to an encoding or an attention backend."""
+    if not position.takes_maps:
+        can = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
+        raise ValueError(
+            f"map: {map_.type} changes the distances at which keys are rotated, which position "
+            f"{position.type} does not do; only {can} can have a map"
+        )
+    if attention not in OWN_BACKENDS:
+        raise ValueError(
+            f"map: attention {attention} cannot do maps; use {' or '.join(OWN_BACKENDS)}"
+        )
+
+
 Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 
 
@@ -119,6 +156,9 @@ class RopeConfig(Frozen):
         "half", description="which dimensions form a pair; Hugging Face's Llama: half"
     )
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
+    map: AnyMap | None = Field(
+        None, description="position map, in every stage; null: none"
+    )
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="settings that differ between layers; layer i takes element i mod the length "

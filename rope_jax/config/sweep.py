@@ -29,6 +29,7 @@ from rope_jax.config.types import (
     Resamples,
     Seed,
 )
+from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
 from rope_jax.rope.strategies.registry import PLAIN
@@ -42,7 +43,12 @@ class SweepEntry(Frozen):
     """One curve of a sweep: a scaling and a name. A factor of "auto" follows the length."""
 
     type: str
-    name: FolderName | None = Field(None, description="the curve's name; null: its type and factor")
+    name: FolderName | None = Field(
+        None, description="the curve's name; null: its type, factor and map"
+    )
+    map: AnyMap | None = Field(
+        None, description="position map beside the scaling; null: none, or trained: as trained"
+    )
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
@@ -52,7 +58,11 @@ class SweepEntry(Frozen):
 
     @property
     def is_auto(self) -> bool:
-        """Whether the factor is length / window."""
+        """Whether the factor, or a setting of the map, follows from length and window."""
+        return self._factor_is_auto or (self.map is not None and self.map.is_auto)
+
+    @property
+    def _factor_is_auto(self) -> bool:
         return self._written_factor == "auto"
 
     @property
@@ -73,7 +83,8 @@ class SweepEntry(Frozen):
     def label(self) -> str:
         """The curve's name, unique in the sweep."""
         inner = getattr(self, "inner", None)
-        parts = (self.type, inner.type if inner else "", self.factor_label)
+        map_type = self.map.type if self.map else ""
+        parts = (self.type, inner.type if inner else "", self.factor_label, map_type)
         return self.name or "-".join(part for part in parts if part)
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
@@ -82,14 +93,25 @@ class SweepEntry(Frozen):
         A factor of "auto" is length / window, at least 1: an oracle that knows the length.
         Raises ValueError if that factor does not fit the other settings.
         """
-        if not self.is_auto:
+        if not self._factor_is_auto:
             return self.scaling_at_window
         return self.scaling_at_window.with_factor(max(1.0, length / window))
+
+    def map_at(
+        self, length: int, window: int, trained: PositionMap | None
+    ) -> PositionMap | None:
+        """Return the position map to use at a length, without "auto"; None: none.
+
+        trained: the checkpoint's own, which only the entry `trained` keeps.
+
+        Raises ValueError if "auto" has no solution.
+        """
+        return None if self.map is None else self.map.at(window, length)
 
     @functools.cached_property
     def scaling_at_window(self) -> Scaling:
         """The strategy without the entry's name; an "auto" factor is 1, as at the window."""
-        settings = self.model_dump(exclude={"name"})
+        settings = self.model_dump(exclude={"name", "map"})
         for strategy in (settings, settings.get("inner", {})):
             if strategy.get("factor") == "auto":
                 strategy["factor"] = 1.0
@@ -103,6 +125,11 @@ class TrainedEntry(SweepEntry):
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
         return trained
+
+    def map_at(
+        self, length: int, window: int, trained: PositionMap | None
+    ) -> PositionMap | None:
+        return super().map_at(length, window, trained) or trained
 
 
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
-from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig
+from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
 from rope_jax.config.types import (
     FolderName,
     Fraction,
@@ -21,6 +21,8 @@ from rope_jax.config.types import (
     PositiveInt,
     Seed,
 )
+from rope_jax.positions.encodings import Encoding
+from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
@@ -125,10 +127,35 @@ class Config(Frozen):
             rotary_dim = self.geometry.rotary_dim
         except ValueError as error:  # begins with a key of the geometry
             raise ValueError(f"rope.{error}") from None
-        if rotary_dim > self.model.heads_width:
+        most = self.model.position.rotary_dim(self.model.heads_width)
+        if rotary_dim > most:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
+                if most == self.model.heads_width
+                else f"rope.rotary_dim: {rotary_dim} is larger than the {most} of position "
+                f"{self.model.position.type}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _positions_make_sense(self) -> "Config":
+        position = self.model.position
+        if position.longest is not None:
+            for number, stage in enumerate(self.stages):
+                if stage.seq_len > position.longest:
+                    raise ValueError(
+                        f"model.position.length: {position.longest} rows are too few for "
+                        f"stages.{number}.seq_len {stage.seq_len}"
+                    )
+        if not position.is_rotary:
+            self._check_nothing_rotates()
+        if self.model.attention == "linear":
+            self._check_linear()
+        if self.rope.map is not None:
+            try:
+                check_map(self.model.attention, position, self.rope.map)
+            except ValueError as error:
+                raise ValueError(f"rope.{error}") from None
         return self
 
     @model_validator(mode="after")
@@ -166,6 +193,39 @@ class Config(Frozen):
                 )
         return self
 
+    def _check_nothing_rotates(self) -> None:
+        """ValueError for settings of the rotation, which this model's encoding does not do."""
+        scalings = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
+        elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
+        scalings |= {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling}
+        changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
+        changed += [f"{key}.base" for key, element in elements.items() if element.base]
+        changed += [
+            f"rope.{name}"
+            for name in ("base", "rotary_dim", "layout", "map")
+            if getattr(self.rope, name) != RopeConfig.model_fields[name].default
+        ]
+        if changed:
+            raise ValueError(
+                f"{changed[0]}: has no effect, because model.position.type "
+                f"{self.model.position.type} rotates nothing; remove it"
+            )
+
+    def _check_linear(self) -> None:
+        """ValueError for what attention without softmax cannot do."""
+        for i, element in enumerate(self.rope.layer_pattern):
+            if element.sliding_window is not None:
+                raise ValueError(
+                    f"rope.layer_pattern.{i}.sliding_window: model.attention linear sums over all "
+                    "keys; use blockwise or xla for sliding windows"
+                )
+        for stage in range(len(self.stages)):
+            if self.stage_scaling(stage).query_scale is not None:
+                raise ValueError(
+                    f"{self._scaling_key(stage)}.query_scale: scales the logits of a softmax, and "
+                    "model.attention linear has none"
+                )
+
     def _check_scaling(self, stage: int, element: int) -> None:
         """Check that a stage's scaling is defined and has an effect in an element's layers.
 
@@ -179,11 +239,12 @@ class Config(Frozen):
         sections = {"base": "rope" if own.base is None else own_key}
         sections |= {"rotary_dim": "rope", "train_length": "rope"}
         layers = self.model.num_hidden_layers
+        head_dim = self.model.position.rotary_dim(self.model.heads_width)
         for layer in range(element, layers, len(pattern)):
             for strategy_key, strategy in _with_inner(key, scaling):
                 try:
                     in_layer = strategy.for_layer(layer, layers)
-                    in_layer.check(geometry, self.stages[stage].seq_len, self.model.heads_width)
+                    in_layer.check(geometry, self.stages[stage].seq_len, head_dim)
                     in_layer.query_scale_at(geometry, np.arange(1))
                 except ValueError as error:  # begins with a key of the geometry or strategy
                     section = sections.get(str(error).partition(":")[0], strategy_key)
@@ -200,17 +261,23 @@ class Config(Frozen):
     def geometry(self) -> RotaryGeometry:
         """The unscaled rotary embedding, of layers that set no base."""
         return RotaryGeometry(
-            rotary_dim=self.rope.rotary_dim or self.model.heads_width,
+            rotary_dim=self.rope.rotary_dim
+            or self.model.position.rotary_dim(self.model.heads_width),
             base=self.rope.base,
             train_length=self.rope.train_length or self.stages[0].seq_len,
         )
+
+    @property
+    def encoding(self) -> Encoding:
+        """The position encoding, with defaults that follow from the longest stage."""
+        return self.model.position.fitted(max(stage.seq_len for stage in self.stages))
 
     @property
     def rotary_layers(self) -> RotaryLayers:
         """The rotary embedding of every layer."""
         own = tuple(LayerOverride(e.base, e.scaling) for e in self.rope.layer_pattern)
         pattern = own or (LayerOverride(),)
-        head_dim = self.model.heads_width
+        head_dim = self.model.position.rotary_dim(self.model.heads_width)
         return RotaryLayers(self.geometry, self.model.num_hidden_layers, pattern, head_dim)
 
     @property
@@ -222,6 +289,14 @@ class Config(Frozen):
         """Return the scaling in force at a stage: its own, or the last one given before it."""
         given = [s.scaling for s in self.stages[: stage + 1] if s.scaling is not None]
         return given[-1] if given else self.rope.scaling
+
+    def stage_map(self, stage: int) -> PositionMap | None:
+        """Return the position map in force at a stage, without "auto"; None: none.
+
+        L is `train_length`.
+        """
+        length = self.stages[stage].seq_len
+        return self.rope.map and self.rope.map.at(self.geometry.train_length, length)
 
     def stage_at(self, step: int) -> int:
         """Return the stage that wrote the checkpoint after global step `step`."""

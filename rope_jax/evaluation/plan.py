@@ -5,7 +5,8 @@ Shapes: W windows, D documents; n_plus_1 = n + 1 tokens, the n inputs and target
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -24,6 +25,8 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols
 from rope_jax.evaluation.protocols import Windows
 from rope_jax.evaluation.reader import Reading
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
 
 
@@ -51,6 +54,7 @@ class Job:
 
     entry: str
     scaling: Scaling
+    map: PositionMap | None
     protocol: Protocol
     length: int
     windows: Windows
@@ -102,13 +106,24 @@ class Plan:
         documents: Sequence[NDArray[np.integer]],
         bos_id: int | None,
         config: SweepConfig,
+        *,
+        trained_map: PositionMap | None = None,
+        takes_maps: bool = True,
+        longest: int | None = None,
     ) -> None:
         """Choose the documents and check every setting against them and the model.
+
+        trained_map: the position map that the model was trained with.
+        takes_maps: whether the model can read with a map.
+        longest: the most tokens that the model can read; None: any number. Longer lengths are left
+            out, but documents and targets are those of all lengths, so that models with different
+            limits can be compared.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
         self.layers, self.trained, self.window = layers, trained, window
         self.config, self.bos_id = config, bos_id
+        self.trained_map, self._takes_maps, self.longest = trained_map, takes_maps, longest
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
@@ -127,17 +142,23 @@ class Plan:
         """Return one job for each row of the results, in the rows' order."""
         return [
             self._job(entry, protocol, length)
-            for length in self.lengths
+            for length in self.readable_lengths
             for protocol in self.config.protocols
             for entry in self.config.scalings
         ]
+
+    @property
+    def readable_lengths(self) -> list[int]:
+        """The lengths that the model can read."""
+        most = self.longest
+        return [length for length in self.lengths if most is None or length <= most]
 
     def baseline_job(self) -> Job | None:
         """Return the job that all curves are compared with: same_tokens, `trained` at the window.
 
         None unless the window is among the lengths and same_tokens among the protocols.
         """
-        if self.window in self.lengths and "same_tokens" in self.config.protocols:
+        if self.window in self.readable_lengths and "same_tokens" in self.config.protocols:
             return self._job(TrainedEntry(), "same_tokens", self.window)
         return None
 
@@ -172,17 +193,11 @@ class Plan:
         """
         if entry.is_auto:
             return False
-        longest = self.lengths[-1]
-        short, long = (
-            self._rotary(entry.at(n, self.window, self.trained), n) for n in (length, longest)
-        )
-        return all(
-            np.array_equal(a, b)
-            for a, b in zip(
-                (*short.frequencies, short.query_scale),
-                (*long.frequencies, long.query_scale[..., :length]),
-                strict=True,
-            )
+        longest = self.readable_lengths[-1]
+        short, long = (self._rotary(entry, n) for n in (length, longest))
+        long = _prefix(long, length)
+        return jax.tree.structure(short) == jax.tree.structure(long) and all(
+            map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long))
         )
 
     def _job(self, entry: SweepEntry, protocol: Protocol, length: int) -> Job:
@@ -190,16 +205,17 @@ class Plan:
         scaling = entry.at(length, self.window, self.trained)
         read_length = length
         if protocol == "per_position" and self.reads_prefixes(entry, length):
-            read_length = self.lengths[-1]
+            read_length = self.readable_lengths[-1]
         reading = Reading(
             length=read_length,
             document=windows.document,
             start=windows.start,
-            rotary=self._rotary(scaling, read_length),
+            rotary=self._rotary(entry, read_length),
         )
         return Job(
             entry=entry.label,
             scaling=scaling,
+            map=entry.map_at(length, self.window, self.trained_map),
             protocol=protocol,
             length=length,
             windows=windows,
@@ -219,10 +235,17 @@ class Plan:
             seed=self.config.seed,
         )
 
-    def _rotary(self, scaling: Scaling, length: int) -> Rotary:
+    def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
         positions = np.arange(length, dtype=np.int32)[None]
-        rotary = self.layers.rotary(scaling, positions, length)
+        rotary = self.layers.rotary(
+            entry.at(length, self.window, self.trained), positions, length
+        )
+        map_ = entry.map_at(length, self.window, self.trained_map)
+        if map_ is not None:
+            rotary = with_map(
+                rotary, map_, self.layers, positions, window=self.window, seq_len=length
+            )
         axis = self._layer_axis
         return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (axis, *leaf.shape[1:])), rotary)
 
@@ -258,5 +281,40 @@ class Plan:
             try:
                 scaling = entry.at(self.lengths[-1], self.window, self.trained)
                 self.layers.check(scaling, self.lengths[-1])
+                self._check_map(entry, scaling)
             except ValueError as error:
                 raise UserError(f"scalings: {entry.label}: {error}") from None
+
+    def _check_map(self, entry: SweepEntry, scaling: Scaling) -> None:
+        """ValueError if an entry's map cannot be used, or leaves what the model was trained at."""
+        length = self.lengths[-1]
+        map_ = entry.map_at(length, self.window, self.trained_map)
+        if map_ is None:
+            return
+        if not self._takes_maps:
+            raise ValueError("map: this model cannot read with a position map")
+        if map_ == self.trained_map or scaling.length_dependent:
+            return
+        # a scaling by s makes positions up to s times the window known to the model
+        known = int(self.window * (scaling.extension_factor or 1))
+        map_.check_reach(known, length)
+        for band in map_.bands(self.window, length):
+            if band.far is not None:
+                self.layers.check(band.far, length)
+
+
+def _prefix(rotary: Rotary, length: int) -> Rotary:
+    """Return the numbers for the first tokens of a window."""
+
+    def cut(positions: Any) -> Any:
+        return None if positions is None else positions[..., :length]
+
+    bands = tuple(
+        replace(
+            band,
+            query_positions=cut(band.query_positions),
+            key_positions=cut(band.key_positions),
+        )
+        for band in rotary.bands
+    )
+    return rotary._replace(query_scale=rotary.query_scale[..., :length], bands=bands)

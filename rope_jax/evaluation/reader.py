@@ -39,12 +39,17 @@ class Reading:
     document: Int64[np.ndarray, " W"]
     start: Int64[np.ndarray, " W"]
     rotary: Rotary
-    """Leaves [L|1, 1, …], with the same shapes for all readings of a length."""
+    """Leaves [L|1, 1, …], with the same shapes for all readings of a length and structure."""
+
+    @property
+    def structure(self) -> str:
+        """What the program depends on besides shapes: readings with the same may share one."""
+        return "" if not self.rotary.bands else str(jax.tree.structure(self.rotary))
 
     @functools.cached_property
     def key(self) -> str:
         """A hash that is equal for readings that give the same NLLs."""
-        digest = hashlib.sha256(f"{self.length}".encode())
+        digest = hashlib.sha256(f"{self.length} {self.structure}".encode())
         for array in (self.document, self.start, *jax.tree.leaves(self.rotary)):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -95,13 +100,15 @@ class Reader:
         windows: Sequence[int],
         tick: Callable[[int], None],
     ) -> Iterator[WindowNLL]:
-        """Yield the NLL of at least the last `last` targets for each reading, all of one length.
+        """Yield the NLL of at least the last `last` targets for each reading.
+
+        All readings have one length and structure.
 
         If a batch can hold more windows than a reading has, it combines several readings, each row
         with its own frequencies.
 
-        windows: the number of windows in every reading of this length, including readings that need
-            not be run again. The batch size follows from these numbers, so a resumed sweep computes
+        windows: the number of windows in every reading of this length and structure, including
+            readings that need not be run again. The batch size follows from these numbers, so a resumed sweep computes
             exactly what an uninterrupted one would have.
         tick(windows): called after every batch with the number of windows in it.
         """
@@ -168,7 +175,7 @@ class Reader:
         if self._nll_of_last is None:
             last = length
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
-        key = (size, length, last, *itertools.chain(*leaf_shapes))
+        key = (size, length, last, jax.tree.structure(rotary), *itertools.chain(*leaf_shapes))
         if key not in self._programs:
             self._programs[key] = self._compile(size, length, last, rotary)
             used = program_bytes(self._programs[key], calls)

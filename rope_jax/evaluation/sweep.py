@@ -21,6 +21,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Job, Plan
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader, Reading
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 
@@ -53,6 +54,7 @@ class Measurement:
 
     entry: str
     scaling: Scaling
+    map: PositionMap | None
     protocol: Protocol
     length: int
     """Context length. With per_position it may have been read as a prefix of longer windows."""
@@ -94,6 +96,9 @@ def sweep(
     geometry: RotaryGeometry | RotaryLayers,
     trained: Scaling | None = None,
     window: int | None = None,
+    trained_map: PositionMap | None = None,
+    takes_maps: bool = False,
+    longest: int | None = None,
     bos_id: int | None = None,
     nll_of_last: LastNLLFunction | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
@@ -118,6 +123,10 @@ def sweep(
     trained: the scaling the model was trained with (default: none). An entry replaces it in the
         layers without a scaling of their own.
     window: the length the model was last trained at (default: the geometry's train_length).
+    trained_map: the position map the model was trained with, without "auto" (default: none).
+    takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.turning`); otherwise an
+        entry with a map is refused.
+    longest: the most tokens the model can read (default: any number); longer lengths are left out.
 
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
@@ -152,6 +161,9 @@ def sweep(
         documents=documents,
         bos_id=bos_id,
         config=config,
+        trained_map=trained_map,
+        takes_maps=takes_maps,
+        longest=longest,
     )
     jobs, baseline = plan.jobs(), plan.baseline_job()
     _check_host_memory(jobs)
@@ -234,9 +246,11 @@ def _measure(
     done, total = 0, sum(shared.tokens for shared in to_run)
     # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
     # left starts with the slowest.
-    for length in sorted({shared.reading.length for shared in to_run}, reverse=True):
+    kinds = {_kind(shared.reading): None for shared in to_run}
+    for kind in sorted(kinds, key=lambda kind: kind[0], reverse=True):
+        length = kind[0]
         label = f"length {length:,}"
-        at_length = [shared for shared in to_run if shared.reading.length == length]
+        at_length = [shared for shared in to_run if _kind(shared.reading) == kind]
         progress(label, done, total)
 
         def tick(windows: int, length: int = length, label: str = label) -> None:
@@ -247,11 +261,11 @@ def _measure(
         found = reader.read(
             [shared.reading for shared in at_length],
             # over all jobs and readings, run or not: a resumed sweep then has the same batches
-            last=max(job.last for job in jobs if job.reading.length == length),
+            last=max(job.last for job in jobs if _kind(job.reading) == kind),
             windows=[
                 len(shared.reading.start)
                 for shared in readings.values()
-                if shared.reading.length == length
+                if _kind(shared.reading) == kind
             ],
             tick=tick,
         )
@@ -262,11 +276,17 @@ def _measure(
     progress("done", total, total)
 
 
+def _kind(reading: Reading) -> tuple[int, str]:
+    """Return what readings must have in common to share a batch."""
+    return reading.length, reading.structure
+
+
 def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
     nats, seconds = journal[plan.key(job)]
     return Measurement(
         entry=job.entry,
         scaling=job.scaling,
+        map=job.map,
         protocol=job.protocol,
         length=job.length,
         first_position=int(job.windows.first.min()),

@@ -2,7 +2,8 @@
 
 Parameters are a pure dict with the names of Hugging Face's Llama; the layers' are stacked on a
 leading axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is
-the transpose of model.layers.i.self_attn.q_proj.weight. There are no biases.
+the transpose of model.layers.i.self_attn.q_proj.weight. There are no biases. The parameters of a
+position encoding, if it has any, are in params["position"].
 
 Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
 windows laid end to end; scored: how many tokens at the end of each window are computed, T unless
@@ -22,7 +23,9 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, RMSNorm, linear
 from rope_jax.model.loss import token_nll
-from rope_jax.rope import Rotary, cos_sin
+from rope_jax.positions.encodings import Encoding, RoPE, Sizes
+from rope_jax.positions.turning import turns, visible
+from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
 Params = dict[str, Any]
@@ -53,6 +56,7 @@ class LanguageModel:
 
     sliding_windows: how many keys each query of a layer sees; None: all up to its own. The sequence
     repeats: layer i has element i mod its length. It is static, unlike rotary frequencies.
+    encoding: what tells the model the order of its tokens.
     """
 
     def __init__(
@@ -61,11 +65,12 @@ class LanguageModel:
         vocab_size: int,
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
+        encoding: Encoding = RoPE(),
     ) -> None:
-        self.config, self.vocab_size = config, vocab_size
+        self.config, self.vocab_size, self.encoding = config, vocab_size, encoding
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)
         self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, rngs)
-        self._new_layer = lambda rngs: DecoderLayer(config, layout, rngs)
+        self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, rngs)
         self._outer_graph = _graph(self._new_outer)
         self._layer_graph = _graph(self._new_layer)
         self._layer = self._apply_layer
@@ -80,7 +85,9 @@ class LanguageModel:
             outer_key, layers_key = jax.random.split(key)
             keys = jax.random.split(layers_key, self.config.num_hidden_layers)
             layers = jax.vmap(lambda k: _parameters(self._new_layer, k))(keys)
-            return _parameters(self._new_outer, outer_key) | {"layers": layers}
+            position = self.encoding.initial(sizes(self.config), jax.random.fold_in(key, 0))
+            of_position = {"position": position} if position else {}
+            return _parameters(self._new_outer, outer_key) | {"layers": layers} | of_position
 
         return draw(jax.random.key(seed))
 
@@ -98,10 +105,11 @@ class LanguageModel:
         segment_ids: which document each token belongs to; None: each row is one document.
         last: only for this many tokens at the end of each window; the last layer skips the others.
         """
-        outer = self._outer(params)
-        x = outer.embed_tokens(tokens.reshape(-1))
-        inputs = self._layer_inputs(rotary, positions, segment_ids)
-        kinds = self._kinds(last)
+        outer, position = self._outer(params), params.get("position", {})
+        x = outer.embed_tokens(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+        x = self.encoding.embed(position, x, positions).reshape(tokens.size, -1)
+        inputs = self._layer_inputs(position, rotary, positions, segment_ids)
+        kinds = self._kinds(rotary, last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         return outer.norm(layers(x, params["layers"], inputs, kinds))
 
@@ -126,10 +134,12 @@ class LanguageModel:
         return nll.reshape(targets.shape)
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
-        return nnx.merge(self._outer_graph, {k: v for k, v in params.items() if k != "layers"})
+        own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}
+        return nnx.merge(self._outer_graph, own)
 
     def _layer_inputs(
         self,
+        position: dict[str, Any],
         rotary: Rotary,
         positions: Int[Array, "#B T"],
         segment_ids: Int[Array, "B T"] | None,
@@ -142,14 +152,17 @@ class LanguageModel:
                     f"{layers} layers"
                 )
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
-        cos, sin = cos_sin(rotary.frequencies, positions)
-        shared_ids = None if segment_ids is None else segment_ids[None]
-        return LayerInputs(cos, sin, jnp.asarray(rotary.query_scale), shared_ids)
+        return LayerInputs(
+            turns=turns(rotary, positions),
+            query_scale=jnp.asarray(rotary.query_scale),
+            numbers=self.encoding.numbers(position, positions),
+            segment_ids=None if segment_ids is None else segment_ids[None],
+        )
 
-    def _kinds(self, last: int | None) -> tuple[LayerKind, ...]:
+    def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:
         """The kind of each layer: the pattern, repeated; the last layer may compute less."""
-        period = len(self._pattern)
-        kinds = [self._pattern[i % period] for i in range(self.config.num_hidden_layers)]
+        pattern = [replace(kind, visible=visible(rotary)) for kind in self._pattern]
+        kinds = [pattern[i % len(pattern)] for i in range(self.config.num_hidden_layers)]
         return (*kinds[:-1], replace(kinds[-1], last=last))
 
     def _unrolled(
@@ -187,11 +200,13 @@ class LanguageModel:
         repeats = (count if kinds[-1].last is None else count - 1) // period
         scanned = repeats * period
 
+        pattern = [replace(kind, last=None) for kind in kinds[:period]]
+
         def apply_pattern(
             x: Float[Array, "tokens D"], repeat: tuple[Params, Int[Array, ""]]
         ) -> tuple[Float[Array, "tokens D"], None]:
             own, first = repeat
-            return self._unrolled(x, own, inputs, self._pattern, first), None
+            return self._unrolled(x, own, inputs, pattern, first), None
 
         stacked = jax.tree.map(
             lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
@@ -217,6 +232,20 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
     return nnx.to_pure_dict(nnx.state(new(nnx.Rngs(key)), nnx.Param))
 
 
+def sizes(config: ModelConfig) -> Sizes:
+    """Return what the shapes of a position encoding's parameters depend on."""
+    return Sizes(
+        layers=config.num_hidden_layers,
+        hidden_size=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.heads_width,
+        std=config.initializer_range,
+    )
+
+
 def language_model(config: Config, vocab_size: int) -> LanguageModel:
     """Return the model of a run."""
-    return LanguageModel(config.model, vocab_size, config.rope.layout, config.sliding_windows)
+    return LanguageModel(
+        config.model, vocab_size, config.rope.layout, config.sliding_windows, config.encoding
+    )

@@ -1,21 +1,23 @@
 """The Flax NNX modules of a decoder layer, and its inputs besides the residual stream.
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
-H head dim, L layers; pairs: d/2, where d of a head's dimensions are rotated; tokens: B·S, the
-windows laid end to end; computed: B·T, the last T tokens of every window.
+H head dim, L layers; tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of
+every window.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import BACKENDS
+from rope_jax.attention import attend
 from rope_jax.config.model import ModelConfig
-from rope_jax.rope import rotate
+from rope_jax.positions.encodings import Encoding
+from rope_jax.positions.turning import Turn
+from rope_jax.positions.visible import Visible
 from rope_jax.rope.geometry import Layout
 
 
@@ -25,19 +27,25 @@ class LayerInputs(NamedTuple):
     Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
     axis, which leaves the shapes below; axes marked # may have size 1.
 
-    cos, sin:    rotate queries and keys; float32.
+    turns:       how far queries and keys turn, one for each band of a position map.
     query_scale: multiplies the whole query, rotated or not; float32.
+    numbers:     what the encoding needs inside attention; float32.
     segment_ids: which document a token belongs to; None if each window is one document.
     """
 
-    cos: Float[Array, "*layers #B S pairs"]
-    sin: Float[Array, "*layers #B S pairs"]
+    turns: tuple[Turn, ...]
     query_scale: Float[Array, "*layers #B #S"]
+    numbers: dict[str, Any]
     segment_ids: Int[Array, "*layers B S"] | None
 
     def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
         """Return the inputs of one layer, without the leading axis."""
         return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
+
+    @property
+    def length(self) -> int:
+        """S."""
+        return self.turns[0].key_cos.shape[-2]
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,12 @@ class LayerKind:
 
     sliding_window: how many keys a query sees, including its own; None: all up to its own.
     last:           compute only this many tokens at the end of each window; None: all.
+    visible:        which keys each band of a position map holds.
     """
 
     sliding_window: int | None = None
     last: int | None = None
+    visible: tuple[Visible, ...] = (Visible(),)
 
 
 def linear(config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
@@ -75,8 +85,10 @@ class RMSNorm(nnx.RMSNorm):
 class SelfAttention(nnx.Module):
     """Grouped-query attention. QK-norm, where configured, comes before the rotation."""
 
-    def __init__(self, config: ModelConfig, layout: Layout, rngs: nnx.Rngs) -> None:
-        self.config, self.layout = config, layout
+    def __init__(
+        self, config: ModelConfig, encoding: Encoding, layout: Layout, rngs: nnx.Rngs
+    ) -> None:
+        self.config, self.encoding, self.layout = config, encoding, layout
         width, heads, kv_heads = config.heads_width, config.num_attention_heads, config.kv_heads
         self.q_proj = linear(config, config.hidden_size, heads * width, rngs)
         self.k_proj = linear(config, config.hidden_size, kv_heads * width, rngs)
@@ -90,27 +102,23 @@ class SelfAttention(nnx.Module):
         self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
     ) -> Float[Array, "computed D"]:
         """Attend from the computed tokens to all tokens of their window."""
-        length, width = inputs.cos.shape[1], self.config.heads_width
-        x_computed = last_of_window(x, length, kind.last)
+        width = self.config.heads_width
+        x_computed = last_of_window(x, inputs.length, kind.last)
         projections = self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)
-        batch = x.shape[0] // length
+        batch = x.shape[0] // inputs.length
         q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in projections)
         if self.config.qk_norm:
             q, k = self.q_norm(q), self.k_norm(k)
-        queries = q.shape[1]
-        q = rotate(q, inputs.cos[:, -queries:], inputs.sin[:, -queries:], self.layout)
-        k = rotate(k, inputs.cos, inputs.sin, self.layout)
-        q = _scaled(q, inputs.query_scale[:, -queries:])
-        attend = BACKENDS[self.config.attention]
-        out = attend(q, k, v, inputs.segment_ids, kind.sliding_window)
+        out = attend(
+            *(q, k, v),
+            *inputs,
+            backend=self.config.attention,
+            encoding=self.encoding,
+            layout=self.layout,
+            visible=kind.visible,
+            sliding_window=kind.sliding_window,
+        )
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
-
-
-def _scaled(
-    q: Float[Array, "B T N H"], query_scale: Float[Array, "#B #T"]
-) -> Float[Array, "B T N H"]:
-    """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
-    return (q.astype(jnp.float32) * query_scale[:, :, None, None]).astype(q.dtype)
 
 
 def last_of_window(
@@ -138,9 +146,11 @@ class MLP(nnx.Module):
 class DecoderLayer(nnx.Module):
     """Pre-norm attention and feed-forward, each added to the residual stream."""
 
-    def __init__(self, config: ModelConfig, layout: Layout, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, encoding: Encoding, layout: Layout, rngs: nnx.Rngs
+    ) -> None:
         self.input_layernorm = RMSNorm(config, config.hidden_size, rngs)
-        self.self_attn = SelfAttention(config, layout, rngs)
+        self.self_attn = SelfAttention(config, encoding, layout, rngs)
         self.post_attention_layernorm = RMSNorm(config, config.hidden_size, rngs)
         self.mlp = MLP(config, rngs)
 
@@ -148,5 +158,5 @@ class DecoderLayer(nnx.Module):
         self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
     ) -> Float[Array, "computed D"]:
         attended = self.self_attn(self.input_layernorm(x), inputs, kind)
-        x = last_of_window(x, inputs.cos.shape[1], kind.last) + attended
+        x = last_of_window(x, inputs.length, kind.last) + attended
         return x + self.mlp(self.post_attention_layernorm(x))

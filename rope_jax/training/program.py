@@ -6,17 +6,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Array
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import (
     LossSums,
-    QueryScales,
+    Positioning,
     StepMetrics,
     TrainState,
     fresh_state,
@@ -95,14 +97,14 @@ class StageProgram:
             self._program.optimizer,
             self._stage.grad_accumulation,
             (self._program.state_shardings(), self._program.placement.replicated),
-            self._query_scales(),
+            self._positioning(),
         )
         return step.lower(self._program.abstract_state, self._batch(), self._rotary).compile()
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
         sums = jax.jit(
-            functools.partial(loss_sums, self._program.model, query_scales=self._query_scales()),
+            functools.partial(loss_sums, self._program.model, positioning=self._positioning()),
             out_shardings=self._program.placement.replicated,
         )
         params = self._program.abstract_state.params
@@ -114,12 +116,26 @@ class StageProgram:
         frequencies = layers.frequencies(self._scaling, seq_len=self._stage.seq_len)
         return Rotary.unscaled_queries(frequencies)
 
-    def _query_scales(self) -> QueryScales | None:
-        # Query scales depend on positions, which restart with each document: only a batch has them.
-        layers = self._program.config.rotary_layers
-        if layers.has_query_scale(self._scaling):
-            return functools.partial(layers.query_scale, self._scaling)
-        return None
+    def _positioning(self) -> Positioning | None:
+        """Return what completes the frequencies at a batch's positions; None: nothing is missing.
+
+        Positions restart with each document, so only a batch has them.
+        """
+        layers, scaling = self._program.config.rotary_layers, self._scaling
+        map_ = self._program.config.stage_map(self._number)
+        has_query_scale = layers.has_query_scale(scaling)
+        if map_ is None and not has_query_scale:
+            return None
+
+        def complete(rotary: Rotary, positions: Array) -> Rotary:
+            if has_query_scale:
+                rotary = rotary._replace(query_scale=layers.query_scale(scaling, positions))
+            if map_ is None:
+                return rotary
+            window, seq_len = layers.geometry.train_length, self._stage.seq_len
+            return with_map(rotary, map_, layers, positions, window=window, seq_len=seq_len)
+
+        return complete
 
     def _batch(self) -> Batch:
         """Return the shapes, dtypes and shardings of a batch."""

@@ -1,6 +1,6 @@
 """The training state, and the training step as one jitted pure function.
 
-Shapes: B batch, T length, L layers, P position buckets.
+Shapes: B batch, T length, P position buckets.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,8 @@ def bucket_edges(seq_len: int) -> list[int]:
     return edges
 
 
-QueryScales = Callable[[Int[Array, "B T"]], Float[Array, "#L B T"]]
+# Adds to the frequencies what depends on a batch's positions: query scales, bands of a map.
+Positioning = Callable[[Rotary, Int[Array, "B T"]], Rotary]
 TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
 
@@ -72,14 +73,14 @@ def loss_sums(
     params: Params,
     batch: Batch,
     rotary: Rotary,
-    query_scales: QueryScales | None = None,
+    positioning: Positioning | None = None,
 ) -> LossSums:
     """Weighted sums of a batch's negative log-likelihood, by position within the document.
 
-    query_scales: maps the batch's positions to query scales; None: use those in `rotary`.
+    positioning: completes `rotary` at the batch's positions; None: it is complete.
     """
-    if query_scales is not None:
-        rotary = rotary._replace(query_scale=query_scales(batch.positions))
+    if positioning is not None:
+        rotary = positioning(rotary, batch.positions)
     nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
     bucket = (batch.positions[..., None] >= edges[None, None]).sum(-1) - 1
@@ -95,7 +96,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     grad_accumulation: int = 1,
     out_shardings: Any = None,
-    query_scales: QueryScales | None = None,
+    positioning: Positioning | None = None,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -104,13 +105,13 @@ def make_train_step(
     depend on the split.
 
     out_shardings: shardings of (state, metrics); None: XLA chooses.
-    query_scales: as in `loss_sums`.
+    positioning: as in `loss_sums`.
     """
 
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], LossSums]:
-        sums = loss_sums(model, params, batch, rotary, query_scales)
+        sums = loss_sums(model, params, batch, rotary, positioning)
         # Divide the loss, not the gradient: one number instead of one per parameter.
         return sums.nll.sum() / tokens, sums
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
 from rope_jax.positions.encodings.rope import NoEncoding, RoPE
 
-__all__ = ["ENCODINGS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
+__all__ = ["ENCODINGS", "OWN_BACKENDS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
 
 _ALL: tuple[type[Encoding], ...] = (RoPE, NoEncoding)
 ENCODINGS = {encoding.model_fields["type"].default: encoding for encoding in _ALL}
