@@ -1,4 +1,6 @@
-"""The rotation of queries and keys: identities, and agreement of three ways to write it.
+"""The rotation of queries and keys: identities, layouts, dtypes and refusals.
+
+test_forms.py compares it with the rotation's other forms.
 
 Shapes: B batch, T length, N heads, d rotary dimension, D width of the residual stream.
 """
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
+from rope_jax.rope.forms import pair_dimensions, rotation_angles
 
 GEOMETRY = RotaryGeometry(16, 1e4, 128)
 NONE = parse_scaling({"type": "none"}).frequencies(GEOMETRY)
@@ -35,21 +38,11 @@ def turned(x, positions, layout, frequencies=NONE):
     return np.asarray(turn(x, positions, layout, frequencies))
 
 
-def exact_angles(positions):
-    return positions[..., None] * GEOMETRY.inv_freq()
-
-
-def members(layout):
-    """Return the two dimensions of every pair."""
-    half = np.arange(d // 2)
-    return (half, half + d // 2) if layout == "half" else (2 * half, 2 * half + 1)
-
-
 @LAYOUTS
 def test_norms_are_kept_pair_by_pair(layout):
     x = normal(B, T, N, d)
     out = turned(x, positions_to(10**6), layout)
-    first, second = members(layout)
+    first, second = pair_dimensions(d // 2, layout)
     before, after = (np.hypot(y[..., first], y[..., second]) for y in (x, out))
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
     assert np.max(np.abs(out - x)) > 1
@@ -70,31 +63,6 @@ def test_scores_depend_on_the_offset_alone(layout):
     np.testing.assert_allclose(scores, wanted, atol=1e-5)
     other = np.sum(turned(q, at_zero + offset + 1, layout) * turned(k, at_zero, layout), -1)
     assert np.max(np.abs(other - wanted)) > 0.1
-
-
-@LAYOUTS
-def test_rotation_is_a_block_diagonal_matrix(layout):
-    x, positions = normal(B, T, N, d), positions_to(10**6)
-    angles = exact_angles(positions)
-    matrix = np.zeros((B, T, d, d))
-    for pair, (a, b) in enumerate(zip(*members(layout), strict=True)):
-        cos, sin = np.cos(angles[..., pair]), np.sin(angles[..., pair])
-        matrix[..., a, a], matrix[..., a, b] = cos, -sin
-        matrix[..., b, a], matrix[..., b, b] = sin, cos
-    wanted = np.einsum("btij,btnj->btni", matrix, x)
-    np.testing.assert_allclose(turned(x, positions, layout), wanted, atol=3e-6)
-
-
-@LAYOUTS
-def test_rotation_is_a_complex_product(layout):
-    x, positions = normal(B, T, N, d), positions_to(10**6)
-    first, second = members(layout)
-    product = (x[..., first] + 1j * x[..., second]) * np.exp(1j * exact_angles(positions))[
-        :, :, None
-    ]
-    out = turned(x, positions, layout)
-    np.testing.assert_allclose(out[..., first], product.real, atol=3e-6)
-    np.testing.assert_allclose(out[..., second], product.imag, atol=3e-6)
 
 
 def test_layouts_agree_after_permuting_the_projection():
@@ -153,9 +121,9 @@ def test_bfloat16_is_rounded_once_at_the_end(layout):
     wanted = turned(x.astype(np.float32), positions, layout).astype(jnp.bfloat16)
     assert np.array_equal(out, wanted)
     # A product in bfloat16 would differ.
-    angles = exact_angles(positions)[:, :, None]
+    angles = rotation_angles(positions, GEOMETRY.inv_freq())[:, :, None]
     cos, sin = np.cos(angles).astype(jnp.bfloat16), np.sin(angles).astype(jnp.bfloat16)
-    first, second = members(layout)
+    first, second = pair_dimensions(d // 2, layout)
     product = x[..., first] * cos - x[..., second] * sin
     assert product.dtype == jnp.bfloat16
     assert not np.array_equal(product, out[..., first])
