@@ -1,6 +1,6 @@
-"""Schema of an inspection: scalings of a bare geometry, or of a model's layers.
+"""Schemas of inspections: scalings of a bare geometry or of a model's layers, and geometries.
 
-For scripts/show_scaling.py and scripts/plot_decay.py. Imports no jax.
+For scripts/show_scaling.py, plot_decay.py, plot_base.py and plot_turns.py. Imports no jax.
 """
 
 import os
@@ -114,6 +114,72 @@ class DecayConfig(InspectionConfig):
     def bases_shown(self) -> tuple[float, ...]:
         """The bases to draw: `bases`, or the default."""
         return self.bases or (() if self.scalings else DEFAULT_BASES)
+
+
+class ModelGeometry(Frozen):
+    """A model's rotary geometry before any scaling."""
+
+    name: Annotated[str, Field(min_length=1, max_length=30)] = Field(description="in the legend")
+    rotary_dim: Annotated[int, Field(ge=2, le=512), Whole] = Field(description="d, even")
+    base: Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)] = Field(description="b")
+    train_length: Length = Field(description="L, tokens in a training window")
+
+    @model_validator(mode="after")
+    def _geometry_is_valid(self) -> "ModelGeometry":
+        RotaryGeometry(self.rotary_dim, self.base, self.train_length)
+        return self
+
+    @property
+    def geometry(self) -> RotaryGeometry:
+        """The three numbers."""
+        return RotaryGeometry(self.rotary_dim, self.base, self.train_length)
+
+
+def _model(name: str, rotary_dim: int, base: float, train_length: int) -> ModelGeometry:
+    return ModelGeometry(name=name, rotary_dim=rotary_dim, base=base, train_length=train_length)
+
+
+KNOWN_MODELS = (
+    _model("demo", 32, 1e4, 128),  # configs/demo.yaml
+    _model("GPT-NeoX 20B", 24, 1e4, 2048),  # arXiv 2204.06745: a quarter of heads of 96
+    _model("Llama 2", 128, 1e4, 4096),  # arXiv 2307.09288
+    _model("Llama 3", 128, 5e5, 8192),  # arXiv 2407.21783, before its extension
+    _model("Code Llama", 128, 1e6, 16384),  # arXiv 2308.12950
+    _model("Qwen2.5", 128, 1e6, 32768),  # arXiv 2412.15115
+)
+
+
+class GeometriesConfig(Frozen):
+    """Models whose geometries to compare."""
+
+    models: Annotated[
+        tuple[ModelGeometry, ...], Field(min_length=1, max_length=12, strict=False)
+    ] = Field(
+        KNOWN_MODELS, description="models to compare; by default the demo and five known ones"
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "GeometriesConfig":
+        names = [model.name for model in self.models]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"models: {', '.join(repeated)} occurs twice; names must differ")
+        return self
+
+
+class BaseConfig(GeometriesConfig):
+    """Config of scripts/plot_base.py."""
+
+    output: FigurePath = Field("base.png", description="the figure: .png, .pdf or .svg")
+
+
+class TurnsConfig(GeometriesConfig):
+    """Config of scripts/plot_turns.py."""
+
+    windows: Annotated[int, Field(ge=2, le=1024), Whole] = Field(
+        4, description="length of the text whose unseen angles are shown, in training windows"
+    )
+    output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
 
 
 InspectionType = TypeVar("InspectionType", bound=InspectionConfig)

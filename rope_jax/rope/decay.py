@@ -49,6 +49,27 @@ def logarithmic_decay(
     return np.sqrt(geometry.rotary_dim) * (1 - (np.log(distances) + np.euler_gamma) / log_base)
 
 
+def first_negative_distance(
+    inv_freq: Float64[np.ndarray, " pairs"], limit: int = 2**20
+) -> int | None:
+    """Return the smallest Δ ≤ limit at which Σ_i cos(Δ·θ'_i) < 0, or None if there is none.
+
+    Up to there an equal key scores higher, on average, than an unrelated one: if components are
+    independent with mean 0 and variance v, the expected score of a key equal to the query is
+    2v·Σ_i cos(Δ·θ'_i), and that of another key is 0. Men et al., arXiv 2405.14591, derive from it
+    the smallest base for a context length. It is not monotonic in the base.
+    """
+    first = 0
+    while first <= limit:
+        # a small base has its first negative score early, so the blocks grow
+        last = min(2 * first + 1023, limit)
+        negative = np.flatnonzero(decay_scores(inv_freq, np.arange(first, last + 1)) < 0)
+        if negative.size:
+            return first + int(negative[0])
+        first = last + 1
+    return None
+
+
 def octaves(length: int) -> list[tuple[int, int]]:
     """Return the first and last distance of each octave in 1 … length − 1: (1, 1), (2, 3), (4, 7) …
 

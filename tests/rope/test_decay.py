@@ -11,11 +11,13 @@ from scipy.special import sici
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 from rope_jax.rope.decay import (
     decay_scores,
+    first_negative_distance,
     logarithmic_decay,
     mean_and_peak_by_octave,
     octave_means,
     octaves,
 )
+from rope_jax.rope.forms import rotate_complex, rotation_angles
 from rope_jax.rope.pairs import exact_frequencies
 
 GEOMETRY = RotaryGeometry(64, 1e4, 2048)
@@ -122,3 +124,34 @@ def test_octave_means_average_half_an_octave_either_side():
     mean = octave_means(scores, np.array([1, 2, 10, 70]))
     spans = [(1, 1), (2, 2), (8, 14), (50, 98)]
     np.testing.assert_allclose(mean, [np.mean(scores[a : b + 1]) for a, b in spans])
+
+
+@pytest.mark.parametrize(("d", "base"), [(24, 1e4), (64, 500.0), (128, 1e4), (128, 5e5)])
+def test_the_first_negative_distance_matches_all_scores(d, base):
+    theta = RotaryGeometry(d, base).inv_freq()
+    negative = decay_scores(theta, np.arange(20_000)) < 0
+    first = first_negative_distance(theta)
+    assert first == negative.argmax()
+    assert negative[first]
+    # the limit is included
+    assert first_negative_distance(theta, first) == first
+    assert first_negative_distance(theta, first - 1) is None
+
+
+def test_the_first_negative_distance_of_one_pair():
+    # cos(Δ·θ) < 0 from a quarter of the wavelength on, also across the blocks' ends
+    for wavelength, first in ((6.0, 2), (1601.0, 401), (4094.0, 1024), (40001.0, 10001)):
+        assert first_negative_distance(np.array([2 * math.pi / wavelength])) == first
+    assert first_negative_distance(np.zeros(4), 5000) is None
+
+
+def test_equal_keys_score_as_the_sum_of_cosines_on_average():
+    # independent components of variance v: E⟨R_Δ q, q⟩ = 2v·Σ cos(Δθ_i), and 0 for another key
+    rng, theta = np.random.default_rng(0), RotaryGeometry(16, 100.0).inv_freq()
+    q, k = 1.5 * rng.standard_normal((2, 200_000, 16))
+    for distance in (0, 3, 20):
+        angles = rotation_angles(np.array([distance]), theta)
+        expected = 2 * 1.5**2 * np.cos(distance * theta).sum()
+        rotated = rotate_complex(q, angles)
+        assert np.vecdot(rotated, q).mean() == pytest.approx(expected, abs=0.2)
+        assert np.vecdot(rotated, k).mean() == pytest.approx(0, abs=0.2)

@@ -1,0 +1,218 @@
+"""Geometries side by side: base against distance, and turns of each pair in the window.
+
+No scaling is involved. Imports no jax.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullLocator
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rope_jax.config.inspection import ModelGeometry
+from rope_jax.inspection.model import short_number
+from rope_jax.inspection.output import output_file
+from rope_jax.rope import RotaryGeometry
+from rope_jax.rope.decay import first_negative_distance
+from rope_jax.rope.pairs import Pairwise, turns, unseen_share, wavelengths
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart.
+_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
+_MARKERS = "osD^vP"
+_FARTHEST = 2**18  # tokens; farther negative scores are not searched for
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A model's geometry with what follows from it.
+
+    longest_wavelength: 2π·b^((d − 2)/d), of the slowest pair, in tokens.
+    first_negative:     see `first_negative_distance`; None beyond 2^18.
+    turns:              L·θ_i/(2π), turns of each pair in the training window.
+    """
+
+    name: str
+    geometry: RotaryGeometry
+    longest_wavelength: float
+    first_negative: int | None
+    turns: Pairwise
+
+    @classmethod
+    def of_model(cls, model: ModelGeometry) -> "Geometry":
+        """Compute these numbers for a model."""
+        theta = model.geometry.inv_freq()
+        return cls(
+            name=model.name,
+            geometry=model.geometry,
+            longest_wavelength=float(wavelengths(theta)[-1]),
+            first_negative=first_negative_distance(theta, _FARTHEST),
+            turns=turns(theta, model.train_length),
+        )
+
+    @property
+    def full_circles(self) -> int:
+        """The number of pairs that turn at least once in the training window."""
+        return int((self.turns >= 1).sum())
+
+    def unseen(self, windows: int) -> Pairwise:
+        """Share of the circle that a text of `windows`·L tokens covers but training did not."""
+        theta, length = self.geometry.inv_freq(), self.geometry.train_length
+        return unseen_share(theta, windows * length, theta, length)
+
+
+def print_geometries(console: Console, geometries: Sequence[Geometry]) -> None:
+    """Print one row per geometry."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("model")
+    headings = ("d", "base", "window", "longest wavelength", "score < 0 from", "full circles")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for made in geometries:
+        at = made.first_negative
+        table.add_row(
+            Text(made.name),
+            f"{made.geometry.rotary_dim}",
+            short_number(made.geometry.base),
+            f"{made.geometry.train_length:,}",
+            short_number(made.longest_wavelength),
+            f"> {_FARTHEST:,}" if at is None else f"{at:,}",
+            f"{made.full_circles} of {made.turns.size}",
+        )
+    console.print(table)
+    console.print(
+        "score < 0 from: first distance at which equal queries and keys score below 0\n"
+        "full circles: pairs that turn at least once in the window\n",
+        style="dim",
+    )
+
+
+def write_base_figure(path: Path, geometries: Sequence[Geometry]) -> None:
+    """Draw the longest wavelength and the first negative score against the base, by d.
+
+    The models' training windows are drawn as points.
+
+    UserError: the file cannot be written.
+    """
+    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
+        _save(_base_figure(geometries), path)
+
+
+def _base_figure(geometries: Sequence[Geometry]) -> Figure:
+    figure = Figure(figsize=(9, 4.6), layout="constrained")
+    axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.28))
+    known = [made.geometry.base for made in geometries]
+    bases = np.geomspace(min(100.0, *known), 10 * max(known), 81)
+    dims = sorted({made.geometry.rotary_dim for made in geometries})
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(dims)))
+    for d, shade in zip(dims, shades, strict=True):
+        thetas = [RotaryGeometry(d, base).inv_freq() for base in bases]
+        axis.plot(bases, [2 * np.pi / theta[-1] for theta in thetas], color=shade)
+        distances = _first_negatives(thetas)
+        axis.plot(bases[: len(distances)], distances, color=shade, linestyle="--", linewidth=1)
+    for nth, made in enumerate(geometries):
+        style = _style(nth)
+        axis.plot(
+            made.geometry.base,
+            made.geometry.train_length,
+            color=style["color"],
+            marker=style["marker"],
+            linestyle="none",
+            markersize=7,
+            label=f"{made.name} (d {made.geometry.rotary_dim})",
+        )
+    axis.set_xlabel("base b")
+    axis.set_ylabel("distance (tokens)")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    _label_decades(axis.xaxis)
+    _label_decades(axis.yaxis)
+    _plain(axis)
+    windows = [line for line in axis.get_lines() if line.get_marker() in _MARKERS]
+    lines = [
+        Line2D([], [], color="0.4", label="longest wavelength"),
+        Line2D([], [], color="0.4", linestyle="--", linewidth=1, label="first negative score"),
+        *(Line2D([], [], color=c, label=f"d {d}") for d, c in zip(dims, shades, strict=True)),
+    ]
+    legends.axis("off")
+    shared: dict[str, Any] = {"frameon": False, "fontsize": 9, "alignment": "left"}
+    legends.add_artist(legends.legend(handles=lines, loc="upper left", title="by base", **shared))
+    legends.legend(handles=windows, loc="lower left", title="training windows", **shared)
+    return figure
+
+
+def _first_negatives(thetas: Sequence[Pairwise]) -> list[int]:
+    """Return the first negative distance of each, up to the first that has none near enough."""
+    distances: list[int] = []
+    for theta in thetas:
+        at = first_negative_distance(theta, _FARTHEST)
+        if at is None:
+            break
+        distances.append(at)
+    return distances
+
+
+def write_turns_figure(path: Path, geometries: Sequence[Geometry], windows: int) -> None:
+    """Draw the turns of each pair in the window, and the angles unseen in a longer text.
+
+    windows: length of that text, in training windows.
+
+    UserError: the file cannot be written.
+    """
+    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
+        _save(_turns_figure(geometries, windows), path)
+
+
+def _turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
+    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
+    for nth, made in enumerate(geometries):
+        place = np.arange(made.turns.size) / made.turns.size
+        style = _style(nth) | {"markersize": 3.5, "linewidth": 1.2}
+        shown = made.geometry
+        label = f"{made.name} (d {shown.rotary_dim}, b {shown.base:,.0f}, L {shown.train_length:,})"
+        above.plot(place, made.turns, label=label, **style)
+        below.plot(place, made.unseen(windows), **style)
+    above.axhline(1, color="0.4", linewidth=1)
+    above.set_ylabel("turns in the window, L·θ/2π")
+    below.set_ylabel(f"unseen share in {windows} windows")
+    below.set_ylim(-0.03, 1.03)
+    below.set_xlabel("pair as a share of all pairs, 2i/d (fastest first)")
+    for axis in (above, below):
+        _plain(axis)
+    above.set_yscale("log")
+    _label_decades(above.yaxis)
+    figure.align_ylabels()
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def _style(nth: int) -> dict[str, Any]:
+    """Return the colour and marker of the nth geometry."""
+    return {"color": _COLOURS[nth % len(_COLOURS)], "marker": _MARKERS[nth % len(_MARKERS)]}
+
+
+def _label_decades(axis: Axis) -> None:
+    """Write the ticks of a logarithmic axis as numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def _plain(axis: Axes) -> None:
+    axis.grid(True, which="major", color="0.92")
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with output_file(path) as temporary:
+        figure.savefig(temporary, dpi=120)

@@ -1,0 +1,49 @@
+"""Draw the distances that a base allows: the longest wavelength, and the first negative score.
+
+    python scripts/plot_base.py                                       # the demo and known models
+    python scripts/plot_base.py 'models=[{name: a, rotary_dim: 64, base: 5e4, train_length: 512}]'
+
+Draws a figure with the models' training windows, and prints one row per model.
+"""
+
+from pathlib import Path
+
+from rope_jax import cli, stopping
+from rope_jax.errors import printable
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inspection import BaseConfig, check_writable
+    from rope_jax.config.load import dump, load
+
+    parser = cli.parser(
+        "plot_base.py [CONFIG.yaml] [key=value ...] [--print-config]",
+        "Draw the longest wavelength and the first negative score against the base, with the "
+        "training windows of models. Keys:",
+        BaseConfig,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
+    arguments = cli.parse(parser, argv)
+    path = None if arguments.config is None else Path(arguments.config)
+    asked = load(BaseConfig, path, arguments.overrides)
+    if arguments.print_config:
+        print(dump(asked), end="")
+        return
+    output = Path(asked.output)
+    check_writable(output)
+    # imported late: matplotlib takes seconds, and help and config errors should not wait for it
+    from rope_jax.console import plain_console
+    from rope_jax.inspection.geometries import Geometry, print_geometries, write_base_figure
+
+    stopping.check()
+    geometries = [Geometry.of_model(model) for model in asked.models]
+    console = plain_console()
+    print_geometries(console, geometries)
+    stopping.check()
+    write_base_figure(output, geometries)
+    console.print(printable(f"figure: {output}"))
+
+
+if __name__ == "__main__":
+    cli.run(main)
