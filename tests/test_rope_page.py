@@ -137,7 +137,10 @@ def test_the_table_of_bases(known):
     assert beyond == ["GPT-NeoX 20B", "Llama 2", "Qwen2.5"]
     text = " ".join(PAGE.split())
     assert "the windows of Llama 3 and Code Llama are within what their base supports" in text
-    assert "those of GPT-NeoX, Llama 2 and Qwen2.5 are beyond it" in text
+    assert "those of Llama 2 and Qwen2.5 are beyond it" in text
+    # GPT-NeoX: expected score in units of v, whose rotated part is at least −2·12
+    assert 96 - 24 > 2 * known["GPT-NeoX 20B"].turns.size
+    assert "only 24 of each head's 96 dimensions: the other 72 add a positive number" in text
 
 
 def test_the_table_of_turns(known):

@@ -57,7 +57,8 @@ def first_negative_distance(
     Up to there an equal key scores higher, on average, than an unrelated one: if components are
     independent with mean 0 and variance v, the expected score of a key equal to the query is
     2v·Σ_i cos(Δ·θ'_i), and that of another key is 0. Men et al., arXiv 2405.14591, derive from it
-    the smallest base for a context length. It is not monotonic in the base.
+    the smallest base for a context length. It is not monotonic in the base. Left out are dimensions
+    that are not rotated, each of which adds v at any distance.
     """
     first = 0
     while first <= limit:
