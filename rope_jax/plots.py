@@ -71,6 +71,17 @@ _COLOURS = {
     "explicit": "#44AA99",
     "resonance": "#661100",
 }
+# Position maps, which a figure rarely shows beside more than a few scalings.
+_COLOURS |= {
+    "leaky_rerope": "#009E73",
+    "rerope": "#117733",
+    "self_extend": "#CC79A7",
+    "dual_chunk": "#882255",
+    "streaming": "#56B4E9",
+    "lm_infinite": "#332288",
+    "string": "#DDCC77",
+    "far_frequencies": "#AA4499",
+}
 # Types without a colour above take these in turn.
 _MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
 _MARKERS = "os^Dv<>P"
@@ -162,7 +173,7 @@ def draw_line(
 
 
 def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each kind of curve: a scaling's type, or "trained".
+    """Return a colour for each kind of curve: the type of a scaling or map, or "trained".
 
     A kind listed in `_COLOURS` has the same colour in every figure.
     """
@@ -184,6 +195,15 @@ def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
         number = used[colour] = used.get(colour, -1) + 1
         styles[name] = LineStyle(colour, _MARKERS[number % len(_MARKERS)])
     return styles
+
+
+def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:
+    """Return a style for each curve, of as many different colours as there are."""
+    colours = list(dict.fromkeys(_COLOURS.values()))
+    return {
+        name: LineStyle(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)])
+        for i, name in enumerate(names)
+    }
 
 
 def x_label(protocol: str) -> str:

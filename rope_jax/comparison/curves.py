@@ -28,6 +28,7 @@ from rope_jax.evaluation.statistics import (
 class Point:
     """One point of a curve, over all seeds of a group; nll and intervals in nats per token."""
 
+    map: str
     factor: float | None
     protocol: str
     length: int
@@ -60,6 +61,8 @@ class Curve:
     step: int
     window: int
     scaling: str
+    kind: str
+    """The position map's type at the longest length, or the scaling's without a map."""
     auto: bool
     points: tuple[Point, ...]
     usable: UsableLength | None
@@ -135,6 +138,7 @@ class _Pooling:
                 step=self._step,
                 window=self._window,
                 scaling=of_name[0].scaling,
+                kind=of_name[-1].kind,
                 auto=of_name[0].auto,
                 points=points,
                 usable=usable_length(upper, self._window, self._tolerance) if upper else None,
@@ -149,6 +153,7 @@ class _Pooling:
         if bits_per_nat is not None and not math.isfinite(bits_per_nat):
             bits_per_nat = None
         return Point(
+            map=row.map,
             factor=row.factor,
             protocol=row.protocol,
             length=row.length,

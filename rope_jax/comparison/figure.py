@@ -1,4 +1,7 @@
-"""The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds."""
+"""The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds.
+
+Where all groups have one and the same curve, such as `trained`, colours tell the groups apart.
+"""
 
 import math
 import textwrap
@@ -18,6 +21,7 @@ from rope_jax.plots import (
     BAND_OPACITY,
     LineStyle,
     assign_styles,
+    distinct_styles,
     draw_line,
     draw_panels,
     literal_text,
@@ -53,6 +57,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
     groups, styles = comparison.groups, assign_curve_styles(curves)
+    by_group = assign_group_styles(comparison)
     opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / len(curves))
     if len(curves) > _MOST_BANDS:
         opacity = 0.0
@@ -69,6 +74,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
                 own = [point for point in curve.points if point.protocol == protocol]
                 dash = dash_of(curve.group, groups)
                 style = replace(styles[curve.name], linestyle=dash.matplotlib)
+                style = by_group.get(curve.group.label, style)
                 draw_line(axis, curve.label, style, own, band_opacity=opacity)
                 _draw_seeds(axis, style, own)
         legend = _legend(comparison, styles, with_bands=opacity > 0)
@@ -81,8 +87,19 @@ def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
     """Return a style for each scaling by name, without dashes, which distinguish groups."""
     kinds: dict[str, str] = {}
     for curve in curves:
-        kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.scaling)
+        kinds.setdefault(curve.name, "trained" if curve.name == "trained" else curve.kind)
     return assign_styles(kinds)
+
+
+def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
+    """Return a style for each group by label where every group has the same single curve.
+
+    Empty otherwise: colours then stand for scalings.
+    """
+    groups = comparison.groups
+    if len(groups) < 2 or len({curve.name for curve in comparison.curves}) > 1:
+        return {}
+    return distinct_styles([group.label for group in groups])
 
 
 def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
@@ -116,9 +133,12 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
 def _legend(
     comparison: Comparison, styles: dict[str, LineStyle], *, with_bands: bool
 ) -> list[Line2D]:
-    groups = comparison.groups
-    lines = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
-    if len(groups) > 1 or groups[0].marked:
+    groups, by_group = comparison.groups, assign_group_styles(comparison)
+    lines = [
+        Line2D([], [], label=textwrap.fill(name, 40), **vars(style))
+        for name, style in (by_group or styles).items()
+    ]
+    if not by_group and (len(groups) > 1 or groups[0].marked):
         lines += [
             Line2D(
                 [],

@@ -9,7 +9,12 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.comparison.figure import assign_curve_styles, dash_of
+from rope_jax.comparison.figure import (
+    assign_curve_styles,
+    assign_group_styles,
+    dash_of,
+)
+from rope_jax.comparison.groups import Group
 from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.sweeps.terminal import caption
@@ -45,7 +50,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "notes": comparison.notes,
         "tolerance": comparison.tolerance,
         "captions": {p: caption(p, strides[p]) for p in protocols},
-        "groups": [{"label": g.label, "dash": dash_of(g, groups).plotly} for g in groups],
+        "groups": [_group_data(group, comparison) for group in groups],
         "names": [
             {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}
             for name, style in assign_curve_styles(curves).items()
@@ -53,6 +58,15 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "sources": describe_sources(comparison),
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
+
+
+def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
+    """Return a group's label and dashes, or its colour if colours stand for groups."""
+    style = assign_group_styles(comparison).get(group.label)
+    if style is None:
+        dash = dash_of(group, comparison.groups).plotly
+        return {"label": group.label, "dash": dash, "color": None}
+    return {"label": group.label, "dash": "solid", "color": style.color}
 
 
 def _curve_data(curve: Curve, group: int) -> dict[str, Any]:

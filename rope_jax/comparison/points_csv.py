@@ -8,7 +8,7 @@ from rope_jax.runs.tables import format_csv as format_table
 
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
-    *("factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
+    *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
     *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
     *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
@@ -42,6 +42,7 @@ def _curve_cells(curve: Curve) -> dict[str, Any]:
 
 def _point_cells(point: Point) -> dict[str, Any]:
     return {
+        "map": point.map,
         "factor": point.factor,
         "protocol": point.protocol,
         "length": point.length,

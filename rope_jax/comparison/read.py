@@ -119,14 +119,20 @@ def _find_baselines(
         return dict.fromkeys(windows, "trained")
     try:
         training = load(Config, config)
-        scalings = {step: training.stage_scaling(training.stage_at(step)) for step in windows}
+        stages = {step: training.stage_at(step) for step in windows}
+        scalings = {step: training.stage_scaling(stage) for step, stage in stages.items()}
+        maps = {step: training.stage_map(stage) for step, stage in stages.items()}
     except (UserError, ValueError):  # no config, or another run's: the scaling is unknown
         return {}
     return {
         step: entry.label
         for step, window in windows.items()
         for entry in reversed(entries)  # of several, the first of the sweep
-        if all(entry.at(n, window, scalings[step]) == scalings[step] for n in lengths)
+        if all(
+            entry.at(n, window, scalings[step]) == scalings[step]
+            and entry.map_at(n, window, maps[step]) == maps[step]
+            for n in lengths
+        )
     }
 
 

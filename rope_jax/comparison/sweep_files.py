@@ -39,6 +39,8 @@ _FROM_ONE = {"length", "last_position", "documents"}
 _FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds", "weight"}
 _FLAGS = {"auto", "reliable"}
 _MAY_BE_EMPTY = {"factor", "bpb", "stride"}
+# Columns that earlier versions did not write, with the cell that stands for it.
+_LATER = {"map": ""}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -128,7 +130,8 @@ class SweepFiles:
         try:
             text = content.decode("utf-8")
             table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-            missing = [column for column in columns if column not in (table.fieldnames or ())]
+            found = {*(table.fieldnames or ()), *_LATER}
+            missing = [column for column in columns if column not in found]
             if missing:
                 raise UserError(
                     f"{path}: has no column {', '.join(missing)}; it is damaged or was made by "
@@ -137,7 +140,7 @@ class SweepFiles:
             for number, cells in enumerate(table, start=2):
                 if None in cells or None in cells.values():
                     raise UserError(f"{path}: line {number} is incomplete; sweep again")
-                yield _values(path, number, cells, columns)
+                yield _values(path, number, _LATER | cells, columns)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
         if not text.endswith("\n"):
@@ -168,7 +171,7 @@ def _value(column: str, text: str) -> Any:
     known = get_args(Protocol) if column == "protocol" else ()
     if known and text not in known:
         raise ValueError(f"{column} should be {', '.join(known)}, not {shorten(repr(text))}")
-    if not _NAME.fullmatch(text):
+    if not _NAME.fullmatch(text) and (column, text) != ("map", ""):
         raise ValueError(f"{column} should be a name, not {shorten(repr(text))}")
     return text
 

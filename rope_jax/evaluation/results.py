@@ -17,6 +17,8 @@ class Row(NamedTuple):
 
     name: str
     scaling: str
+    map: str
+    """The position map with its settings at this length, as `PositionMap.label`; "" without one."""
     factor: float | None
     auto: bool
     protocol: str
@@ -40,6 +42,11 @@ class Row(NamedTuple):
     stride: int | None
     bos: str
     seconds: float
+
+    @property
+    def kind(self) -> str:
+        """What a figure's colour stands for: the map's type, or the scaling's without a map."""
+        return self.map.partition("+")[0] or self.scaling
 
 
 class DocumentRow(NamedTuple):
@@ -105,6 +112,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
     return Row(
         name=m.entry,
         scaling=m.scaling.type,
+        map=m.map.label if m.map else "",
         factor=getattr(m.scaling, "factor", None),
         auto=entry.is_auto,
         protocol=m.protocol,

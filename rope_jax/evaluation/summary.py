@@ -109,7 +109,9 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
     same = [
         entry
         for entry in result.config.scalings
-        if not entry.is_auto and entry.at(window, window, trained) == trained
+        if not entry.is_auto
+        and entry.at(window, window, trained) == trained
+        and entry.map_at(window, window, baseline.map) == baseline.map
     ]
     same.sort(key=lambda entry: entry.type != "trained")  # `trained` itself comes first
     return same[0].label if same else None

@@ -103,7 +103,7 @@ def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: st
 def _row_styles(rows: Sequence[Row]) -> dict[str, LineStyle]:
     """Return each curve's style by name; curves with a fixed factor above 1 are dashed."""
     last = {row.name: row for row in rows}
-    kinds = {name: name if name == "trained" else row.scaling for name, row in last.items()}
+    kinds = {name: name if name == "trained" else row.kind for name, row in last.items()}
     styles = assign_styles(kinds)
     for name, row in last.items():
         if name != "trained" and not row.auto and (row.factor or 1) > 1:

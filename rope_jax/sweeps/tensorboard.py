@@ -94,6 +94,7 @@ def _settings(row: Row) -> dict[str, str | float]:
     factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"
     return {
         "scaling": row.scaling,
+        "map": row.map,
         "factor": factor,
         "run": row.run,
         "step": row.step,

@@ -119,13 +119,21 @@ class PositionMap(BaseModel):
         """
 
     @property
-    def settings_line(self) -> str:
-        """The settings as `key value` pairs, such as "window 96, k 18.3"."""
-        shown = self.model_dump(exclude={"type", "far"})
-        return ", ".join(
-            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
-            for key, value in shown.items()
-        )
+    def shown_settings(self) -> dict[str, str]:
+        """The settings as text, such as {"window": "96", "k": "18.3"}."""
+        shown: dict[str, str] = {}
+        for name, value in self:
+            if isinstance(value, Scaling):
+                factor = value.extension_factor
+                shown[name] = value.type if factor is None else f"{value.type}-{factor:.4g}"
+            elif name != "type":
+                shown[name] = f"{value:.4g}" if isinstance(value, float) else str(value)
+        return shown
+
+    @property
+    def label(self) -> str:
+        """The type and all settings, such as "leaky_rerope+window=96+k=18.3"."""
+        return "+".join([self.type, *(f"{k}={v}" for k, v in self.shown_settings.items())])
 
 
 def relative_positions(
