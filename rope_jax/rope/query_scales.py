@@ -57,6 +57,28 @@ class LogN(QueryScale):
         return xp.maximum(dtype(1), grown)
 
 
+class PowerScale(QueryScale):
+    """max(1, s · (ln n / ln L)^p) with n = position + 1 and settings s and p; both 1: `logn`.
+
+    Theories of attention over n keys want its logits to grow with (ln n)^p for a p of ½, 1 or 2,
+    depending on how the largest logits are spread. At n = 1, where ln n is 0, the factor is 1.
+    """
+
+    source: ClassVar[str] = "Hayase and Karakida, arXiv 2605.12697 (p); Su's `logn` (p = 1)"
+    type: Literal["power"] = "power"
+    s: float = Field(
+        1.0, gt=0, lt=1e6, description="s, the factor at n = L; below 1: growth starts later"
+    )
+    # 31^16, for L = 2 and n = 2^31, is far inside float32's range
+    p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")
+
+    def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+        if geometry.train_length < 2:
+            raise ValueError("train_length: power needs at least 2 (it divides by ln L)")
+        ratio = xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
+        return xp.maximum(dtype(1), dtype(self.s) * ratio ** dtype(self.p))
+
+
 class Llama4Scale(QueryScale):
     """1 + attn_scale · ln(1 + ⌊(p + 1) / floor_scale⌋), used in Llama 4's NoPE layers."""
 
@@ -87,6 +109,9 @@ class MinistralScale(QueryScale):
 
 
 QUERY_SCALES: dict[str, type[QueryScale]] = {
-    scale.model_fields["type"].default: scale for scale in (LogN, Llama4Scale, MinistralScale)
+    scale.model_fields["type"].default: scale
+    for scale in (LogN, PowerScale, Llama4Scale, MinistralScale)
 }
-AnyQueryScale = Annotated[LogN | Llama4Scale | MinistralScale, Field(discriminator="type")]
+AnyQueryScale = Annotated[
+    LogN | PowerScale | Llama4Scale | MinistralScale, Field(discriminator="type")
+]

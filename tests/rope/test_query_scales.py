@@ -13,6 +13,10 @@ GEOMETRY = RotaryGeometry(64, 1e4, 512)
 # type: settings, the formula written again for one position
 FORMULAS = {
     "logn": ({}, lambda p: max(1.0, math.log(p + 1) / math.log(512))),
+    "power": (
+        {"s": 1.2, "p": 1.5},
+        lambda p: max(1.0, 1.2 * (math.log(p + 1) / math.log(512)) ** 1.5),
+    ),
     "llama4": (
         {"attn_scale": 0.2, "floor_scale": 1000},
         lambda p: 1 + 0.2 * math.log(math.floor((p + 1) / 1000) + 1),
@@ -54,6 +58,10 @@ def test_query_scales_golden():
     np.testing.assert_allclose(ministral, [1, 1.0693147181, 1.2772588722], rtol=1e-7)
     logn = scaled_by("logn").query_scale_at(GEOMETRY, np.array([0, 511, 512**2 - 1]))
     np.testing.assert_allclose(logn, [1, 1, 2], rtol=1e-7)
+    # ln n / ln 512 is 1/2 at no integer; at 512^(1/3) = 8 it is 1/3, at 512^(4/3) = 4096 it is 4/3
+    power = scaled_by("power", s=3.0, p=2.0)
+    found = power.query_scale_at(GEOMETRY, np.array([0, 7, 511, 4095, 512**2 - 1]))
+    np.testing.assert_allclose(found, [1, 1, 3, 16 / 3, 12], rtol=1e-7)
 
 
 def test_logn_shrinks_no_query_before_the_trained_length():
@@ -63,14 +71,50 @@ def test_logn_shrinks_no_query_before_the_trained_length():
     assert np.all(scale[512:] > 1)
 
 
+def test_power_with_both_settings_1_is_logn():
+    positions = np.array([0, 1, 7, 510, 511, 512, 513, 5000, 10**6, 2**31 - 1], np.int32)
+    logn, power = scaled_by("logn"), scaled_by("power")
+    on_host = [made.query_scale_at(GEOMETRY, positions) for made in (logn, power)]
+    np.testing.assert_array_equal(*on_host)
+    traced = [
+        jax.jit(lambda p, m=m: m.query_scale_at(GEOMETRY, p))(positions) for m in (logn, power)
+    ]
+    np.testing.assert_allclose(*traced, rtol=2e-7)
+
+
+@pytest.mark.parametrize("p", [1e-30, 1e-3, 0.5, 1.0, 2.0, 16.0])
+@pytest.mark.parametrize("train_length", [2, 512, 2**31 - 1])
+def test_power_is_finite_from_the_first_position_to_the_last(p, train_length):
+    # ln 1 = 0 at position 0: 0^p, not exp(p·ln 0)
+    geometry = RotaryGeometry(64, 1e4, train_length)
+    made = scaled_by("power", s=999_999.0, p=p)
+    positions = np.array([0, 1, 2**31 - 1], np.int32)
+    last = math.log(2**31) / math.log(train_length)
+    wanted = [1, max(1, 999_999 * (math.log(2) / math.log(train_length)) ** p), 999_999 * last**p]
+    for found in (
+        made.query_scale_at(geometry, positions),
+        jax.jit(lambda n: made.query_scale_at(geometry, n))(positions),
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_power_with_a_small_s_starts_to_grow_later():
+    # 0.5·(ln n / ln 512)² is 1 at n = 512^√2 = 6784.01
+    scale = scaled_by("power", s=0.5, p=2.0).query_scale_at(GEOMETRY, np.arange(7000))
+    assert np.all(scale[:6784] == 1)
+    assert np.all(scale[6784:] > 1)
+
+
 def test_without_a_query_scale_the_factor_is_1():
     ones = parse_scaling({"type": "pi", "factor": 2.0}).query_scale_at(GEOMETRY, np.arange(5)[None])
     np.testing.assert_array_equal(ones, np.ones((1, 5), np.float32))
 
 
-def test_logn_needs_a_train_length_of_at_least_2():
-    with pytest.raises(ValueError, match=r"^train_length: logn needs at least 2"):
-        scaled_by("logn").query_scale_at(RotaryGeometry(64, 1e4, 1), np.arange(3))
+@pytest.mark.parametrize("name", ["logn", "power"])
+def test_logarithms_need_a_train_length_of_at_least_2(name):
+    message = rf"^train_length: {name} needs at least 2 \(it divides by ln L\)$"
+    with pytest.raises(ValueError, match=message):
+        scaled_by(name).query_scale_at(RotaryGeometry(64, 1e4, 1), np.arange(3))
 
 
 @EVERY
