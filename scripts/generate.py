@@ -20,6 +20,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
+from rope_jax.rope.strategies.registry import PLAIN
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -122,7 +123,10 @@ def bad_input_catalogue() -> dict[str, Any]:
     with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
     placeholders = {
         "<scalings>": ", ".join(names),
-        "<inner scalings>": ", ".join(name for name in names if name != "resonance"),
+        "<inner scalings>": ", ".join(s.model_fields["type"].default for s in PLAIN),
+        "<extending scalings>": ", ".join(
+            s.model_fields["type"].default for s in PLAIN if s.has_extension_factor()
+        ),
         "<scalings with a factor>": " or ".join([", ".join(with_factor[:-1]), with_factor[-1]]),
     }
     catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))

@@ -32,6 +32,7 @@ from rope_jax.config.types import (
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
+from rope_jax.rope.strategies.bucketed import BucketedScaling
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 
@@ -67,7 +68,12 @@ class SweepEntry(Frozen):
 
     @property
     def factor_label(self) -> str:
-        """The factor as given, a number or "auto"; "" if there is none or it is the default."""
+        """The factor as given, a number or "auto"; "" if there is none or it is the default.
+
+        For bucketed, its list of factors, such as "1-4-16".
+        """
+        if isinstance(self, BucketedScaling):
+            return "-".join(f"{factor:g}" for factor in self.factors)
         factor = self._written_factor
         field = type(self).model_fields.get("factor")
         if factor is None or (field is not None and factor == field.default):

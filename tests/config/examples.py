@@ -32,13 +32,15 @@ EXAMPLES = {
     "abf": {"base": 2e6},
     "mixed_base": {"e": 0.5},
     "p_rope": {"p": 0.25},
-    "cope": {"c": 5},
+    "evq_cosh": {"tau": 1.5},
+    "cope": {"c": 5, "cut": "hard"},
     "drope": {"c": 0.103},
     "explicit": {
         "inv_freq": [[0.5**n / layer for n in range(16)] for layer in (1, 2, 3, 4)],
         "attention_factor": [1.0, 1.25, 1.5, 2.0],
     },
     "resonance": {"inner": {"type": "llama3", "factor": 4.0}},
+    "bucketed": {"factors": [1.0, 4.0, 16.0], "inner": {"type": "yarn", "beta_fast": 16.0}},
 }
 
 
@@ -124,6 +126,7 @@ scalings:
   - {type: yarn, factor: 2.5, beta_fast: 64, truncate: false, attention_factor: 1.0}
   - {type: resonance, inner: {type: ntk, factor: auto}, query_scale: {type: logn}}
   - {type: longrope, factor: auto, short_factor: [1, 1], long_factor: [1, 2.5]}
+  - {type: bucketed, factors: [1, 2.5], inner: {type: ntk_by_parts, beta_fast: 8}}
 max_documents: 8
 max_blocks: 3
 targets: 10

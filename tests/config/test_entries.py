@@ -3,11 +3,13 @@
 import json
 import re
 
+import numpy as np
 import pytest
 
 from rope_jax.config.sweep import SweepConfig, SweepEntry
 from rope_jax.rope import (
     STRATEGIES,
+    RotaryGeometry,
     parse_scaling,
 )
 from rope_jax.rope.strategies import (
@@ -30,7 +32,9 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
         "[trained, none, {type: pi, factor: auto}, {type: pi, factor: 4}, "
         "{type: ntk, factor: 2.5}, {type: yarn, factor: 1.0e+6}, "
         "{type: yarn, factor: 4, beta_fast: 64, name: fast}, {type: abf}, "
-        "{type: resonance, inner: {type: pi, factor: 3}}, {type: resonance}]",
+        "{type: resonance, inner: {type: pi, factor: 3}}, {type: resonance}, "
+        "{type: bucketed, factors: [1, 4, 16], inner: {type: yarn}}, "
+        "{type: bucketed, factors: [2.5], inner: {type: yarn}, name: one}, evq_cosh]",
     )
     assert [entry.label for entry in made] == [
         "trained",
@@ -43,8 +47,11 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
         "abf",
         "resonance-pi-3",
         "resonance-none",
+        "bucketed-yarn-1-4-16",
+        "one",
+        "evq_cosh",
     ]
-    factors = ["", "", "auto", "4", "2.5", "1e+06", "4", "", "3", ""]
+    factors = ["", "", "auto", "4", "2.5", "1e+06", "4", "", "3", "", "1-4-16", "2.5", ""]
     assert [entry.factor_label for entry in made] == factors
 
 
@@ -86,6 +93,28 @@ def test_the_factor_inside_resonance_may_be_automatic(read):
     for length, factor in [(32, 1.0), (192, 1.5)]:
         inner = YaRNScaling(factor=factor, beta_fast=9)
         assert entry.at(length, 128, NoScaling()) == ResonanceScaling(inner=inner)
+
+
+def test_a_bucketed_entry_is_one_strategy_for_all_lengths(read):
+    (entry,) = entries(read, "[{type: bucketed, factors: [1, 4, 16], inner: {type: yarn}}]")
+    assert not entry.is_auto
+    wanted = parse_scaling({"type": "bucketed", "factors": [1, 4, 16], "inner": {"type": "yarn"}})
+    assert [entry.at(n, 128, NoScaling()) for n in (32, 4096)] == [wanted] * 2
+    geometry = RotaryGeometry(32, 1e4, 128)
+    for length, factor in [(128, 1), (129, 4), (512, 4), (513, 16), (9999, 16)]:
+        made = entry.at(length, 128, NoScaling()).frequencies(geometry, length)
+        inner = YaRNScaling(factor=factor).frequencies(geometry)
+        for a, b in zip(made, inner, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("factor", ["auto", "4"])
+def test_the_factor_of_a_bucketed_inner_strategy_is_not_given(complaint, factor):
+    message = complaint(
+        f"scalings: [{{type: bucketed, factors: [1, 4], inner: {{type: pi, factor: {factor}}}}}]",
+        schema=SweepConfig,
+    )
+    assert message == "C.yaml: scalings.0.inner.factor: is chosen from factors; leave it out"
 
 
 @pytest.mark.parametrize("place", ["{}", "{{type: resonance, inner: {}}}"])

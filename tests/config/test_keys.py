@@ -82,7 +82,8 @@ def test_a_repeated_union_refers_to_its_first_place(schema):
             assert [other for other in rows if other.startswith(section)] == [key]
             first = rows[f"{elsewhere[1]}.type"]
             assert "; same keys as" not in first[2]
-            assert set(kind.split("|")) <= set(first[0].split("|"))
+            # "a|b; other: c" where two types have keys of the same name
+            assert set(re.split(r"\||; \w+: ", kind)) <= set(first[0].split("|"))
             seen += 1
     assert seen == {Config: 3, SweepConfig: 1}[schema]
 
@@ -152,8 +153,12 @@ def test_type_default_and_owners_are_shown():
     assert rows["rope.scaling.mscale"][2].endswith(" [yarn]")
     assert rows["rope.scaling.query_scale.type"][:2] == ["|".join(QUERY_SCALES), "null"]
     assert rows["rope.scaling.query_scale.beta"][2].endswith(" [ministral]")
-    plain = [kind for kind in STRATEGIES if kind != "resonance"]
-    assert rows["rope.scaling.inner.type"][:2] == ["|".join(plain), "none"]
+    plain = [kind for kind in STRATEGIES if kind not in ("resonance", "bucketed")]
+    extending = [kind for kind in plain if STRATEGIES[kind].has_extension_factor()]
+    assert rows["rope.scaling.inner.type"][:2] == [
+        f"{'|'.join(plain)}; bucketed: {'|'.join(extending)}",
+        "none; bucketed: required",
+    ]
     assert rows["rope.layer_pattern.N.sliding_window"][:2] == ["int or null", "null"]
     assert rows["data.type"][:2] == ["stdlib|text|jsonl|parquet|hub", "stdlib"]
     assert rows["data.column"][:2] == ["str", "text"]

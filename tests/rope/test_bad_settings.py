@@ -9,6 +9,10 @@ from rope_jax.rope import RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import LENGTH_DEPENDENT, SETTINGS, scaling
 
 
+def bucketed(factors, inner, **settings):
+    return {"type": "bucketed", "factors": factors, "inner": {"type": inner} | settings}
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -61,7 +65,62 @@ from tests.rope.test_strategies import LENGTH_DEPENDENT, SETTINGS, scaling
         ),
         ({"type": "p_rope"}, r"^p: .*required"),
         ({"type": "p_rope", "p": 1.5}, r"^p: .*less than or equal to 1"),
-        ({"type": "cope", "c": 1}, r"^c: .*greater than or equal to 2"),
+        (
+            {"type": "cope", "c": 1},
+            r"^c: should be at least 2, not 1 \(a taper starts at ½\(1 \+ cos 0\) = 1\)$",
+        ),
+        ({"type": "cope", "c": 0, "cut": "hard"}, r"^c: .*greater than or equal to 1 \(got 0\)$"),
+        (
+            {"type": "cope", "cut": "sharp"},
+            r"^cut: Input should be 'soft' or 'hard' \(got 'sharp'\)$",
+        ),
+        ({"type": "evq_cosh", "tau": -1.0}, r"^tau: .*greater than or equal to 0 \(got -1.0\)$"),
+        ({"type": "evq_cosh", "tau": 1e6}, r"^tau: .*less than 1000000 \(got 1000000.0\)$"),
+        ({"type": "evq_cosh", "tau": math.nan}, r"^tau: .*\(got nan\)$"),
+        ({"type": "evq_cosh", "factor": 2}, r"^factor: .*; evq_cosh has type, query_scale, tau$"),
+        ("bucketed", r"^factors: is required but was not given$"),
+        ({"type": "bucketed", "factors": [2]}, r"^inner: is required but was not given$"),
+        (bucketed([], "pi"), r"^factors: .*at least 1 item after validation, not 0"),
+        (bucketed(range(1, 18), "pi"), r"^factors: should be at most 16, not 17$"),
+        (bucketed(4, "pi"), r"^factors: .*valid tuple \(got 4\)$"),
+        (bucketed([1, 0.5], "pi"), r"^factors.1: .*greater than or equal to 1 \(got 0.5\)$"),
+        (bucketed([1, math.inf], "pi"), r"^factors.1: .*finite number \(got inf\)$"),
+        (
+            bucketed([1, 4, 2.5], "pi"),
+            r"^factors: \[1, 4, 2.5\] must be ascending, without repeats$",
+        ),
+        (bucketed([4, 4.0], "pi"), r"^factors: \[4, 4\] must be ascending, without repeats$"),
+        (
+            bucketed([1, 4], "pi", factor=4.0),
+            r"^inner.factor: is chosen from factors; leave it out$",
+        ),
+        (bucketed([1, 4], "dynamic_ntk"), r"^inner: .*'dynamic_ntk'.*'pi', 'ntk', .*'drope'"),
+        (bucketed([1, 4], "resonance"), r"^inner: .*'resonance'.*'pi', 'ntk', .*'drope'"),
+        (
+            bucketed([1, 4], "drope"),
+            r"^inner.c: drope needs it for a factor above 1; fit it to the model ",
+        ),
+        (
+            bucketed([1, 4], "yarn", query_scale={"type": "logn"}),
+            r"^inner.query_scale: has no effect there; move it up beside inner$",
+        ),
+        (
+            bucketed([1, 4], "yarn") | {"factor": 4},
+            r"^factor: .*; bucketed has type, query_scale, factors, inner$",
+        ),
+        *(
+            (
+                {"type": "none", "query_scale": {"type": "power", setting: value}},
+                rf"^query_scale.power.{setting}: .*{message} \(got {value}\)$",
+            )
+            for setting, value, message in (
+                ("s", 0.0, "greater than 0"),
+                ("s", 1e6, "less than 1000000"),
+                ("p", 0.0, "greater than 0"),
+                ("p", 16.5, "less than or equal to 16"),
+                ("p", math.nan, ""),
+            )
+        ),
         ({"type": "drope", "factor": 4.0}, r"^c: drope needs it for a factor above 1"),
         ({"type": "mixed_base", "factor": 2, "e": 0}, r"^e: .*greater than 0"),
         ({"type": "abf", "base": 0.5}, r"^base: .*greater than or equal to 1"),
@@ -122,6 +181,14 @@ def test_bad_geometry_names_the_field(field, value):
             {"type": "cope", "c": 33},
             "^c: 33 pairs to clip, but rotary_dim 64 has only 32; give 2 to 32$",
         ),
+        (
+            {"type": "cope", "c": 33, "cut": "hard"},
+            "^c: 33 pairs to clip, but rotary_dim 64 has only 32; give 1 to 32$",
+        ),
+        (
+            bucketed([1, 1e300], "ntk"),
+            "^type: bucketed with these settings and base 10000 exceeds the range of a float$",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_geometry_are_refused(settings, message):
@@ -167,3 +234,32 @@ def test_a_factor_that_changes_nothing_is_refused():
 def test_yarn_needs_a_base_above_1():
     with pytest.raises(ValueError, match=r"^base: yarn needs a base above 1"):
         scaling("yarn").frequencies(RotaryGeometry(64, 1.0, 128))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            bucketed([1, 4], "ntk_by_parts", beta_slow=0.01, beta_fast=0.02),
+            "factors: 4 changes no frequency at train_length 4096; check ntk_by_parts's other",
+        ),
+        (
+            bucketed([1, 4], "p_rope", p=0.5),
+            "inner.type: p_rope works on whole heads; rotary_dim 64",
+        ),
+        (bucketed([1, 4], "drope", c=0.4), "inner.type: drope works on whole heads; rotary_dim 64"),
+        (
+            bucketed([1, 4], "yarn", beta_slow=1e8, beta_fast=1e9),
+            "inner.beta_fast, beta_slow: no pair turns between 1e\\+08 and 1e\\+09 times",
+        ),
+    ],
+)
+def test_the_errors_of_an_inner_strategy_name_its_keys(settings, message):
+    with pytest.raises(ValueError, match=f"^{message}"):
+        parse_scaling(settings).check(RotaryGeometry(64, 1e4, 4096), 100, head_dim=128)
+
+
+def test_a_geometry_without_room_for_an_inner_strategy_is_named():
+    made = parse_scaling(bucketed([1, 4], "ntk"))
+    with pytest.raises(ValueError, match=r"^rotary_dim: ntk needs at least 4, not 2"):
+        made.check(RotaryGeometry(2), 100)

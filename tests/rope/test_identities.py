@@ -1,12 +1,13 @@
 """Identities: what each strategy equals or approaches by its own definition."""
 
+import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rope_jax.rope import RotaryGeometry, parse_scaling
+from rope_jax.rope import STRATEGIES, RotaryGeometry, parse_scaling
 from tests.rope.test_strategies import GEOMETRIES, in_float64, scaling
 
 # strategies that slow each pair by between 1 and their factor, and the last by the whole factor
@@ -201,3 +202,94 @@ def test_cope_clips_a_fixed_share_of_the_pairs(rotary_dim):
     assert kept - 1 == pairs - max(2, round(0.3125 * pairs))
     assert np.all(np.diff(ratio) <= 0)
     assert ratio[-1] == 0
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("tau", [0.0, 1e-12, 1e-9])
+def test_evq_cosh_at_tau_0_is_the_geometric_grid_of_midpoints(tau, geometry):
+    grid = geometry.inv_freq() * geometry.base ** (-1 / geometry.rotary_dim)
+    made = scaling("evq_cosh", tau=tau).scaled(geometry)[0]
+    np.testing.assert_allclose(made, grid, rtol=1e-14)
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_a_larger_tau_speeds_up_every_pair_without_a_jump(geometry):
+    # across the borders between the formula's three branches, 1e-8 and 1
+    taus = [1e-9, 0.99e-8, 1.01e-8, 1e-4, 0.5, 1 - 1e-9, 1.0, 1 + 1e-9, 10.0, 700.0, 720.0, 1e5]
+    made = [np.log(scaling("evq_cosh", tau=tau).scaled(geometry)[0]) for tau in taus]
+    for slower, faster in itertools.pairwise(made):
+        assert np.all(faster >= slower - 1e-13)
+    for left, right in ((1, 2), (5, 6), (6, 7)):
+        np.testing.assert_allclose(made[left], made[right], atol=1e-7)
+    np.testing.assert_allclose(made[-1], 0, atol=1e-3)  # φ tends to 0: all pairs turn alike
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_evq_coshs_default_tau_is_d_over_the_root_of_L(geometry):
+    own = geometry.rotary_dim / math.sqrt(geometry.train_length)
+    np.testing.assert_array_equal(
+        scaling("evq_cosh").scaled(geometry)[0], scaling("evq_cosh", tau=own).scaled(geometry)[0]
+    )
+
+
+# settings besides the factor
+INNER = {
+    "ntk_by_parts": {"ramp": "rotations"},
+    "yarn": {"beta_fast": 8.0},
+    "longrope": {"short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]},
+    "mixed_base": {"e": 0.5},
+    "p_rope": {"p": 0.5},
+    "drope": {"c": 0.4},
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, strategy in STRATEGIES.items() if strategy.has_extension_factor()]
+)
+def test_bucketed_is_its_inner_strategy_with_the_factor_that_covers_the_length(name):
+    geometry = RotaryGeometry(4, 100.0, 32)
+    inner = {"type": name} | INNER.get(name, {})
+    made = parse_scaling({"type": "bucketed", "factors": [1.5, 4.0, 16.0], "inner": inner})
+    lengths = np.array([1, 48, 49, 128, 129, 512, 513, 10**6])
+    rows = made.frequencies(geometry, lengths)
+    for row, (length, factor) in enumerate(zip(lengths, [1.5, 1.5, 4, 4, *[16] * 4], strict=True)):
+        wanted = parse_scaling(inner | {"factor": float(factor)}).frequencies(geometry, length)
+        alone = made.frequencies(geometry, int(length))
+        for leaf, one, other in zip(rows, wanted, alone, strict=True):
+            np.testing.assert_array_equal(leaf[row], one)
+            np.testing.assert_array_equal(leaf[row], other)
+
+
+def test_bucketed_with_one_factor_is_the_fixed_strategy_at_every_length():
+    geometry = GEOMETRIES[0]
+    made = parse_scaling({"type": "bucketed", "factors": [8.0], "inner": {"type": "yarn"}})
+    for length in (1, 2048, 10**7):
+        wanted = scaling("yarn", 8).frequencies(geometry)
+        for a, b in zip(made.frequencies(geometry, length), wanted, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("factor", [1.15, 4 / 3, 1000 / 999, 4097 / 4096, 33.3, 1000.001])
+@pytest.mark.parametrize("train_length", [3, 100, 4096, 999_000, 2**31 - 1])
+def test_a_factor_of_n_over_L_covers_n_tokens_but_no_more(factor, train_length):
+    covered = round(factor * train_length)
+    geometry = RotaryGeometry(4, 100.0, train_length)
+    first = covered / train_length  # as `auto` computes it
+    made = parse_scaling(
+        {"type": "bucketed", "factors": [first, first + 1], "inner": {"type": "pi"}}
+    )
+    found = made.frequencies(geometry, [covered, covered + 1]).inv_freq[:, 0]
+    np.testing.assert_array_equal(found, np.float32([1 / first, 1 / (first + 1)]))
+
+
+def test_cope_hard_stops_the_pairs_that_soft_slows():
+    geometry = RotaryGeometry(64, 1e4, 2048)
+    soft, hard = (scaling("cope", c=12, cut=cut).scaled(geometry)[0] for cut in ("soft", "hard"))
+    np.testing.assert_array_equal(hard[:20], geometry.inv_freq()[:20])
+    np.testing.assert_array_equal(hard[:20], soft[:20])
+    assert not hard[20:].any()
+    # a taper over two pairs has no pair between its ends
+    np.testing.assert_array_equal(
+        scaling("cope", c=2).scaled(geometry)[0],
+        scaling("cope", c=1, cut="hard").scaled(geometry)[0],
+    )

@@ -4,6 +4,8 @@ Shapes: B batch, d rotary dimension.
 """
 
 import functools
+import itertools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,16 @@ SCALINGS = {
         "short_factor": RISING,
         "long_factor": [2 * x for x in RISING],
         "factor": 32.0,
+    },
+    "bucketed": {"type": "bucketed", "factors": [1, 2.5, 4, 16], "inner": {"type": "yarn"}},
+    "bucketed over longrope": {
+        "type": "bucketed",
+        "factors": [1, 4],
+        "inner": {
+            "type": "longrope",
+            "short_factor": RISING,
+            "long_factor": [2 * x for x in RISING],
+        },
     },
 }
 jitted = jax.jit(cos_sin)
@@ -131,7 +143,7 @@ def test_rows_do_not_affect_each_other(name):
     for leaf, other in zip(together, others, strict=True):
         np.testing.assert_array_equal(leaf[0], other[0])
         np.testing.assert_array_equal(leaf[2], other[2])
-    assert not np.array_equal(together.inv_freq[2], together.inv_freq[3]) or name == "longrope"
+    assert not np.array_equal(together.inv_freq[2], together.inv_freq[3]) or "longrope" in name
 
 
 @EVERY
@@ -208,3 +220,20 @@ def test_gradients_flow_through_dynamic_frequencies():
 
     slope = (score(1.001) - score(0.999)) / 0.002
     assert jax.grad(score)(1.0) == pytest.approx(float(slope), rel=1e-2)
+
+
+@pytest.mark.parametrize("train_length", [100, 2048, 2**29])
+def test_traced_lengths_fall_into_the_same_buckets_as_those_of_the_host(train_length):
+    # 16·2^29 and 1e300·L are more than 32 bits hold: every length is covered
+    factors = [1.0, 1.15, 3.5, 16.0, 1e300]
+    made = parse_scaling({"type": "bucketed", "factors": factors, "inner": {"type": "pi"}})
+    geometry = RotaryGeometry(4, 100.0, train_length)
+    lengths, wanted = [1, 2**31 - 1], [1.0, 16.0 if train_length == 2**29 else 1e300]
+    for factor, larger in itertools.pairwise(factors[:4]):
+        longest = math.floor(factor * train_length + 1e-6)
+        lengths += [longest, longest + 1]
+        wanted += [factor, larger]
+    lengths = np.array(lengths, np.int32)
+    for made_by in (made.frequencies, jax.jit(made.frequencies, static_argnums=0)):
+        found = made_by(geometry, lengths).inv_freq
+        np.testing.assert_array_equal(found, np.float32([1.0, 0.1] / np.array(wanted)[:, None]))

@@ -41,10 +41,18 @@ def any_settings(draw, name, pairs):
         "abf": {"base": draw(bases)},
         "mixed_base": {"factor": draw(factors), "e": draw(st.floats(0.1, 5.0))},
         "p_rope": {"p": draw(st.floats(0, 1)), "factor": draw(factors)},
-        "cope": {"c": draw(st.none() | st.integers(2, pairs))},
+        "evq_cosh": {"tau": draw(st.none() | st.floats(0, 1000))},
+        "cope": {
+            "c": draw(st.none() | st.integers(2, pairs)),
+            "cut": draw(st.sampled_from(["soft", "hard"])),
+        },
         "drope": {"factor": draw(factors), "c": draw(st.floats(0, 2))},
         "explicit": {},
         "resonance": {"inner": {"type": "ntk", "factor": draw(factors)}},
+        "bucketed": {
+            "factors": sorted(draw(st.sets(factors, min_size=1, max_size=4))),
+            "inner": draw(st.sampled_from([{"type": "ntk"}, {"type": "yarn"} | by_parts])),
+        },
     }
     if name in own:
         own = own[name]
@@ -83,7 +91,7 @@ def test_frequencies_are_finite_not_negative_and_ordered(name, data):
     assert np.all(inv_freq >= 0)
     assert math.isfinite(m)
     assert m > 0
-    if name not in ("longrope", "explicit", "abf"):
+    if name not in ("longrope", "explicit", "abf", "evq_cosh"):
         # nothing turns faster than without scaling; resonance rounds a wavelength by half a token
         fastest = geometry.inv_freq() * (1 + (0.1 if name == "resonance" else 1e-12))
         assert np.all(inv_freq <= fastest)
@@ -100,7 +108,9 @@ def test_a_dumped_strategy_loads_as_the_same(name, data):
     assert scaling.type == given_["type"]
 
 
-@pytest.mark.parametrize("name", ["dynamic_ntk", "dynamic_pi", "dynamic_yarn", "longrope"])
+@pytest.mark.parametrize(
+    "name", ["dynamic_ntk", "dynamic_pi", "dynamic_yarn", "longrope", "bucketed"]
+)
 @given(data=st.data())
 def test_up_to_the_trained_length_nothing_depends_on_the_length(name, data):
     geometry, _, scaling = drawn(data, name)
@@ -110,7 +120,7 @@ def test_up_to_the_trained_length_nothing_depends_on_the_length(name, data):
     assert first[1] == second[1]
 
 
-@pytest.mark.parametrize("name", ["dynamic_ntk", "dynamic_pi", "dynamic_yarn"])
+@pytest.mark.parametrize("name", ["dynamic_ntk", "dynamic_pi", "dynamic_yarn", "bucketed"])
 @given(data=st.data())
 def test_a_longer_text_never_turns_a_pair_faster(name, data):
     geometry, _, scaling = drawn(data, name)

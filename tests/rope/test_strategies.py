@@ -26,11 +26,13 @@ SETTINGS = {
     "llama3": {},
     "abf": {},
     "mixed_base": {},
+    "evq_cosh": {},
     "p_rope": {"p": 0.25},
     "cope": {},
     "drope": {"c": 0.4},
     "explicit": {"factors": 3.0},
     "resonance": {"inner": {"type": "yarn", "factor": 8.0}},
+    "bucketed": {"factors": [1.0, 4.0, 16.0], "inner": {"type": "yarn"}},
 }
 GEOMETRIES = [
     RotaryGeometry(64, 1e4, 2048),
@@ -47,7 +49,7 @@ def scaling(name, factor=8.0, pairs=None, **settings):
     lists = {
         key: [value * (1 + 0.1 * i) for i in range(pairs or 0)]
         for key, value in SETTINGS[name].items()
-        if key in ("short_factor", "long_factor", "factors")
+        if isinstance(value, float) and key in ("short_factor", "long_factor", "factors")
     }
     return parse_scaling({"type": name} | factor | SETTINGS[name] | lists | settings)
 
@@ -120,7 +122,7 @@ def test_base_replaces_the_geometrys_own():
     np.testing.assert_array_equal(geometry.inv_freq(base=5e5), other.inv_freq())
 
 
-@pytest.mark.parametrize("name", ["none", "dynamic_ntk", "dynamic_yarn", "cope", "resonance"])
+@pytest.mark.parametrize("name", ["none", "dynamic_ntk", "evq_cosh", "cope", "resonance"])
 def test_a_bare_name_stands_for_the_defaults(name):
     assert parse_scaling(name) == parse_scaling({"type": name})
 
@@ -262,6 +264,90 @@ def test_cope_golden():
     taper = {0: 1.0, 1: 0.969846310, 3: 0.75, 6: 0.25, 9: 0.0}
     assert_golden(frequencies, {21: 1e4 ** (-42 / 64)})
     assert_golden(frequencies, {22 + k: 1e4 ** (-(44 + 2 * k) / 64) * t for k, t in taper.items()})
+
+
+def test_cope_hard_golden():
+    # the same 10 of 32 pairs, all at 0
+    frequencies = scaling("cope", cut="hard").frequencies(RotaryGeometry(64, 1e4, 128))
+    assert_golden(frequencies, {0: 1.0, 21: 1e4 ** (-42 / 64)})
+    np.testing.assert_array_equal(in_float64(frequencies)[22:], np.zeros(10))
+    # at the smallest dimension, one of two pairs, where the taper takes both
+    for c in (None, 1):
+        smallest = scaling("cope", cut="hard", c=c).frequencies(RotaryGeometry(4, 100.0, 32))
+        assert_golden(smallest, {0: 1.0, 1: 0.0})
+    whole = scaling("cope", cut="hard", c=2).frequencies(RotaryGeometry(4, 100.0, 32))
+    assert not in_float64(whole).any()
+
+
+# θ_i = b^(−φ_i), φ_i = 1 − asinh((1 − (2i + 1)/d)·sinh τ)/τ, computed with 60 digits or more.
+# (d, b, L), τ, golden inv_freq by pair; τ None: d/√L
+EVQ_COSH_GOLDEN = [
+    (
+        (64, 1e4, 512),
+        None,
+        {
+            0: 0.950355233566517521,
+            8: 0.369461490626541017,
+            16: 0.097867201717416216,
+            31: 0.000153370177561103336,
+        },
+    ),
+    (
+        (128, 5e5, 8192),
+        None,
+        {
+            0: 0.937442689802878424,
+            21: 0.040735679790486488,
+            32: 0.005194642367173653,
+            63: 2.301170108453979769e-06,
+        },
+    ),
+    ((4, 100.0, 32), None, {0: 0.354394801699940904, 1: 0.034629361286474285}),
+    # the three branches: a tiny τ, τ just below 1, and a τ whose sinh overflows
+    (
+        (8, 1e4, 128),
+        1e-6,
+        {
+            0: 0.316227766016937484,
+            1: 0.0316227766017022813,
+            2: 0.00316227766016994370,
+            3: 0.000316227766016897664,
+        },
+    ),
+    ((8, 1e4, 128), 0.9999, {0: 0.402681893521472558, 3: 0.000385025689288966433}),
+    (
+        (8, 1e4, 128),
+        50.0,
+        {
+            0: 0.975702659117779377,
+            1: 0.917064136028216680,
+            2: 0.834706239226243717,
+            3: 0.681780658718564697,
+        },
+    ),
+    ((8, 1e4, 128), 1000.0, {0: 0.998770886403221107, 3: 0.981029876843572380}),
+]
+
+
+@pytest.mark.parametrize(("geometry", "tau", "golden"), EVQ_COSH_GOLDEN)
+def test_evq_cosh_golden(geometry, tau, golden):
+    inv_freq, m = scaling("evq_cosh", tau=tau).scaled(RotaryGeometry(*geometry))
+    assert {pair: inv_freq[pair] for pair in golden} == pytest.approx(golden, rel=2e-14)
+    assert m == 1
+
+
+def test_bucketed_golden():
+    # d 4, b 100, L 100: θ is 1, 0.1; PI divides both by the factor
+    made = parse_scaling({"type": "bucketed", "factors": [1, 1.15, 4], "inner": {"type": "pi"}})
+    geometry = RotaryGeometry(4, 100.0, 100)
+    # 1.15·100 is 115 in spite of rounding, and 401 tokens are more than any factor covers
+    for factor, lengths in ((1, (1, 100)), (1.15, (101, 115)), (4, (116, 400, 401, 2**40))):
+        for length in lengths:
+            assert_golden(made.frequencies(geometry, length), {0: 1 / factor, 1: 0.1 / factor})
+    # with YaRN's m = 0.1·ln f + 1
+    yarn = parse_scaling({"type": "bucketed", "factors": [4, 16], "inner": {"type": "yarn"}})
+    m = yarn.frequencies(RotaryGeometry(128, 1e4, 4096), [1, 16384, 16385]).attention_factor
+    np.testing.assert_allclose(m, [1.1386294361, 1.1386294361, 1.2772588722], rtol=1e-7)
 
 
 def test_drope_golden():

@@ -20,7 +20,8 @@ EXTENDING = {
 def test_which_strategies_have_an_extension_factor() -> None:
     found = {name for name, strategy in STRATEGIES.items() if strategy.has_extension_factor()}
     assert found >= set(EXTENDING)
-    assert not found & {"none", "dynamic_ntk", "dynamic_pi", "abf", "cope", "explicit", "resonance"}
+    assert not found & {"none", "dynamic_ntk", "dynamic_pi", "abf", "evq_cosh", "cope", "explicit"}
+    assert not found & {"resonance", "bucketed"}
 
 
 @pytest.mark.parametrize("name", EXTENDING)
@@ -46,6 +47,8 @@ def test_resonance_passes_the_factor_on_to_its_inner_strategy() -> None:
         *({"type": name} for name in ("none", "dynamic_ntk", "dynamic_pi", "abf", "cope")),
         {"type": "explicit", "factors": [1.0, 2.0]},
         {"type": "resonance"},
+        {"type": "evq_cosh"},
+        {"type": "bucketed", "factors": [1.0, 4.0], "inner": {"type": "yarn"}},
     ],
 )
 def test_a_strategy_without_an_extension_factor_refuses_one(settings: dict) -> None:

@@ -23,6 +23,7 @@ _OWN_FORMS: dict[str, str | None] = {
     "llama3": "`llama3`",
     "abf": "`default`, another `rope_theta`",
     "mixed_base": "`longrope`, by its numbers",
+    "evq_cosh": "`longrope`, by its numbers",
     "p_rope": "`proportional`",
     # these always have pairs that do not rotate, which no form can express
     "cope": None,

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rope_jax.rope.strategies.base import Scaling, first_error
+from rope_jax.rope.strategies.bucketed import BucketedScaling
 
 # Export every class, so that a new one needs to be named only in the registry.
 from rope_jax.rope.strategies.registry import *  # noqa: F403
 from rope_jax.rope.strategies.registry import PLAIN
 from rope_jax.rope.strategies.resonance import ResonanceScaling
 
-_ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling)
+_ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
 
 # The type of a config field that holds a strategy: the union of all, discriminated by `type`.

@@ -1,0 +1,128 @@
+"""`bucketed`: another strategy, with the smallest of several factors that covers the text."""
+
+import math
+import re
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+
+import numpy as np
+from pydantic import Field, ValidationError, create_model, model_validator
+
+from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.numbers import Factor
+from rope_jax.rope.strategies.base import Scaling, first_error
+from rope_jax.rope.strategies.registry import PLAIN
+
+_WITH_FACTOR = {
+    strategy.model_fields["type"].default: strategy
+    for strategy in PLAIN
+    if strategy.has_extension_factor()
+}
+# Each factor's frequencies are computed, and a sweep's default name lists all factors.
+_MOST_FACTORS = 16
+
+
+def _without_factor(strategy: type[Scaling]) -> Any:
+    """Derive a strategy whose factor is not a setting but the constant 1."""
+    name = f"{strategy.__name__}InBuckets"
+    constant: Any = (ClassVar[float], 1.0)  # takes the place of the field
+    return create_model(name, __base__=strategy, __doc__=strategy.__doc__, factor=constant)
+
+
+if TYPE_CHECKING:
+    AnyWithoutFactor = Scaling
+else:
+    AnyWithoutFactor = Annotated[
+        Union[*map(_without_factor, _WITH_FACTOR.values())], Field(discriminator="type")
+    ]
+
+
+class BucketedScaling(Scaling):
+    """An inner strategy with the smallest of several factors f for which f·L ≥ n, or the largest.
+
+    n is the text's length. m is the inner strategy's, with the same factor. Unlike those of a
+    dynamic strategy, the frequencies of a growing text change only where it outgrows a factor.
+    (Qwen's own factors, 1, 3, 7, …, serve up to L, 2L, 4L, … tokens, which is another rule.)
+    """
+
+    source: ClassVar[str] = "after Qwen's dynamic NTK in chunks of lengths, arXiv 2309.16609"
+    follows_length: ClassVar[str] = "yes"
+    type: Literal["bucketed"] = "bucketed"
+    factors: Annotated[tuple[Factor, ...], Field(min_length=1, strict=False)] = Field(
+        description="extension factors f, ascending; f covers texts of up to f·L tokens"
+    )
+    inner: AnyWithoutFactor = Field(
+        description="the strategy that takes the factor; its own is left out"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _factors_are_here(cls, settings: Any) -> Any:
+        inner = settings.get("inner") if isinstance(settings, dict) else None
+        if isinstance(inner, dict) and "factor" in inner:
+            raise ValueError("inner.factor: is chosen from factors; leave it out")
+        return settings
+
+    @model_validator(mode="after")
+    def _every_factor_fits(self) -> "BucketedScaling":
+        if len(self.factors) > _MOST_FACTORS:
+            raise ValueError(f"factors: should be at most {_MOST_FACTORS}, not {len(self.factors)}")
+        if list(self.factors) != sorted(set(self.factors)):
+            listed = ", ".join(f"{factor:g}" for factor in self.factors)
+            raise ValueError(f"factors: [{listed}] must be ascending, without repeats")
+        if self.inner.query_scale is not None:
+            raise ValueError("inner.query_scale: has no effect there; move it up beside inner")
+        for factor in self.factors:
+            try:
+                self.with_inner_factor(factor)
+            except ValidationError as error:
+                raise ValueError(f"inner.{first_error(error)}") from None
+        return self
+
+    def with_inner_factor(self, factor: float) -> Scaling:
+        """Return the inner strategy with an extension factor."""
+        settings = self.inner.model_dump() | {"factor": factor}
+        return _WITH_FACTOR[self.inner.type].model_validate(settings)
+
+    @property
+    def needs_whole_head(self) -> bool:
+        return any(self.with_inner_factor(factor).needs_whole_head for factor in self.factors)
+
+    def scaled_at(self, geometry: RotaryGeometry, length: Any, xp: ModuleType) -> tuple[Any, Any]:
+        dtype = np.float64 if xp is np else np.float32
+        inv_freq = m = None
+        for factor in reversed(self.factors):  # the last one that covers a length is the smallest
+            own, own_m = self.with_inner_factor(factor).scaled_at(geometry, length, xp)
+            own = xp.broadcast_to(own.astype(dtype), (*length.shape, geometry.rotary_dim // 2))
+            own_m = xp.full(length.shape, own_m, dtype)
+            if inv_freq is not None:
+                covered = length <= _longest(factor, geometry, np.iinfo(length.dtype).max)
+                own = xp.where(covered[..., None], own, inv_freq)
+                own_m = xp.where(covered, own_m, m)
+            inv_freq, m = own, own_m
+        return inv_freq, m
+
+    def check(
+        self, geometry: RotaryGeometry, seq_len: Any = None, head_dim: int | None = None
+    ) -> None:
+        for factor in self.factors:
+            try:
+                self.with_inner_factor(factor).check(geometry, seq_len, head_dim)
+            except ValueError as error:
+                raise ValueError(self._from_inner(str(error))) from None
+        super().check(geometry, seq_len, head_dim)
+
+    def _from_inner(self, message: str) -> str:
+        """Return the inner strategy's error with the name that its key has here."""
+        key = re.match(r"\w*", message)[0]  # type: ignore[index]
+        if key == "factor":
+            return message.replace("factor", "factors", 1)
+        return f"inner.{message}" if key in type(self.inner).model_fields else message
+
+
+def _longest(factor: float, geometry: RotaryGeometry, limit: int) -> int:
+    """Return ⌊f·L⌋, the length of the longest text that a factor covers, at most `limit`.
+
+    The tolerance is for factors such as 1.15, of which 100 times is just below 115 in floats.
+    """
+    return math.floor(min(factor * geometry.train_length * (1 + 1e-15), limit))
