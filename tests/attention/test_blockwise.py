@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS, blockwise_attention
+from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.visible import Visible
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -76,9 +79,8 @@ def test_custom_scores_and_their_gradients_match_plain_attention(scores, argumen
         return out.transpose(0, 3, 1, 2, 4).reshape(2, 130, 4, H)
 
     def ours(argument, q, k, v):
-        return blockwise_attention(
-            q, k, v, segment_ids, scores=scores, arguments=argument, block=32
-        )
+        interaction = Interaction(scores=scores)
+        return banded_blockwise((q,), (k,), v, segment_ids, interaction, argument, block=32)
 
     np.testing.assert_allclose(
         jax.jit(ours)(argument, q, k, v), jax.jit(plain)(argument, q, k, v), atol=2e-6
@@ -122,26 +124,38 @@ def equations(jaxpr):
                 yield from equations(value)
 
 
-def test_blocks_above_the_diagonal_and_before_the_window_are_skipped():
+NEAR_TO_FAR = Visible(beyond=64), Visible(nearest=64)
+WITH_SINKS = Visible(beyond=64), Visible(nearest=64, first=4)
+
+
+@pytest.mark.parametrize(
+    ("bands", "wanted"),
+    [
+        ((Visible(),), [(i, j) for i in range(4) for j in range(i + 1)]),
+        ((Visible(beyond=65),), [(i, j) for i in range(4) for j in range(max(0, i - 1), i + 1)]),
+        # the border crosses the block before the diagonal, which both bands need
+        (NEAR_TO_FAR, [(i, j) for i in range(4) for j in [*range(i + 1), i - 1] if j >= 0]),
+        # far keys are sinks, all in the first block
+        (WITH_SINKS, [(i, j) for i in range(4) for j in (i - 1, i) if j >= 0] + [(i, 0) for i in (1, 2, 3)]),
+    ],
+    ids=["causal", "window", "near and far", "sinks"],
+)  # fmt: skip
+def test_only_the_blocks_that_a_band_needs_are_computed(bands, wanted):
     computed = []
 
     def record(i, j):
-        computed.append((int(i), int(j)))
+        computed.append((int(i) // 64, int(j) // 64))
 
     def recorded(argument, q, k, query_index, key_index):
         jax.debug.callback(record, query_index[0], key_index[0])
         return jnp.einsum("bkgth,bksh->bkgts", q, k)
 
     q, k, v, _ = inputs(256, 1, 1, batch=1)
-    run = functools.partial(blockwise_attention, scores=recorded, block=64)
-    jax.block_until_ready(run(q, k, v))
+    every = (q,) * len(bands), (k,) * len(bands)
+    interaction = Interaction(bands, recorded)
+    jax.block_until_ready(banded_blockwise(*every, v, None, interaction, {}, block=64))
     jax.effects_barrier()
-    assert sorted(computed) == [(64 * i, 64 * j) for i in range(4) for j in range(i + 1)]
-    computed.clear()
-    jax.block_until_ready(run(q, k, v, None, 65))
-    jax.effects_barrier()
-    wanted = [(64 * i, 64 * j) for i in range(4) for j in range(max(0, i - 1), i + 1)]
-    assert sorted(computed) == wanted
+    assert sorted(computed) == sorted(wanted)
 
 
 def test_program_size_is_constant_and_memory_is_linear_in_length():

@@ -1,0 +1,201 @@
+"""Position maps: relative positions, their settings, and attention against a double loop.
+
+Notation as in the maps: i and j positions of a query and a key, d = i − j, L the window, n the
+length.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from rope_jax.attention import attend
+from rope_jax.positions.encodings import RoPE
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
+from rope_jax.positions.turning import turns, visible
+from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, parse_scaling
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+parse = TypeAdapter(AnyMap).validate_python
+DISTANCES = np.array([0, 1, 15, 41, 42, 63, 64, 65, 100, 127])
+HIDDEN = np.nan
+
+
+@pytest.mark.parametrize(
+    ("settings", "largest", "r"),
+    [
+        ({"type": "rerope", "window": 64}, 64, [0, 1, 15, 41, 42, 63, 64, 64, 64, 64]),
+        ({"type": "leaky_rerope", "window": 64, "k": 8}, 119.875,
+         [0, 1, 15, 41, 42, 63, 64, 64.125, 68.5, 71.875]),
+        ({"type": "self_extend", "window": 64, "group": 8}, 119,
+         [0, 1, 15, 41, 42, 63, 64, 64, 68, 71]),
+        ({"type": "dual_chunk", "chunk": 96, "local": 16}, 96,
+         [0, 1, 15, 26, 27, 48, 49, 50, 85, 32]),
+        ({"type": "lm_infinite", "recent": 127, "sinks": 4}, 127,
+         [0, 1, 15, 41, 42, 63, 64, 65, 100, HIDDEN]),
+        ({"type": "streaming", "sinks": 4, "recent": 123}, 127,
+         [0, 1, 15, 41, 42, 63, 64, 65, 100, HIDDEN]),
+        ({"type": "string", "shift": 42, "local": 4}, 473, [0, 1, 15, 41, 4, 25, 26, 27, 62, 89]),
+    ],
+    ids=lambda value: value["type"] if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_relative_positions_golden(settings, largest, r):
+    """Row i = 511 of 512 with L = 128; values counted by hand in the authors' code."""
+    places = np.arange(512)
+    found = relative_positions(parse(settings).bands(128, 512), places, places)
+    assert np.nanmax(found) == largest
+    np.testing.assert_array_equal(found[511, 511 - DISTANCES], np.array(r, float))
+
+
+# r(i, j) as the papers and the authors' code define it, None where a key is hidden.
+def rerope(i, j, w):
+    return i - j if i - j < w else w
+
+
+def leaky(i, j, w, k):
+    return i - j if i - j < w else w + (i - j - w) / k
+
+
+def self_extend(i, j, w, g):
+    return i - j if i - j < w else i // g - j // g + w - w // g
+
+
+def dual_chunk(i, j, s, w):
+    c = s - w
+    if i // c == j // c:
+        return i - j
+    if i // c == j // c + 1:
+        return min(i % c + c, s) - j % c
+    return min(2 * c - 1, s) - j % c
+
+
+def lm_infinite(i, j, b, g):
+    return i - j if i - j < b else b if j < g else None
+
+
+def string(i, j, s, w):
+    return i - j if i - j < s else i - j - s + w
+
+
+def streaming(i, j, r, s):
+    """Evict tokens one by one: the cache holds the first s and the last r, then the query."""
+    cache = []
+    for token in range(i + 1):
+        if len(cache) > s + r:
+            del cache[s]
+        cache.append(token)
+    return len(cache) - 1 - cache.index(j) if j in cache else None
+
+
+DEFINITIONS = {
+    "rerope": (rerope, {"window": 13}, (13,)),
+    "leaky_rerope": (leaky, {"window": 13, "k": 5.0}, (13, 5)),
+    "self_extend": (self_extend, {"window": 12, "group": 4}, (12, 4)),
+    "dual_chunk": (dual_chunk, {"chunk": 17, "local": 5}, (17, 5)),
+    "streaming": (streaming, {"recent": 14, "sinks": 3}, (14, 3)),
+    "lm_infinite": (lm_infinite, {"recent": 14, "sinks": 3}, (14, 3)),
+    "string": (string, {"shift": 13, "local": 2}, (13, 2)),
+}
+LENGTH, WINDOW, GEOMETRY = 90, 24, RotaryGeometry(8, 100.0, 24)
+
+
+def map_and_relative(name):
+    """Return a small map, and its r(i, j) by the definition, NaN where a key is hidden."""
+    definition, settings, numbers = DEFINITIONS[name]
+    r = np.full((LENGTH, LENGTH), np.nan)
+    for i in range(LENGTH):
+        for j in range(i + 1):
+            value = definition(i, j, *numbers)
+            r[i, j] = np.nan if value is None else value
+    return parse({"type": name} | settings), r
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_bands_are_the_definition_and_hold_every_key_once(name):
+    map_, wanted = map_and_relative(name)
+    places = np.arange(LENGTH)
+    bands = map_.bands(WINDOW, LENGTH)
+    np.testing.assert_allclose(relative_positions(bands, places, places), wanted, rtol=1e-12)
+    distance = places[:, None] - places
+    counts = sum(
+        (b.visible.by_distance(distance) & b.visible.by_place(places, places)).astype(int)
+        for b in bands
+    )
+    np.testing.assert_array_equal(counts, ~np.isnan(wanted))
+
+
+def mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend, **more):
+    """Return attention with a map, as a layer computes it."""
+    layers = RotaryLayers(GEOMETRY)
+    rotary = layers.rotary(scaling, positions, LENGTH)
+    rotary = with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
+    every = jax.tree.map(lambda leaf: leaf[0], turns(rotary, jnp.asarray(positions)))
+    scale = jnp.asarray(rotary.query_scale)[0]
+    return attend(
+        *(q, k, v, every, scale, {}, segment_ids),
+        backend=backend,
+        encoding=RoPE(),
+        layout="half",
+        visible=visible(rotary),
+        sliding_window=more.get("sliding_window"),
+    )
+
+
+def slow_attention(r, theta, m, q, k, v, segment_ids=None, query_scale=1.0):
+    """softmax(q_i · R(r(i, j)·θ) k_j · m²/√H)·v in float64, one pair of tokens at a time.
+
+    r: [B, T, S], NaN where a key is hidden, or [B, T, S, pairs] in radians.
+    """
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    batch, length, heads, width = q.shape
+    size, groups = k.shape[1], heads // k.shape[2]
+    angles = r if r.ndim == 4 else r[..., None] * theta
+    pairs = angles.shape[-1]
+    out = np.zeros((batch, length, heads, v.shape[-1]))
+    scale = np.broadcast_to(query_scale, (size,))
+    for b in range(batch):
+        for t in range(length):
+            i = size - length + t
+            seen = ~np.isnan(angles[b % len(angles), i, :, 0])
+            if segment_ids is not None:
+                seen &= np.asarray(segment_ids)[b] == segment_ids[b, i]
+            for head in range(heads):
+                one = q[b, t, head] * scale[i]
+                logits = np.full(size, -np.inf)
+                for j in np.flatnonzero(seen):
+                    other, angle = k[b, j, head // groups], angles[b % len(angles), i, j]
+                    turned = one[: 2 * pairs].reshape(2, pairs)
+                    cos, sin = np.cos(angle), np.sin(angle)
+                    # R(−angle) on the query: it is the key's distance that counts
+                    first = turned[0] * cos - turned[1] * sin
+                    second = turned[1] * cos + turned[0] * sin
+                    rotated = np.concatenate([first, second]) @ other[: 2 * pairs] * m**2
+                    logits[j] = (rotated + one[2 * pairs :] @ other[2 * pairs :]) / np.sqrt(width)
+                weights = np.exp(logits - logits.max())
+                out[b, t, head] = weights @ v[b, :, head // groups] / weights.sum()
+    return out
+
+
+def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
+    rng = np.random.default_rng(queries)
+    shapes = [(batch, queries, heads, width), *[(batch, LENGTH, kv_heads, width)] * 2]
+    return [jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("backend", ["xla", "blockwise"])
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
+    # blocks that no border coincides with
+    monkeypatch.setattr("rope_jax.attention.backends.banded_blockwise.__kwdefaults__", {"block": 16})
+    map_, r = map_and_relative(name)
+    scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
+    q, k, v = inputs(queries=70)
+    positions = np.arange(LENGTH, dtype=np.int32)[None]
+    found = mapped_attention(map_, scaling, q, k, v, None, positions, backend)
+    m = map_.bands(WINDOW, LENGTH)[0].attention_factor
+    logn = np.maximum(1, np.log(np.arange(LENGTH) + 1) / np.log(WINDOW))
+    wanted = slow_attention(r[None], GEOMETRY.inv_freq(), m, q, k, v, query_scale=logn)
+    np.testing.assert_allclose(found, wanted, atol=3e-6)
