@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rope_jax.errors import printable
+from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 
 
@@ -88,6 +89,12 @@ def describe_scaling(
             line = f"layer{plural} {shown}: {own.type}, base {geometry.base:g}: {line}"
         lines.append(line)
     return lines
+
+
+def describe_map(map_: PositionMap) -> str:
+    """Describe a position map and its settings, such as "map leaky_rerope: window 96, k 18.3"."""
+    settings = ", ".join(f"{name} {value}" for name, value in map_.shown_settings.items())
+    return f"map {map_.type}: {settings}"
 
 
 def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:

@@ -14,9 +14,16 @@ from rich.console import Console
 from rope_jax import stopping
 from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.model import AttentionName, check_attention, check_map
+from rope_jax.config.sweep import SweepConfig, TrainedEntry
 from rope_jax.config.training import Config
-from rope_jax.console import describe_scaling, plain_console, print_overview, print_warning
+from rope_jax.console import (
+    describe_map,
+    describe_scaling,
+    plain_console,
+    print_overview,
+    print_warning,
+)
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.data.tokens import TokenSplit
@@ -55,9 +62,9 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     """Sweep a run's checkpoints and write RUN/evals/<name>/."""
     check_code()
     trained_with = training
+    config = _for_encoding(training, config)
     if config.attention is not None:
-        model = training.model.model_copy(update={"attention": config.attention})
-        training = training.model_copy(update={"model": model})
+        training = _with_attention(training, config.attention)
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -79,6 +86,48 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
             ) from error
 
 
+def _for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
+    """Return the sweep without its default scalings if the model's positions have none.
+
+    UserError if the sweep asks for scalings or maps that the model's positions cannot have.
+    """
+    position = training.model.position
+    if not position.is_rotary and "scalings" not in config.model_fields_set:
+        return config.model_copy(update={"scalings": (TrainedEntry(),)})
+    for entry in config.scalings:
+        if not position.is_rotary and entry.type not in ("trained", "none"):
+            raise UserError(
+                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
+                "to scale; sweep it with scalings=[trained]"
+            )
+        if training.model.attention == "linear" and getattr(entry, "query_scale", None):
+            raise UserError(
+                f"scalings: {entry.label}: a query scale acts on the logits of a softmax, and this "
+                "model's attention is linear"
+            )
+        if entry.map is not None:
+            try:
+                check_map(config.attention or training.model.attention, position, entry.map)
+            except ValueError as error:
+                raise UserError(f"scalings: {entry.label}: {error}") from None
+    return config
+
+
+def _with_attention(training: Config, attention: AttentionName) -> Config:
+    """Return a run's config with another attention backend; UserError if it cannot have it."""
+    if "linear" in (attention, training.model.attention) and attention != training.model.attention:
+        raise UserError(
+            f"attention: {attention} computes something else than {training.model.attention}, with "
+            "which this model was trained"
+        )
+    try:
+        check_attention(attention, training.model.position)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    model = training.model.model_copy(update={"attention": attention})
+    return training.model_copy(update={"model": model})
+
+
 def _sweep(
     run: RunDirectory, training: Config, config: SweepConfig, console: Console
 ) -> list[Result]:
@@ -92,6 +141,7 @@ def _sweep(
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     steps, checkpoints = chosen_checkpoints(run, config, like, console)
     lengths = _lengths(config, training, steps)
+    _say_what_is_left_out(training, lengths, console)
     split = getattr(corpus, config.split)
     _announce(console, run, training, config, lengths, steps, model, split)
     texts = [split.document(i)[1:] for i in range(len(split))]
@@ -225,6 +275,20 @@ def _lengths(config: SweepConfig, training: Config, steps: Iterable[int]) -> tup
     return tuple(sorted({*lengths, *(n for n in windows if lengths[0] < n < lengths[-1])}))
 
 
+def _say_what_is_left_out(training: Config, lengths: Sequence[int], console: Console) -> None:
+    """Print which lengths the model's positions cannot read; UserError if that is all of them."""
+    longest, position = training.encoding.longest, training.model.position.type
+    left_out = [length for length in lengths if longest is not None and length > longest]
+    if not left_out:
+        return
+    if len(left_out) == len(lengths):
+        raise UserError(
+            f"lengths: {lengths[0]:,} is too long: position {position} ends at {longest:,} tokens"
+        )
+    shown = ", ".join(f"{length:,}" for length in left_out)
+    console.print(f"no curve at {shown}: position {position} ends at {longest:,} tokens")
+
+
 def _check_memory(training: Config, config: SweepConfig, needed: float, longest: int) -> None:
     """Refuse to start if one window of the longest length needs more memory than there is."""
     there_are = processes.smallest(device_bytes())
@@ -301,9 +365,9 @@ def _announce(
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
-        window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
-        title = f"scalings at {lengths[-1]}" + f", window {window}" * bool(scalings)
-        scalings[title] = _scaling_lines(training, config, lengths[-1], window, trained)
+        title = f"scalings at {lengths[-1]}"
+        title += f", window {training.stages[stage].seq_len}" * bool(scalings)
+        scalings[title] = _scaling_lines(training, config, lengths[-1], stage)
     stage = training.stage_at(steps[-1])
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
@@ -329,14 +393,22 @@ def _announce(
 
 
 def _scaling_lines(
-    training: Config, config: SweepConfig, longest: int, window: int, trained: Scaling
+    training: Config, config: SweepConfig, longest: int, stage: int
 ) -> list[str]:
     """Describe each entry at the longest length; UserError if one cannot be used there."""
+    window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+    trained_map = training.stage_map(stage)
     lines: list[str] = []
     for entry in config.scalings:
         try:
             scaling = entry.at(longest, window, trained)
-            lines += describe_scaling(training.rotary_layers, scaling, longest, entry.label)
+            map_ = entry.map_at(longest, window, trained_map)
+            if not training.model.position.is_rotary:
+                lines.append(f"{entry.label}: position {training.model.position.type}")
+                continue
+            described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
+            described[-1] += f", {describe_map(map_)}" if map_ else ""
+            lines += described
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None
     return lines
