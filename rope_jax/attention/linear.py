@@ -1,0 +1,174 @@
+"""Linear attention with rotary position embeddings: time and memory are linear in the length.
+
+RoFormer, arXiv 2104.09864, §3.3, eq. 19. The feature map φ and the running sums are those of
+Katharopoulos et al., arXiv 2006.16236.
+
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim,
+R dimensions of a rotated φ, V dimensions of a value, chunk: tokens per chunk, m chunks of queries,
+X any number of tokens.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Float32, Int
+
+# Shorter chunks compute fewer scores (chunk per query); longer ones make larger products and keep
+# fewer running sums for the backward pass. Of 16 to 512, 32 was the fastest on a CPU, or within 7%
+# of the fastest; see benchmarks/linear.py. An accelerator may prefer longer ones.
+CHUNK = 32
+
+
+def linear_attention(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
+    turn_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
+    turn_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
+    segment_ids: Int[Array, "B S"] | None = None,
+    *,
+    chunk: int = CHUNK,
+) -> Float[Array, "B T N V"]:
+    """Return causal linear attention with the rotation in the numerator only (RoFormer, eq. 19).
+
+        out_m = Σ_{n≤m} ⟨turn(φ(q_m)), turn(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩
+        φ(x) = elu(x) + 1, which is x + 1 for x > 0 and eˣ otherwise
+
+    The weights of the values are not probabilities: a rotated numerator may be negative, and the
+    weights of a query do not add up to 1, because the denominator is not rotated. That keeps the
+    denominator positive, since φ > 0. (float32 holds it and its square, which the gradient needs,
+    unless q_m + k_n is below −40 in every dimension.)
+
+    The queries are the last T of the S tokens, and query head n reads key-value head n // G.
+    turn_queries, turn_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last T
+        and of all S tokens. Do not rotate q and k before. Arrays that the maps close over, such as
+        cos and sin, get gradients. If those include a factor m, the output is multiplied by m².
+    segment_ids: documents, each a contiguous run of one id; an id that comes back starts a new
+        document. A query sees only its own document.
+    chunk: the most tokens per chunk. The queries are cut into as few equal chunks as possible.
+
+    Everything is computed in float32, and the result has v's dtype. A loop over chunks carries the
+    sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps these
+    sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk. So time and memory
+    are linear in S.
+
+    ValueError: T is above S, N is not a multiple of K, or chunk is below 1.
+    """
+    batch, queries, heads, _ = q.shape
+    length, kv_heads = k.shape[1:3]
+    if queries > length:
+        raise ValueError(f"q: has {queries} tokens, more than the {length} of k")
+    if heads % kv_heads:
+        raise ValueError(f"q: has {heads} heads, not a multiple of the {kv_heads} of k")
+    if chunk < 1:
+        raise ValueError(f"chunk: is {chunk}, but must be at least 1")
+    keys = _Keys(k, turn_keys(_phi(k)), v, _documents(segment_ids, batch, length))
+
+    # Of the keys before the first query, only those of its document are ever seen: a single sum.
+    before = length - queries
+    first = keys.documents[:, before]
+    earlier = _Keys(*(x[:, :before] for x in keys))
+    running = _Running(*_sums(earlier, first), first)
+
+    chunks = -(-queries // chunk)
+    grouped = batch, queries, kv_heads, heads // kv_heads, -1
+    own = _Chunk(
+        _cut(q.reshape(grouped), chunks),
+        _cut(turn_queries(_phi(q)).reshape(grouped), chunks),
+        _Keys(*(_cut(x[:, before:], chunks) for x in keys)),
+    )
+    # Without the checkpoint, the backward pass would keep the scores of every chunk.
+    _, out = jax.lax.scan(jax.checkpoint(_add_chunk, prevent_cse=False), running, own)
+    out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
+    return out[:, :queries].astype(v.dtype)
+
+
+class _Keys(NamedTuple):
+    """Keys and values of a span of tokens; turned is turn(φ(k)), documents are numbered from 0."""
+
+    k: Float[Array, "B X K H"]
+    turned: Float32[Array, "B X K R"]
+    v: Float[Array, "B X K V"]
+    documents: Int[Array, "B X"]
+
+
+class _Chunk(NamedTuple):
+    """Queries, turn(φ(q)), and the keys and values of the same tokens."""
+
+    q: Float[Array, "B chunk K G H"]
+    turned: Float32[Array, "B chunk K G R"]
+    keys: _Keys
+
+
+class _Running(NamedTuple):
+    """Sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document so far."""
+
+    turned_kv: Float32[Array, "B K R V"]
+    phi_k: Float32[Array, "B K H"]
+    document: Int[Array, " B"]
+
+
+def _add_chunk(
+    running: _Running, chunk: _Chunk
+) -> tuple[_Running, Float32[Array, "B chunk K G V"]]:
+    """Return the sums after a chunk, and the output of its queries."""
+    keys = chunk.keys
+    causal = np.tri(keys.k.shape[1], dtype=bool)[None]
+    seen = causal & (keys.documents[:, :, None] == keys.documents[:, None])
+    continued = keys.documents == running.document[:, None]
+
+    scores = jnp.einsum("bqkgr,bskr->bkgqs", chunk.turned, keys.turned)
+    weights = jnp.where(seen[:, None, None], scores, 0)
+    within = jnp.einsum("bkgqs,bskv->bqkgv", weights, keys.v.astype(jnp.float32))
+    carried = jnp.einsum("bqkgr,bkrv->bqkgv", chunk.turned, running.turned_kv)
+    numerator = within + jnp.where(continued[:, :, None, None, None], carried, 0)
+
+    seen_phi_k = jnp.einsum("bqs,bskh->bqkh", seen.astype(jnp.float32), _phi(keys.k))
+    seen_phi_k += jnp.where(continued[:, :, None, None], running.phi_k[:, None], 0)
+    denominator = jnp.einsum("bqkgh,bqkh->bqkg", _phi(chunk.q), seen_phi_k)
+
+    last = keys.documents[:, -1]
+    same = last == running.document
+    turned_kv, phi_k = _sums(keys, last)
+    turned_kv += jnp.where(same[:, None, None, None], running.turned_kv, 0)
+    phi_k += jnp.where(same[:, None, None], running.phi_k, 0)
+    return _Running(turned_kv, phi_k, last), numerator / denominator[..., None]
+
+
+def _sums(
+    keys: _Keys, document: Int[Array, " B"]
+) -> tuple[Float32[Array, "B K R V"], Float32[Array, "B K H"]]:
+    """Return the sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document."""
+    included = (keys.documents == document[:, None])[:, :, None, None]
+    turned = jnp.where(included, keys.turned, 0)
+    turned_kv = jnp.einsum("bskr,bskv->bkrv", turned, keys.v.astype(jnp.float32))
+    return turned_kv, jnp.where(included, _phi(keys.k), 0).sum(1)
+
+
+def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:
+    """Return elu(x) + 1 in float32.
+
+    Adding 1 to elu(x) would lose the digits of small values, and give 0 for x below −17.
+    """
+    x = x.astype(jnp.float32)
+    return jnp.maximum(x, 0) + jnp.exp(jnp.minimum(x, 0))
+
+
+def _documents(segment_ids: Int[Array, "B S"] | None, batch: int, length: int) -> Int[Array, "B S"]:
+    """Number the runs of equal ids from 0."""
+    if segment_ids is None:
+        return jnp.zeros((batch, length), jnp.int32)
+    borders = segment_ids[:, 1:] != segment_ids[:, :-1]
+    return jnp.pad(jnp.cumsum(borders, axis=1, dtype=jnp.int32), ((0, 0), (1, 0)))
+
+
+def _cut(x: Array, chunks: int) -> Array:
+    """Cut [B, T, ...] into [m, B, chunk, ...], padded with zeros at the end.
+
+    Causality hides the padding from the queries, and φ(0) = 1 keeps its own denominators positive.
+    """
+    x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % chunks), *((0, 0),) * (x.ndim - 2)))
+    return x.reshape(x.shape[0], chunks, -1, *x.shape[2:]).swapaxes(0, 1)
