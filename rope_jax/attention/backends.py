@@ -1,9 +1,10 @@
 """The attention backends by name, what each can do, and what it needs.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, V that of values; pairs: how many pairs of dimensions turn. An axis marked # may have size 1.
+keys, R after they are turned, V that of values. An axis marked # may have size 1.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 from rope_jax.attention.cudnn import cudnn_attention
+from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
@@ -90,20 +92,32 @@ def attend(
 ) -> Float[Array, "B T N V"]:
     """Turn queries and keys, once for every band, and attend from each query to what it sees.
 
+    Linear attention turns its features of queries and keys instead.
+
     The queries are the last T of the S tokens.
     turns:       how far each band turns.
     query_scale: multiplies whole queries, after they are turned.
     numbers:     the layer's arrays of the encoding.
     visible:     which keys each band holds.
     """
-    interaction = Interaction(visible, encoding.scores, encoding.values)
     length = q.shape[1]
-    turned = []
-    for turn in turns:
+
+    def turn_queries(q: Float[Array, "B T N H"], turn: Turn) -> Float[Array, "B T N R"]:
         cos, sin = turn.query_cos[:, -length:], turn.query_sin[:, -length:]
-        query = encoding.turn_queries(numbers, q, cos, sin, layout)
-        key = encoding.turn_keys(numbers, k, turn.key_cos, turn.key_sin, layout)
-        turned.append((_scaled(query, query_scale[:, -length:]), key))
+        return encoding.turn_queries(numbers, q, cos, sin, layout)
+
+    def turn_keys(k: Float[Array, "B S K H"], turn: Turn) -> Float[Array, "B S K R"]:
+        return encoding.turn_keys(numbers, k, turn.key_cos, turn.key_sin, layout)
+
+    if backend == "linear":
+        (turn,) = turns
+        of_queries, of_keys = (functools.partial(f, turn=turn) for f in (turn_queries, turn_keys))
+        return linear_attention(q, k, v, of_queries, of_keys, segment_ids)
+    turned = [
+        (_scaled(turn_queries(q, turn), query_scale[:, -length:]), turn_keys(k, turn))
+        for turn in turns
+    ]
+    interaction = Interaction(visible, encoding.scores, encoding.values)
     if interaction.is_plain:
         ((query, key),) = turned
         (band,) = interaction.within(sliding_window).visible

@@ -151,6 +151,11 @@ class LanguageModel:
                     f"rotary: a leaf has shape {leaf.shape}; its first axis must be 1 or the "
                     f"{layers} layers"
                 )
+        if self.config.attention == "linear":
+            # m is a temperature of the softmax; here it would only multiply the output by m²
+            ones = jnp.ones_like(rotary.frequencies.attention_factor)
+            plain = rotary.frequencies._replace(attention_factor=ones)
+            rotary = rotary._replace(frequencies=plain)
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         return LayerInputs(
             turns=turns(rotary, positions),

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rope_jax.config.training import Config
-from rope_jax.console import describe_scaling, print_overview
+from rope_jax.console import describe_map, describe_scaling, print_overview
 
 
 def announce(
@@ -32,14 +32,21 @@ def announce(
         "peak": peak,
         "corpus": list(corpus),
         "training": f"{tokens:,} tokens",
-        "rotary": f"{geometry.rotary_dim} dimensions, base {geometry.base:g}, "
-        f"L {geometry.train_length}",
+        "positions": model.position.type,
     }
+    if model.position.is_rotary:
+        rows["positions"] = (
+            f"{model.position.type}: {geometry.rotary_dim} dimensions, base {geometry.base:g}, "
+            f"L {geometry.train_length}"
+        )
     for number, stage in enumerate(stages):
-        rows[f"stage {number}"] = [
-            f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens",
-            *describe_scaling(config.rotary_layers, config.stage_scaling(number), stage.seq_len),
-        ]
+        lines = [f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens"]
+        scaling, map_ = config.stage_scaling(number), config.stage_map(number)
+        if model.position.is_rotary:
+            lines += describe_scaling(config.rotary_layers, scaling, stage.seq_len)
+        if map_ is not None:
+            lines.append(describe_map(map_))
+        rows[f"stage {number}"] = lines
     last = sum(stage.steps for stage in stages)
     if 0 < done < last:
         rows["resumes"] = f"after step {done} of {last}"
