@@ -4,7 +4,7 @@ Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N
 block: tokens per block; m blocks of queries, n blocks of keys. An axis marked # may have size 1.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +16,8 @@ from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import product, stacked, unstacked
 from rope_jax.positions.visible import Visible
 
-Mask = Float[Array, "block block"] | None
+# see(state, j, visit) returns the state after key block j.
+See = Callable[[Any, Int[Array, ""], "Visit"], Any]
 
 
 class Settings(NamedTuple):
@@ -29,34 +30,60 @@ class Settings(NamedTuple):
     block: int
 
 
-class Offsets(NamedTuple):
-    """Which key blocks a band needs, by how many blocks they lie before the query block's diagonal.
+class Visit(NamedTuple):
+    """Key blocks in which a query block needs the same bands.
 
-    partial: blocks that hold visible and hidden keys, by distance.
-    first, last: between them, included, lie the blocks whose keys are all visible by distance;
-             last is None if these go on to the start of the window.
+    bands:  their numbers.
+    first, last: how many blocks before the query block's diagonal they begin and, going back, end;
+            last is None if they go on to the start of the window.
+    masked: whether distances hide some of their keys from some of their queries; if so, first is
+            last.
     """
 
-    partial: tuple[int, ...]
+    bands: tuple[int, ...]
     first: int
     last: int | None
+    masked: bool
 
 
-def offsets(visible: Visible, block: int) -> Offsets:
-    """Return which offsets a band needs; those of the queries' own keys have offset 0.
+def plan_visits(bands: tuple[Visible, ...], block: int) -> list[Visit]:
+    """Return the visits of a query block, the nearest keys first.
 
     The pairs of tokens of two blocks at offset o have distances from (o − 1)·block + 1 to
-    (o + 1)·block − 1.
+    (o + 1)·block − 1. Bands that see only a document's first tokens have visits of their own, which
+    end where those tokens end.
     """
-    nearest, beyond = visible.nearest, visible.beyond
-    touched = max(0, -(-(nearest - block + 1) // block))
-    first = max(1, -(-(nearest + block - 1) // block))
-    if beyond is None:
-        return Offsets(tuple(range(touched, first)), first, None)
-    last_touched = (beyond + block - 2) // block
-    last = (beyond - block) // block
-    partial = [o for o in range(touched, last_touched + 1) if not first <= o <= last]
-    return Offsets(tuple(partial), first, last)
+    together = tuple(number for number, band in enumerate(bands) if band.first is None)
+    alone = [(number,) for number, band in enumerate(bands) if band.first is not None]
+    return [visit for group in (together, *alone) for visit in _visits_of(group, bands, block)]
+
+
+def _visits_of(group: tuple[int, ...], bands: tuple[Visible, ...], block: int) -> list[Visit]:
+    limits = [bands[number].nearest for number in group]
+    limits += [bands[number].beyond or 0 for number in group]
+    visits: list[Visit] = []
+    for offset in range(max(limits) // block + 3):  # nothing changes from there on
+        nearest, farthest = max(0, (offset - 1) * block + 1), (offset + 1) * block - 1
+        needed = tuple(n for n in group if _sees(bands[n], nearest, farthest, any))
+        whole = offset > 0 and all(_sees(bands[n], nearest, farthest, all) for n in needed)
+        last = visits[-1] if visits else None
+        if not needed:
+            continue
+        if last and whole and not last.masked and (last.bands, last.last) == (needed, offset - 1):
+            visits[-1] = last._replace(last=offset)
+        else:
+            visits.append(Visit(needed, offset, offset, masked=not whole))
+    if visits and any(bands[number].beyond is None for number in visits[-1].bands):
+        visits[-1] = visits[-1]._replace(last=None)
+    return visits
+
+
+def _sees(band: Visible, nearest: int, farthest: int, quantity: Callable[[Any], bool]) -> bool:
+    """Return whether a band sees any, or all, distances from nearest to farthest."""
+    ends = [nearest, farthest]
+    if quantity is any:  # also if the band lies strictly between the ends
+        ends.append(min(max(band.nearest, nearest), farthest))
+    return quantity(band.by_distance(end) for end in ends)
 
 
 class Blocks:
@@ -85,83 +112,72 @@ class Blocks:
             places = places_in_document(padded)
             self.segment_ids = self._cut(padded)
         self.places = self._cut(places)
+        bands = settings.interaction.visible
+        self._nearest, *self._others = plan_visits(bands, block)
         within = jnp.arange(block)[:, None] - jnp.arange(block)[None]
         # Here, outside all loops: computed inside them, masks would take as long as the rest.
         self._masks = {
-            (visible, offset): _hiding(~visible.by_distance(within + offset * block))
-            for visible in settings.interaction.visible
-            for offset in offsets(visible, block).partial
+            (band, visit.first): bands[band].by_distance(within + visit.first * block)
+            for visit in (self._nearest, *self._others)
+            for band in visit.bands
+            if visit.masked
         }
 
     def diagonal(self, i: Int[Array, ""]) -> Int[Array, ""]:
         """Return the key block of query block i's own tokens, the last one it sees."""
         return i + self.blocks_before
 
-    def visit(
-        self,
-        visible: Visible,
-        i: Int[Array, ""],
-        see: Callable[[Int[Array, ""], Any, Mask], Any],
-        state: Any,
-        *,
-        diagonal: bool = True,
-    ) -> Any:
-        """Fold see(j, state, mask) over the key blocks that query block i needs in a band.
+    def visit_diagonal(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
+        """Return see(state, j, visit) for the key block of the queries' own tokens."""
+        return see(state, self.diagonal(i), self._nearest)
 
-        mask: hides what the distance hides; None: nothing.
-        diagonal: whether to include the block of the queries' own keys.
-        """
-        needed, own = offsets(visible, self.settings.block), self.diagonal(i)
-        start = 0 if needed.last is None else jnp.maximum(0, own - needed.last)
-        state = jax.lax.fori_loop(
-            start, self._end(visible, own - needed.first), lambda j, s: see(j, s, None), state
-        )
-        for offset in needed.partial:
-            mask = self._masks[visible, offset]
-            if offset == 0:
-                state = see(own, state, mask) if diagonal else state
-                continue
-
-            def see_masked(j: Array, state: Any, mask: Mask = mask) -> Any:
-                return see(j, state, mask)
-
-            # no iteration or one: the window may begin after this block
-            last = own - offset
+    def visit_others(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
+        """Fold see(state, j, visit) over all other key blocks that query block i needs."""
+        own = self.diagonal(i)
+        for visit in self._others:
+            start = 0 if visit.last is None else jnp.maximum(0, own - visit.last)
+            # no iteration if the window begins after these blocks
             state = jax.lax.fori_loop(
-                jnp.maximum(0, last), self._end(visible, last), see_masked, state
+                start,
+                self._end(visit, own - visit.first),
+                lambda j, state, visit=visit: see(state, j, visit),
+                state,
             )
         return state
 
-    def on_diagonal(self, visible: Visible) -> Mask:
-        """Return the mask of the block of the queries' own keys."""
-        return self._masks[visible, 0]
-
-    def _end(self, visible: Visible, last: Int[Array, ""]) -> Int[Array, ""]:
-        """Return the end of the key blocks up to `last` that a band needs."""
-        if visible.first is None or self.segment_ids is not None:
+    def _end(self, visit: Visit, last: Int[Array, ""]) -> Int[Array, ""]:
+        """Return the end of the key blocks of a visit, up to `last`."""
+        first = self.settings.interaction.visible[visit.bands[0]].first
+        if first is None or self.segment_ids is not None:
             return last + 1
         # one document, whose first tokens lie in the first blocks
-        sinks = -(-(visible.first + self.key_padding) // self.settings.block)
+        sinks = -(-(first + self.key_padding) // self.settings.block)
         return jnp.minimum(last + 1, sinks)
 
     def logits(
         self,
         numbers: Any,
-        query: Float[Array, "B K G block H"],
-        key: Float[Array, "B K block H"],
-        band: Visible,
-        mask: Mask,
+        queries: Sequence[Float[Array, "B K G block H"]],
+        keys: Sequence[Float[Array, "B K block H"]],
+        visit: Visit,
         i: Int[Array, ""],
         j: Int[Array, ""],
     ) -> Float[Array, "B K G block block"]:
-        """Return the logits of query block i and key block j in a band, −∞ where a key is hidden."""
+        """Return the logits of query block i and key block j, −∞ where a key is hidden.
+
+        queries, keys: the two blocks, turned, for each band of the visit.
+        """
+        scores = self.settings.interaction.scores
         query_index, key_index = self._indices(i, j)
-        logits = self.settings.interaction.scores(numbers, query, key, query_index, key_index)
-        if mask is not None:
-            logits = logits + mask[None, None, None]
-        if band.goes_by_place:
-            seen = band.by_place(self.places[self.diagonal(i)], self.places[j])
-            logits = logits + _hiding(~seen)[:, None, None]
+        logits = None
+        for band, query, key in zip(visit.bands, queries, keys, strict=True):
+            more = scores(numbers, query, key, query_index, key_index)
+            seen = self._seen(band, visit, i, j)
+            if logits is None:
+                logits = more if seen is None else more + _hiding(~seen)
+            else:
+                logits = jnp.where(seen, more, logits)
+        assert logits is not None  # a visit has at least one band
         if self.key_padding:
             # Not −∞: a query before the first key sees only padding; its row_sum must not be 0.
             padding = jnp.where(key_index < 0, np.float32(-1e30), np.float32(0))
@@ -170,6 +186,17 @@ class Blocks:
             own, others = self.segment_ids[self.diagonal(i)], self.segment_ids[j]
             logits = logits + _hiding(own[:, :, None] != others[:, None, :])[:, None, None]
         return logits
+
+    def _seen(
+        self, number: int, visit: Visit, i: Int[Array, ""], j: Int[Array, ""]
+    ) -> Bool[Array, "#B 1 1 block block"] | None:
+        """Return which keys a band holds in a pair of blocks; None: all of them."""
+        band = self.settings.interaction.visible[number]
+        seen = self._masks[number, visit.first][None] if visit.masked else None
+        if band.goes_by_place:
+            by_place = band.by_place(self.places[self.diagonal(i)], self.places[j])
+            seen = by_place if seen is None else seen & by_place
+        return None if seen is None else seen[:, None, None]
 
     def weighted_values(
         self,
@@ -243,7 +270,7 @@ class Blocks:
         x = x.transpose(1, 0, 4, 2, 3, 5).reshape(x.shape[1], padded, -1, x.shape[-1])
         return x[:, padded - length :]
 
-    def _cut(self, x: Int[Array, "#B padded"]) -> Int[Array, "n #B block"]:
+    def _cut(self, x: Int[Array, "#B padded"]) -> Int[Array, "_ #B block"]:
         return x.reshape(x.shape[0], -1, self.settings.block).swapaxes(0, 1)
 
 

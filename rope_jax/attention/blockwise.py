@@ -1,9 +1,9 @@
 """Attention in blocks with an online softmax: memory is linear in the length, not quadratic.
 
 After Rabe & Staats, arXiv 2112.05682, and FlashAttention-2, arXiv 2307.08691. There are two loops:
-over blocks of queries, and over the blocks of keys that they can see, band by band. The inner
-loops' bounds depend only on the outer loop's counter. So blocks that a band does not need are
-skipped under vmap too, and the program is the same size at 64 tokens and at 65,536.
+over blocks of queries, and over the blocks of keys that they can see. The inner loops' bounds
+depend only on the outer loop's counter. So blocks that are not needed are skipped under vmap too,
+and the program is the same size at 64 tokens and at 65,536.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim of
 queries and keys, V that of values, block: tokens per block; m: blocks of queries.
@@ -16,9 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blocks import Blocks, Mask, Settings
+from rope_jax.attention.blocks import Blocks, Settings, Visit
 from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import product, stacked, unstacked
 
 # Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
 BLOCK = 512
@@ -58,9 +57,9 @@ def banded_blockwise(
     numbers: a tree of float arrays for the interaction's functions; differentiable.
     block: the most tokens per block.
 
-    Every band is visited only where it has keys, so a key block costs once, or once per band at the
-    border between two. Softmax is float32. The backward pass keeps queries, keys, v, the output and
-    one number per query and head (lse), and recomputes the probabilities.
+    A band's scores are computed only for the blocks in which it has keys. Softmax is float32. The
+    backward pass keeps queries, keys, v, the output and one number per query and head (lse), and
+    recomputes the probabilities.
     """
     settings = Settings(interaction, _even(v.shape[1], block))
     return _attention(settings, queries, keys, v, segment_ids, numbers)
@@ -109,40 +108,37 @@ def _forward(
     the sum of exp(logit − row_max) (row_sum), and the values weighted by those exponentials (out).
     At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum.
     """
-    length, bands = queries[0].shape[1], settings.interaction.visible
+    length = queries[0].shape[1]
     blocks = Blocks(settings, length, v.shape[1], segment_ids)
     query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
     key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
 
     def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
-        diagonal = blocks.diagonal(i)
+        def logits(j: Array, visit: Visit) -> Array:
+            pairs = [(query_blocks[band][i], key_blocks[band][j]) for band in visit.bands]
+            return blocks.logits(numbers, *zip(*pairs, strict=True), visit, i, j)
 
-        def logits(band: int, j: Array, mask: Mask) -> Array:
-            query, key = query_blocks[band][i], key_blocks[band][j]
-            return blocks.logits(numbers, query, key, bands[band], mask, i, j)
+        def see_first(_: None, j: Array, visit: Visit) -> tuple[Array, Array, Array]:
+            found = logits(j, visit)
+            row_max = found.max(-1, keepdims=True)
+            weights = jnp.exp(found - row_max)
+            row_sum = weights.sum(-1, keepdims=True)
+            return row_max, row_sum, blocks.weighted_values(numbers, weights, values, i, j)
+
+        def see(
+            running: tuple[Array, Array, Array], j: Array, visit: Visit
+        ) -> tuple[Array, Array, Array]:
+            old_max, row_sum, out = running
+            found = logits(j, visit)
+            row_max = jnp.maximum(old_max, found.max(-1, keepdims=True))
+            rescale, weights = jnp.exp(old_max - row_max), jnp.exp(found - row_max)
+            row_sum = rescale * row_sum + weights.sum(-1, keepdims=True)
+            out = rescale * out + blocks.weighted_values(numbers, weights, values, i, j)
+            return row_max, row_sum, out
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
-        first = logits(0, diagonal, blocks.on_diagonal(bands[0]))
-        row_max = first.max(-1, keepdims=True)
-        weights = jnp.exp(first - row_max)
-        row_sum = weights.sum(-1, keepdims=True)
-        running = row_max, row_sum, blocks.weighted_values(numbers, weights, values, i, diagonal)
-
-        for band, visible in enumerate(bands):
-
-            def see(
-                j: Array, running: tuple[Array, Array, Array], mask: Mask, band: int = band
-            ) -> tuple[Array, Array, Array]:
-                old_max, row_sum, out = running
-                more = logits(band, j, mask)
-                row_max = jnp.maximum(old_max, more.max(-1, keepdims=True))
-                rescale, weights = jnp.exp(old_max - row_max), jnp.exp(more - row_max)
-                row_sum = rescale * row_sum + weights.sum(-1, keepdims=True)
-                out = rescale * out + blocks.weighted_values(numbers, weights, values, i, j)
-                return row_max, row_sum, out
-
-            running = blocks.visit(visible, i, see, running, diagonal=band > 0)
-        row_max, row_sum, out = running
+        running = blocks.visit_diagonal(see_first, None, i)
+        row_max, row_sum, out = blocks.visit_others(see, running, i)
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
@@ -160,7 +156,7 @@ def _backward(
     delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
     queries, keys, v, segment_ids, numbers, out, lse = saved
-    length, bands = queries[0].shape[1], settings.interaction.visible
+    length = queries[0].shape[1]
     blocks = Blocks(settings, length, v.shape[1], segment_ids)
     query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
     key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
@@ -168,44 +164,40 @@ def _backward(
     outs = blocks.of_queries(out, v.shape[2])
 
     def query_block(gradients: Any, i: Array) -> tuple[Any, Any]:
-        dout_block = douts[i]
+        own, dout_block = [q[i] for q in query_blocks], douts[i]
         delta = dout_block.astype(jnp.float32) * outs[i].astype(jnp.float32)
         delta = delta.sum(-1, keepdims=True)
-        dks, dv, d_numbers = gradients
-        new_dks, dqs = [], []
-        for band, visible in enumerate(bands):
-            query = query_blocks[band][i]
 
-            def see(
-                j: Array, gradients: Any, mask: Mask, band: int = band, query: Array = query
-            ) -> Any:
-                dk, dv, d_numbers, dq = gradients
+        def see(gradients: Any, j: Array, visit: Visit) -> Any:
+            dks, dv, d_numbers, dqs = gradients
 
-                def logits_of(numbers: Any, query: Array, key: Array) -> Array:
-                    return blocks.logits(numbers, query, key, bands[band], mask, i, j)
+            def logits_of(numbers: Any, queries: list[Array], keys: list[Array]) -> Array:
+                return blocks.logits(numbers, queries, keys, visit, i, j)
 
-                logits, pull_back = jax.vjp(logits_of, numbers, query, key_blocks[band][j])
-                probabilities = jnp.exp(logits - lse[i])
-                d_probabilities, more_dv, d_numbers = blocks.value_gradients(
-                    numbers, probabilities, values, dout_block, i, j, d_numbers
-                )
-                more_d_numbers, more_dq, more_dk = pull_back(
-                    probabilities * (d_probabilities - delta)
-                )
-                return (
-                    dk.at[j].add(more_dk.astype(jnp.float32)),
-                    dv.at[j].add(more_dv),
-                    jax.tree.map(jnp.add, d_numbers, more_d_numbers),
-                    dq + more_dq.astype(jnp.float32),
-                )
-
-            zero = jnp.zeros(query.shape, jnp.float32)
-            dk, dv, d_numbers, dq = blocks.visit(
-                visible, i, see, (dks[band], dv, d_numbers, zero)
+            logits, pull_back = jax.vjp(
+                logits_of,
+                numbers,
+                [own[band] for band in visit.bands],
+                [key_blocks[band][j] for band in visit.bands],
             )
-            new_dks.append(dk)
-            dqs.append(dq)
-        return (new_dks, dv, d_numbers), dqs
+            probabilities = jnp.exp(logits - lse[i])
+            d_probabilities, more_dv, d_numbers = blocks.value_gradients(
+                numbers, probabilities, values, dout_block, i, j, d_numbers
+            )
+            more_d_numbers, more_dqs, more_dks = pull_back(
+                probabilities * (d_probabilities - delta)
+            )
+            dks, dqs = list(dks), list(dqs)
+            for band, more_dq, more_dk in zip(visit.bands, more_dqs, more_dks, strict=True):
+                dks[band] = dks[band].at[j].add(more_dk.astype(jnp.float32))
+                dqs[band] = dqs[band] + more_dq.astype(jnp.float32)
+            d_numbers = jax.tree.map(jnp.add, d_numbers, more_d_numbers)
+            return dks, dv.at[j].add(more_dv), d_numbers, dqs
+
+        gradients = *gradients, [jnp.zeros(query.shape, jnp.float32) for query in own]
+        gradients = blocks.visit_diagonal(see, blocks.visit_others(see, gradients, i), i)
+        *gradients, dqs = gradients
+        return tuple(gradients), dqs
 
     zeros = (
         [jnp.zeros(blocks_of_band.shape, jnp.float32) for blocks_of_band in key_blocks],

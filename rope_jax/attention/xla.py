@@ -95,7 +95,8 @@ def _backward(
     before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
     dqs, dks, dvs, spans = [], [], [], []
     # Start with the last chunk, which reaches the last key; the others add to parts of its dk, dv.
-    for (start, end), p in reversed(list(zip(query_chunks(q.shape[1]), probabilities, strict=True))):
+    chunks = list(zip(query_chunks(q.shape[1]), probabilities, strict=True))
+    for (start, end), p in reversed(chunks):
         rows, seen = slice(start, end), _seen(before + start, before + end, window)
         dout_rows = stacked(douts[:, :, :, rows])
         dp = product(dout_rows, values[..., seen])

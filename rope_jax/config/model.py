@@ -156,9 +156,7 @@ class RopeConfig(Frozen):
         "half", description="which dimensions form a pair; Hugging Face's Llama: half"
     )
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
-    map: AnyMap | None = Field(
-        None, description="position map, in every stage; null: none"
-    )
+    map: AnyMap | None = Field(None, description="position map, in every stage; null: none")
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="settings that differ between layers; layer i takes element i mod the length "

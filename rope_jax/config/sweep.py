@@ -103,9 +103,7 @@ class SweepEntry(Frozen):
             return self.scaling_at_window
         return self.scaling_at_window.with_factor(max(1.0, length / window))
 
-    def map_at(
-        self, length: int, window: int, trained: PositionMap | None
-    ) -> PositionMap | None:
+    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
         """Return the position map to use at a length, without "auto"; None: none.
 
         trained: the checkpoint's own, which only the entry `trained` keeps.
@@ -132,9 +130,7 @@ class TrainedEntry(SweepEntry):
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
         return trained
 
-    def map_at(
-        self, length: int, window: int, trained: PositionMap | None
-    ) -> PositionMap | None:
+    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
         return super().map_at(length, window, trained) or trained
 
 

@@ -238,9 +238,7 @@ class Plan:
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
         positions = np.arange(length, dtype=np.int32)[None]
-        rotary = self.layers.rotary(
-            entry.at(length, self.window, self.trained), positions, length
-        )
+        rotary = self.layers.rotary(entry.at(length, self.window, self.trained), positions, length)
         map_ = entry.map_at(length, self.window, self.trained_map)
         if map_ is not None:
             rotary = with_map(

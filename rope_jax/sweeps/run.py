@@ -392,9 +392,7 @@ def _announce(
         )
 
 
-def _scaling_lines(
-    training: Config, config: SweepConfig, longest: int, stage: int
-) -> list[str]:
+def _scaling_lines(training: Config, config: SweepConfig, longest: int, stage: int) -> list[str]:
     """Describe each entry at the longest length; UserError if one cannot be used there."""
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     trained_map = training.stage_map(stage)

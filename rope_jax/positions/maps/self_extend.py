@@ -58,9 +58,7 @@ class SelfExtend(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, g = resolved_number(self.window), resolved_number(self.group)
-        far = MapBand(
-            Visible(nearest=w), Places(group=g, offset=w - w // g), Places(group=g)
-        )
+        far = MapBand(Visible(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
         return MapBand(Visible(beyond=w)), far
 
     def check_reach(self, window: int, length: int) -> None:

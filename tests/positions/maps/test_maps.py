@@ -189,7 +189,9 @@ def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
     # blocks that no border coincides with
-    monkeypatch.setattr("rope_jax.attention.backends.banded_blockwise.__kwdefaults__", {"block": 16})
+    monkeypatch.setattr(
+        "rope_jax.attention.backends.banded_blockwise.__kwdefaults__", {"block": 16}
+    )
     map_, r = map_and_relative(name)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
     q, k, v = inputs(queries=70)

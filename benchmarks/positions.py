@@ -1,0 +1,119 @@
+"""Time attention in blocks under every position map and encoding beside plain attention.
+
+    python benchmarks/positions.py
+    python benchmarks/positions.py --length 16384 --rounds 5
+
+One layer's attention over one window, forward, in float32, with the heads of the demo model: turning
+queries and keys, scores, softmax and values. The programs take turns, one call each, so that other
+load on the machine affects all of them. The ratio is the median over rounds of the time to that of
+`rope` for maps and rotary encodings, to that of `none` for the other encodings, in the same round.
+Memory is what the compiler reserves for intermediate results.
+"""
+
+import argparse
+import functools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rope_jax.attention import attend
+from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import MAPS, PositionMap
+from rope_jax.positions.turning import turns, visible
+from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, parse_scaling
+
+HEADS, HEAD_DIM, WINDOW = 4, 32, 128
+
+
+def rotary_of(encoding: Encoding, map_: PositionMap | None, length: int) -> Rotary:
+    """Return the frequencies, and the bands of a map, for one window."""
+    geometry = RotaryGeometry(encoding.rotary_dim(HEAD_DIM), train_length=WINDOW)
+    layers, positions = RotaryLayers(geometry), np.arange(length, dtype=np.int32)[None]
+    rotary = layers.rotary(parse_scaling("none"), positions)
+    if map_ is None:
+        return rotary
+    return with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=length)
+
+
+def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Callable[..., Any]:
+    """Return one layer's attention as a compiled function of q, k and v."""
+    encoding = encoding.fitted(length)
+    rotary = rotary_of(encoding, map_, length)
+    positions = jnp.arange(length)[None]
+    sizes = Sizes(1, HEADS * HEAD_DIM, HEADS, HEADS, HEAD_DIM, 0.02)
+    parameters = encoding.initial(sizes, jax.random.key(0))
+
+    def run(rotary: Rotary, parameters: Any, q: Any, k: Any, v: Any) -> Any:
+        pairs = rotary.frequencies.inv_freq.shape[-1]
+        numbers = encoding.numbers(parameters, positions, pairs)
+        own = jax.tree.map(lambda leaf: leaf[0], (turns(rotary, positions), numbers))
+        return attend(
+            *(q, k, v, own[0], jnp.ones((1, length), jnp.float32), own[1], None),
+            backend="blockwise",
+            encoding=encoding,
+            layout="half",
+            visible=visible(rotary),
+            sliding_window=None,
+        )
+
+    shape = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
+    program = jax.jit(run).lower(rotary, parameters, shape, shape, shape).compile()
+    called = functools.partial(program, rotary, parameters)
+    called.temporary_mib = program.memory_analysis().temp_size_in_bytes / 2**20  # type: ignore
+    return called
+
+
+def sides(length: int) -> dict[str, tuple[Callable[..., Any], str]]:
+    """Return each program, and the name of the one it is compared with."""
+    made: dict[str, tuple[Callable[..., Any], str]] = {}
+    for name, encoding in ENCODINGS.items():
+        made[name] = layer(encoding(), None, length), "rope" if encoding.is_rotary else "none"
+    for name, map_ in MAPS.items():
+        more = {"far": {"type": "pi", "factor": 32.0}} if name == "far_frequencies" else {}
+        # half of the text is near, so that both bands have much to do
+        size = {"window": length // 2} if "window" in map_.model_fields else {}
+        settings = map_.model_validate({"type": name} | more | size)
+        resolved = settings.at(WINDOW, length)
+        made[f"map {name}"] = layer(RoPE(), resolved, length), "rope"
+        if size:
+            small = map_.model_validate({"type": name} | more).at(WINDOW, length)
+            made[f"map {name}, w {small.window}"] = layer(RoPE(), small, length), "rope"  # type: ignore
+    return made
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--length", type=int, default=4096, help="tokens in the window")
+    parser.add_argument("--rounds", type=int, default=11, help="calls of each program")
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(0)
+    shape = 1, arguments.length, HEADS, HEAD_DIM
+    qkv = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for _ in range(3)]
+    programs = sides(arguments.length)
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for index in range(arguments.rounds + 1):  # the first round warms up
+        for name, (program, _) in programs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(program(*qkv))
+            if index:
+                times[name].append(time.perf_counter() - start)
+    print(f"{arguments.length:,} tokens, {arguments.rounds} rounds; ratio: median (quartiles)")
+    for name, (program, base) in programs.items():
+        ratios = np.array(times[name]) / np.array(times[base])
+        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        print(
+            f"{name:34} {1e3 * np.median(times[name]):8.1f} ms  {middle:5.2f} ({low:.2f} to "
+            f"{high:.2f}) × {base}  {program.temporary_mib:7.1f} MiB"  # type: ignore
+        )
+
+
+if __name__ == "__main__":
+    main()
