@@ -85,10 +85,10 @@ class Encoding(BaseModel):
         """Return the embeddings [B, S, D] with what the encoding adds at positions [#B, S]."""
         return x
 
-    def numbers(self, parameters: dict[str, Any], positions: Any) -> dict[str, Any]:
+    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
         """Return what every layer needs inside attention: float arrays [L|1, …].
 
-        positions: integers [#B, S].
+        positions: integers [#B, S]. pairs: d/2, how many pairs of a head's dimensions turn.
         """
         return {}
 
