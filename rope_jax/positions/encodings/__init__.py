@@ -7,12 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
+from rope_jax.positions.encodings.absolute import LearnedEncoding, SinusoidalEncoding
+from rope_jax.positions.encodings.alibi import ALiBiEncoding
 from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.fire import FIREEncoding
+from rope_jax.positions.encodings.kerple import KERPLEEncoding
+from rope_jax.positions.encodings.pope import PoPEEncoding
 from rope_jax.positions.encodings.rope import NoEncoding, RoPE
+from rope_jax.positions.encodings.shaw import ShawEncoding
+from rope_jax.positions.encodings.t5 import T5Encoding
+from rope_jax.positions.encodings.xpos import XPosEncoding
 
 __all__ = ["ENCODINGS", "OWN_BACKENDS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
 
-_ALL: tuple[type[Encoding], ...] = (RoPE, NoEncoding)
+_ALL: tuple[type[Encoding], ...] = (
+    RoPE,
+    NoEncoding,
+    SinusoidalEncoding,
+    LearnedEncoding,
+    ShawEncoding,
+    ALiBiEncoding,
+    T5Encoding,
+    KERPLEEncoding,
+    FIREEncoding,
+    XPosEncoding,
+    PoPEEncoding,
+)
 ENCODINGS = {encoding.model_fields["type"].default: encoding for encoding in _ALL}
 
 # The type of a config field that holds an encoding: the union of all, discriminated by `type`.

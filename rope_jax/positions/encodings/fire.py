@@ -1,0 +1,117 @@
+"""`fire`: a bias that a small network computes from the distance over the query's position."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.rope.numbers import Whole
+
+if TYPE_CHECKING:
+    from rope_jax.positions.scores import Scores
+
+_HIDDEN = 32
+_INITIAL_C = 0.1
+# The authors' 512 is a quarter of the window of 2,048 tokens that they train with.
+_THRESHOLD_SHARE = 4
+
+
+class FIREEncoding(Encoding):
+    """FIRE: logits q·k/√H + MLP(ψ(i − j)/ψ(max(T, p))), ψ(x) = ln(|c·x| + 1), at position p = i.
+
+    The MLP has 32 hidden units with ReLU and one output per head. c and T = |multiplier·threshold|
+    are trained. As in the authors' code (in the paper's appendix): c is 0.1 and the multiplier 1
+    initially, the MLP is initialized as PyTorch does, and 1e-6 is added to the denominator. Every
+    layer has its own parameters, as in the paper's FIRE (its FIRE-S shares them). The MLP's last
+    bias is left out: it adds the same number to all logits of a query, which softmax ignores.
+
+    In a packed window, i − j counts tokens and p is the position in the query's own document.
+    """
+
+    source: ClassVar[str] = "Li et al., arXiv 2310.04418"
+    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    type: Literal["fire"] = "fire"
+    threshold: Annotated[int, Whole] | None = Field(
+        None,
+        gt=0,
+        lt=2**31,
+        description="initial T, in tokens; null: a quarter of the longest trained window",
+    )
+
+    def fitted(self, longest: int) -> "FIREEncoding":
+        if self.threshold:
+            return self
+        return self.model_copy(update={"threshold": max(1, longest // _THRESHOLD_SHARE)})
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {
+            "c": (sizes.layers,),
+            "multiplier": (sizes.layers,),
+            "hidden_kernel": (sizes.layers, _HIDDEN),
+            "hidden_bias": (sizes.layers, _HIDDEN),
+            "output_kernel": (sizes.layers, _HIDDEN, sizes.heads),
+        }
+
+    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+        import jax
+        import jax.numpy as jnp
+
+        shapes = self.parameter_shapes(sizes)
+        keys = dict(zip(shapes, jax.random.split(key, len(shapes)), strict=True))
+
+        def uniform(name: str, fan_in: int) -> Any:
+            limit = 1 / math.sqrt(fan_in)
+            return jax.random.uniform(keys[name], shapes[name], minval=-limit, maxval=limit)
+
+        return {
+            "c": jnp.full(shapes["c"], _INITIAL_C, jnp.float32),
+            "multiplier": jnp.ones(shapes["multiplier"], jnp.float32),
+            "hidden_kernel": uniform("hidden_kernel", 1),
+            "hidden_bias": uniform("hidden_bias", 1),
+            "output_kernel": uniform("output_kernel", _HIDDEN),
+        }
+
+    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+        import jax.numpy as jnp
+
+        if self.threshold is None:
+            raise ValueError("threshold: is not known yet; give it, or call `fitted` first")
+        threshold = jnp.abs(parameters["multiplier"] * self.threshold)
+        numbers = {name: x for name, x in parameters.items() if name != "multiplier"}
+        # float32 holds positions exactly up to 2^24.
+        position = jnp.asarray(positions, jnp.float32)[None]
+        return numbers | {"threshold": threshold, "position": position}
+
+    @property
+    def scores(self) -> "Scores":
+        return _scores
+
+
+def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+    """Add the bias of each pair of a query and a key."""
+    import jax
+    import jax.numpy as jnp
+
+    from rope_jax.positions.scores import dot_product
+
+    c = numbers["c"]
+
+    def psi(x: Any) -> Any:
+        return jnp.log1p(jnp.abs(c * x))
+
+    distance = jnp.maximum(query_index[:, None] - key_index[None, :], 0).astype(jnp.float32)
+    # Places before the window are padding.
+    place = jnp.maximum(query_index, 0)
+    position = jnp.take(numbers["position"], place, axis=-1, mode="clip")
+    denominator = psi(jnp.maximum(position, numbers["threshold"])) + 1e-6
+    ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
+
+    def unit(bias: Any, weights: tuple[Any, Any, Any]) -> tuple[Any, None]:
+        kernel, shift, outputs = weights
+        outputs = outputs.reshape(1, k.shape[1], q.shape[2], 1, 1)
+        return bias + outputs * jax.nn.relu(kernel * ratio + shift)[:, None, None], None
+
+    logits = dot_product(numbers, q, k, query_index, key_index)
+    weights = (numbers["hidden_kernel"], numbers["hidden_bias"], numbers["output_kernel"])
+    return jax.lax.scan(unit, logits, weights, unroll=8)[0]

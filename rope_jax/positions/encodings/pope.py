@@ -1,0 +1,98 @@
+"""`pope`: every dimension is a magnitude with an angle of its own."""
+
+import math
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.rope.geometry import Layout
+
+
+class PoPEEncoding(Encoding):
+    """PoPE: logits Σ_c softplus(q_c)·softplus(k_c)·cos((j − i)·θ_c + δ_c)/√H, θ_c = b^(−c/H).
+
+    δ_c is trained, per layer, head and dimension. The sign of the angle, the bounds −2π ≤ δ ≤ 0 and
+    both initial values are the paper's (§3, eq. 6): δ = 0, which it finds important at lengths
+    beyond training, or δ ~ U(−2π, 0), slightly better within. The bounds apply where δ is used;
+    its derivative is 1 beyond them too, so that δ can come back. In the paper, δ turns the keys;
+    here it turns the queries, which is the same but gives each head its own δ with grouped keys.
+
+    Each of the H dimensions turns, so the rotary dimension is 2H, and queries and keys are twice as
+    wide in attention as values.
+    """
+
+    source: ClassVar[str] = "Gopalakrishnan et al., arXiv 2509.10534"
+    is_rotary: ClassVar[bool] = True
+    takes_maps: ClassVar[bool] = True
+    # The kernels expect values as wide as keys.
+    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    type: Literal["pope"] = "pope"
+    initial_delta: Literal["zero", "uniform"] = Field(
+        "zero", description="δ before training: zero, or uniform in [−2π, 0]"
+    )
+
+    def rotary_dim(self, head_dim: int) -> int:
+        return 2 * head_dim
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        return {"delta": (sizes.layers, sizes.heads, sizes.head_dim)}
+
+    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+        import jax
+        import jax.numpy as jnp
+
+        shape = self.parameter_shapes(sizes)["delta"]
+        if self.initial_delta == "zero":
+            return {"delta": jnp.zeros(shape, jnp.float32)}
+        return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
+
+    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+        import jax.numpy as jnp
+
+        from rope_jax.positions.bounded import bounded
+
+        delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
+        return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
+
+    def turn_queries(
+        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    ) -> Any:
+        import jax
+
+        cos, sin = (_per_head(c, x.shape[-1]) for c in (cos, sin))
+        cos_delta, sin_delta = (numbers[name][None, None] for name in ("cos_delta", "sin_delta"))
+        # angle i·θ − δ
+        cos, sin = cos * cos_delta + sin * sin_delta, sin * cos_delta - cos * sin_delta
+        # Attention divides by √(2H), the root of the width that it sees, but the paper by √H.
+        magnitude = jax.nn.softplus(_float32(x)) * math.sqrt(2)
+        return _polar(magnitude, cos, sin).astype(x.dtype)
+
+    def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
+        import jax
+
+        cos, sin = (_per_head(c, x.shape[-1]) for c in (cos, sin))
+        return _polar(jax.nn.softplus(_float32(x)), cos, sin).astype(x.dtype)
+
+
+def _float32(x: Any) -> Any:
+    import jax.numpy as jnp
+
+    return x.astype(jnp.float32)
+
+
+def _per_head(x: Any, head_dim: int) -> Any:
+    """Give cos or sin [#B, T, H] an axis for the heads; ValueError unless every dimension turns."""
+    if x.shape[-1] != head_dim:
+        raise ValueError(
+            f"rotary_dim: is {2 * x.shape[-1]}, but pope turns each of a head's {head_dim} "
+            f"dimensions by a frequency of its own; give {2 * head_dim}, or null"
+        )
+    return x[..., None, :]
+
+
+def _polar(magnitude: Any, cos: Any, sin: Any) -> Any:
+    """Return real and imaginary parts of magnitude · e^(i·angle): [.., H] becomes [.., 2H]."""
+    import jax.numpy as jnp
+
+    return jnp.concatenate([magnitude * cos, magnitude * sin], axis=-1)

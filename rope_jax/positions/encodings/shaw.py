@@ -1,0 +1,66 @@
+"""`shaw`: trained vectors per distance, added to keys and values."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.rope.numbers import Whole
+
+if TYPE_CHECKING:
+    from rope_jax.positions.scores import AddedValues, Scores
+
+
+class ShawEncoding(Encoding):
+    """Shaw: logits q_i·(k_j + a^K_c)/√H and values v_j + a^V_c, with c = min(i − j, max_distance).
+
+    The tables a^K and a^V [L, max_distance + 1, H] are shared by all heads of a layer, as in the
+    paper (§3.3). Theirs also have entries for keys after the query, which causal attention never
+    reads.
+    """
+
+    source: ClassVar[str] = "Shaw et al., arXiv 1803.02155"
+    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    type: Literal["shaw"] = "shaw"
+    max_distance: Annotated[int, Whole] = Field(
+        16, gt=0, lt=2**31, description="distance from which all keys share one vector"
+    )
+
+    def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
+        shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
+        return {"keys": shape, "values": shape}
+
+    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+        return parameters
+
+    @property
+    def scores(self) -> "Scores":
+        return _scores
+
+    @property
+    def values(self) -> "AddedValues":
+        return _values
+
+
+def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+    """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
+    import jax.numpy as jnp
+
+    from rope_jax.positions.scores import dot_product
+    from rope_jax.positions.toeplitz import add_by_distance
+
+    table = numbers["keys"].astype(q.dtype)
+    by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
+    logits = dot_product(numbers, q, k, query_index, key_index)
+    return add_by_distance(logits, by_distance, query_index, key_index)
+
+
+def _values(numbers: dict[str, Any], weights: Any, query_index: Any, key_index: Any) -> Any:
+    """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
+    import jax.numpy as jnp
+
+    from rope_jax.positions.toeplitz import sum_by_distance
+
+    table = numbers["values"].astype(weights.dtype)
+    by_distance = sum_by_distance(weights, table.shape[0], query_index, key_index)
+    return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)
