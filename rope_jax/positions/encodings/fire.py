@@ -90,9 +90,9 @@ class FIREEncoding(Encoding):
 
 def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add the bias of each pair of a query and a key."""
-    import jax
     import jax.numpy as jnp
 
+    from rope_jax.positions.mlp import mlp
     from rope_jax.positions.scores import dot_product
 
     c = numbers["c"]
@@ -107,11 +107,6 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
     denominator = psi(jnp.maximum(position, numbers["threshold"])) + 1e-6
     ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
 
-    def unit(bias: Any, weights: tuple[Any, Any, Any]) -> tuple[Any, None]:
-        kernel, shift, outputs = weights
-        outputs = outputs.reshape(1, k.shape[1], q.shape[2], 1, 1)
-        return bias + outputs * jax.nn.relu(kernel * ratio + shift)[:, None, None], None
-
-    logits = dot_product(numbers, q, k, query_index, key_index)
-    weights = (numbers["hidden_kernel"], numbers["hidden_bias"], numbers["output_kernel"])
-    return jax.lax.scan(unit, logits, weights, unroll=8)[0]
+    bias = mlp(ratio, numbers["hidden_kernel"], numbers["hidden_bias"], numbers["output_kernel"])
+    bias = bias.reshape(bias.shape[0], k.shape[1], q.shape[2], *bias.shape[2:])
+    return dot_product(numbers, q, k, query_index, key_index) + bias
