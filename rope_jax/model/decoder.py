@@ -156,11 +156,12 @@ class LanguageModel:
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)
             rotary = rotary._replace(frequencies=plain)
+        pairs = rotary.frequencies.inv_freq.shape[-1]
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         return LayerInputs(
             turns=turns(rotary, positions),
             query_scale=jnp.asarray(rotary.query_scale),
-            numbers=self.encoding.numbers(position, positions),
+            numbers=self.encoding.numbers(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
         )
 

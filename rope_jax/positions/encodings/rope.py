@@ -21,7 +21,8 @@ class RoPE(Encoding):
 
         return rotate(x, cos, sin, layout)
 
-    turn_keys = turn_queries
+    def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
+        return self.turn_queries(numbers, x, cos, sin, layout)
 
 
 class NoEncoding(Encoding):

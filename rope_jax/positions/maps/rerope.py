@@ -15,24 +15,24 @@ from rope_jax.positions.maps.base import (
 from rope_jax.positions.visible import Visible
 from rope_jax.rope.numbers import single_error
 
-# How far beyond what is needed `auto` stretches, so that the last keys stay inside the window.
-_MARGIN = 1.05
+# `auto` lets far distances fill this part of what the near ones leave of the window.
+_FILLED = 0.5
 
 
 class ReRoPE(PositionMap):
     """ReRoPE: exact distances below w, the same distance w for all keys farther away.
 
     The author's code always multiplies queries by logn (`query_scale: {type: logn}`), without
-    which its results do not hold. "auto" is L/2.
+    which its results do not hold. "auto" is 3L/4.
     """
 
     source: ClassVar[str] = "Su, kexue.fm/archives/9708, bojone/rerope"
     relative: ClassVar[str] = "d if d < w, else w"
     type: Literal["rerope"] = "rerope"
-    window: AutoTokens = Field("auto", description="w, at most L − 1; auto: L/2")
+    window: AutoTokens = Field("auto", description="w, at most L − 1; auto: 3L/4")
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
-        return self.model_dump() | {"window": max(1, window // 2)}
+        return self.model_dump() | {"window": max(1, 3 * window // 4)}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = resolved_number(self.window)
@@ -47,8 +47,8 @@ class ReRoPE(PositionMap):
 class LeakyReRoPE(PositionMap):
     """Leaky ReRoPE: exact distances below w, distances that grow k times more slowly beyond.
 
-    Like ReRoPE it is meant to be used with logn. "auto" sets w to 3L/4 and k to 1.05 times what
-    keeps the last key inside the window.
+    Like ReRoPE it is meant to be used with logn. "auto" sets w to 3L/4 and k to 2·(n − w)/(L − w),
+    so that far distances fill half of what is left of the window.
     """
 
     source: ClassVar[str] = "Su, kexue.fm/archives/9708, bojone/rerope"
@@ -60,15 +60,14 @@ class LeakyReRoPE(PositionMap):
         single_error("should be auto or a number of at least 1"),
     ] = Field(
         "auto",
-        description="how many times more slowly distances grow beyond w; auto: 1.05·(n − w)/(L − w)",
+        description="how many times more slowly distances grow beyond w; auto: 2·(n − w)/(L − w)",
     )
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         w = max(1, 3 * window // 4) if self.window == "auto" else self.window
         k = self.k
         if k == "auto":
-            # the last key is at w + (n − 1 − w)/k, which must not exceed L − 1
-            k = max(_MARGIN * (length - w) / (window - w), 1.0) if w < window else 1.0
+            k = (length - w) / (_FILLED * (window - w)) if w < window else 1.0
             k = max(k, _least_k(w, window, length))
         return self.model_dump() | {"window": w, "k": k}
 
