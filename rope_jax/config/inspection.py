@@ -1,14 +1,23 @@
-"""Schemas of inspections: scalings of a bare geometry or of a model's layers, and geometries.
+"""Schemas of inspections: scalings of a bare geometry or of a model's layers, geometries, maps.
 
-For scripts/show_scaling.py, plot_decay.py, plot_base.py and plot_turns.py. Imports no jax.
+For scripts/show_scaling.py, plot_decay.py, plot_base.py, plot_turns.py and show_maps.py. Imports no
+jax.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
 
 from rope_jax.config.explain import validate
 from rope_jax.config.load import load
@@ -17,11 +26,13 @@ from rope_jax.config.sweep import ENTRIES, AnyEntry, SweepEntry, TrainedEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText
 from rope_jax.errors import UserError
+from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
 DEFAULT_BASES = (1.0, 10.0, 100.0, 500.0, 5000.0, 10000.0, 50000.0)
 MAX_DISTANCES = 2**20  # take up to half a minute to draw
+MAX_MAPPED_LENGTH = 2**13  # visiting every pair of tokens takes nearly a second per map
 _SUFFIXES = (".png", ".pdf", ".svg")
 
 
@@ -180,6 +191,81 @@ class TurnsConfig(GeometriesConfig):
         4, description="length of the text whose unseen angles are shown, in training windows"
     )
     output: FigurePath = Field("turns.png", description="the figure: .png, .pdf or .svg")
+
+
+def _as_settings(map_: Any) -> Any:
+    """Return a map's settings; it may be given as a bare name."""
+    return {"type": map_} if isinstance(map_, str) else map_
+
+
+if TYPE_CHECKING:
+    ShownMap = PositionMap
+else:
+    ShownMap = Annotated[
+        AnyMap, BeforeValidator(_as_settings, json_schema_input_type=str | dict[str, Any])
+    ]
+
+
+def _default_maps() -> tuple[PositionMap, ...]:
+    """Return every map with its own defaults; far_frequencies has a scaling as an example."""
+    far = {"type": "far_frequencies", "far": {"type": "ntk", "factor": 8}}
+    names = ("rerope", "leaky_rerope", "self_extend", "dual_chunk", "streaming", "lm_infinite")
+    return TypeAdapter(tuple[ShownMap, ...]).validate_python((*names, "string", far))
+
+
+class MapsConfig(Frozen):
+    """Config of scripts/show_maps.py."""
+
+    maps: Annotated[tuple[ShownMap, ...], Field(min_length=1, max_length=11, strict=False)] = Field(
+        description="one panel each, after that of plain RoPE; a name, or a map's settings",
+        default_factory=_default_maps,
+    )
+    window: Length = Field(128, description="L, tokens in a training window")
+    length: Annotated[int, Field(ge=2, le=MAX_MAPPED_LENGTH), Whole] | None = Field(
+        None, description="n, tokens in the text; null: 4 times the training window"
+    )
+    rotary_dim: Annotated[int, Field(ge=2, le=2**12), Whole] = Field(
+        64, description="d, even; matters to far_frequencies only"
+    )
+    base: Base = Field(
+        10000.0, description="b, the base of the frequencies; matters to far_frequencies only"
+    )
+    output: FigurePath = Field(
+        "maps.png",
+        description="the figure: .png, .pdf or .svg; a .csv is written beside it",
+    )
+
+    @model_validator(mode="after")
+    def _geometry_is_valid(self) -> "MapsConfig":
+        RotaryGeometry(self.rotary_dim, self.base, self.window)
+        return self
+
+    @model_validator(mode="after")
+    def _maps_are_unique(self) -> "MapsConfig":
+        labels = [map_.label for map_ in self.maps]
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        if repeated:
+            raise ValueError(f"maps: {', '.join(repeated)} occurs twice")
+        return self
+
+    @model_validator(mode="after")
+    def _default_length_is_short_enough(self) -> "MapsConfig":
+        if self.text_length > MAX_MAPPED_LENGTH:
+            raise ValueError(
+                f"length: 4 windows of {self.window:,} tokens exceed the limit of "
+                f"{MAX_MAPPED_LENGTH:,}; give a length"
+            )
+        return self
+
+    @property
+    def geometry(self) -> RotaryGeometry:
+        """d, b and L."""
+        return RotaryGeometry(self.rotary_dim, self.base, self.window)
+
+    @property
+    def text_length(self) -> int:
+        """n: `length`, or its default."""
+        return self.length or 4 * self.window
 
 
 InspectionType = TypeVar("InspectionType", bound=InspectionConfig)

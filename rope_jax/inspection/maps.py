@@ -1,0 +1,247 @@
+"""Position maps side by side: r(i, j) of every query and key as a picture, and a table.
+
+Notation as in `rope_jax.positions.maps`: i and j are positions of a query and a key, d = i − j, L
+is the trained window and n the text's length. Imports no jax.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from jaxtyping import Float64
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.patches import Patch
+from pydantic import ValidationError
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rope_jax.config.inspection import MapsConfig
+from rope_jax.errors import UserError
+from rope_jax.inspection.model import short_number
+from rope_jax.inspection.output import output_file
+from rope_jax.plots import literal_text
+from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
+from rope_jax.positions.visible import Visible
+from rope_jax.rope import RotaryGeometry, RotaryLayers
+from rope_jax.rope.pairs import exact_frequencies
+
+PLAIN_NAME = "rope"
+_PLAIN = (MapBand(Visible()),)
+_ROWS = 256  # queries whose keys are held in memory together
+_MOST_PIXELS = 512  # along a side of a panel; of longer texts, evenly spaced tokens are drawn
+_UNTRAINED = "#D55E00"
+_HATCH = "////"
+
+
+@dataclass(frozen=True)
+class ShownMap:
+    """A map at one window and length, with what follows from it.
+
+    settings: without "auto", as text.
+    bands:    those of the map; for a map whose r differs from pair to pair, those of the slowest.
+    largest:  the largest r of all visible keys.
+    visible:  share of the n(n + 1)/2 pairs of a query and a key before or at it that are visible.
+    obstacle: why a text of n tokens leaves the trained window, from `check_reach`; "" if it passes.
+    """
+
+    name: str
+    settings: str
+    bands: tuple[MapBand, ...]
+    largest: float
+    visible: float
+    window: int
+    obstacle: str = ""
+
+    @property
+    def reaches(self) -> bool:
+        """Whether n tokens stay at relative positions that occurred in training, up to L − 1."""
+        return not self.obstacle and self.largest <= self.window - 1
+
+    def by_distance(self, length: int) -> Float64[np.ndarray, " n"]:
+        """Return r(n − 1, n − 1 − d) for d = 0 … n − 1; NaN where the key is hidden."""
+        places = np.arange(length)
+        return relative_positions(self.bands, places[-1:], places[::-1])[0]
+
+
+def shown_maps(asked: MapsConfig) -> list[ShownMap]:
+    """Return plain RoPE and every requested map.
+
+    A map that leaves the trained window is shown, not refused.
+
+    UserError: a map's "auto" has no solution, or the scaling in it does not fit the geometry.
+    """
+    types = [map_.type for map_ in asked.maps]
+    shown = [_shown(PLAIN_NAME, "", _PLAIN, asked)]
+    for map_ in asked.maps:
+        name = map_.type if types.count(map_.type) == 1 else map_.label
+        try:
+            shown.append(_shown_map(name, map_, asked))
+        except ValidationError as error:  # of the settings that "auto" stands for
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise UserError(f"maps: {name}: {message}") from None
+        except ValueError as error:  # the message names a setting
+            raise UserError(f"maps: {name}: {error}") from None
+    return shown
+
+
+def _shown_map(name: str, map_: PositionMap, asked: MapsConfig) -> ShownMap:
+    window, length = asked.window, asked.text_length
+    resolved = map_.at(window, length)
+    if resolved is None:
+        return _shown(name, "auto: no map up to L tokens", _PLAIN, asked)
+    obstacle = ""
+    try:
+        resolved.check_reach(window, length)
+    except ValueError as error:
+        obstacle = str(error)
+    settings = ", ".join(f"{key} {value}" for key, value in resolved.shown_settings.items())
+    bands = tuple(
+        _slowest_pair(band, asked.geometry, length) for band in resolved.bands(window, length)
+    )
+    if any(band.far is not None for band in resolved.bands(window, length)):
+        settings += "; slowest pair"
+    return _shown(name, settings, bands, asked, obstacle)
+
+
+def _shown(
+    name: str, settings: str, bands: tuple[MapBand, ...], asked: MapsConfig, obstacle: str = ""
+) -> ShownMap:
+    """Visit every pair of a query and a key."""
+    length, largest, visible = asked.text_length, 0.0, 0
+    for first in range(0, length, _ROWS):
+        queries = np.arange(first, min(first + _ROWS, length))
+        r = relative_positions(bands, queries, np.arange(queries[-1] + 1))
+        largest = max(largest, float(np.nanmax(r)))
+        visible += int((~np.isnan(r)).sum())
+    share = visible / (length * (length + 1) / 2)
+    return ShownMap(name, settings, bands, largest, share, asked.window, obstacle)
+
+
+def _slowest_pair(band: MapBand, geometry: RotaryGeometry, length: int) -> MapBand:
+    """Return a band whose r is that of the slowest pair, if it has frequencies θ' of its own.
+
+    θ'·(f − g) + (θ − θ')·border is the angle θ·r of a band with the divisor θ/θ'.
+
+    ValueError: the scaling that gives θ' does not fit the geometry.
+    """
+    if band.far is None:
+        return band
+    layers = RotaryLayers(geometry)
+    layers.check(band.far, length)
+    _, far = layers.for_layer(0, band.far)
+    theta, other = geometry.inv_freq()[-1], exact_frequencies(far, geometry, length)[0][-1]
+    return replace(band, far=None, divisor=float(theta / other) if other else math.inf)
+
+
+def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
+    """Print one row per map, then why those that leave the trained window do."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.add_column("map", overflow="fold", max_width=30)
+    table.add_column("settings", overflow="fold")
+    for heading in ("largest r", "visible", "reaches n"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for made in shown:
+        table.add_row(
+            Text(made.name),
+            Text(made.settings),
+            short_number(made.largest),
+            _share(made.visible),
+            "yes" if made.reaches else "no",
+        )
+    console.print(table)
+    for made in shown:
+        if made.obstacle:
+            console.print(Text(f"{made.name}: {made.obstacle}"))
+    console.print(
+        "visible: share of the keys up to the query's own that it sees\n"
+        "reaches n: all of these keys are at positions r that occurred in training, up to L − 1\n",
+        style="dim",
+    )
+
+
+def _share(value: float) -> str:
+    """Format a share; only exactly 1 is shown as 100%."""
+    return "100%" if value == 1 else f"{min(value, 0.999):.1%}"
+
+
+def csv_rows(shown: Sequence[ShownMap], length: int) -> Iterator[list[str]]:
+    """Yield one row per distance d: d, then r(n − 1, n − 1 − d) by map; "" for a hidden key."""
+    columns = [made.by_distance(length) for made in shown]
+    for distance, row in enumerate(zip(*columns, strict=True)):
+        yield [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
+
+
+def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> None:
+    """Draw r(i, j) in one panel per map: queries downwards, keys to the right.
+
+    Hidden keys are blank. Positions above L − 1, which never occurred in training, have a colour
+    and hatching of their own. Of more than 512 tokens, 512 evenly spaced ones are drawn.
+
+    UserError: the file cannot be written.
+    """
+    with literal_text(), output_file(path) as temporary:
+        _maps_figure(shown, length).savefig(temporary, dpi=120)
+
+
+def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
+    columns = min(3, len(shown))
+    rows = math.ceil(len(shown) / columns)
+    figure = Figure(figsize=(max(7, 1.4 + 3.3 * columns), 1.3 + 3.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    window = shown[0].window
+    colours = matplotlib.colormaps["viridis"].with_extremes(over=_UNTRAINED)
+    norm = Normalize(0, window - 1)
+    for axis, made in zip(panels, shown, strict=False):
+        image = _panel(axis, made, length)
+        image.set(cmap=colours, norm=norm)
+    for place, axis in enumerate(panels):
+        axis.set_visible(place < len(shown))
+        if place + columns >= len(shown):  # the lowest panel of its column
+            axis.set_xlabel("key j")
+            axis.tick_params(labelbottom=True)
+    for row in grid:
+        row[0].set_ylabel("query i")
+    bar = figure.colorbar(image, ax=panels, extend="max", shrink=min(1, 2 / rows), pad=0.02)
+    bar.set_label("relative position r(i, j)")
+    ticks = [tick for tick in bar.get_ticks() if tick < 0.93 * (window - 1)]
+    bar.set_ticks([*ticks, window - 1], labels=[*(f"{t:,.0f}" for t in ticks), f"{window - 1:,}"])
+    meanings = [
+        Patch(facecolor=_UNTRAINED, edgecolor="white", hatch=_HATCH, label="r > L − 1: untrained"),
+        Patch(facecolor="white", edgecolor="0.6", label="not visible"),
+    ]
+    figure.legend(handles=meanings, loc="outside lower center", ncols=2, frameon=False)
+    figure.suptitle(
+        f"relative positions; trained window L {window:,}, text of n {length:,} tokens", fontsize=12
+    )
+    return figure
+
+
+def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
+    """Draw one map."""
+    places = np.unique(np.linspace(0, length - 1, min(length, _MOST_PIXELS)).round().astype(int))
+    r = relative_positions(made.bands, places, places)
+    edges = (-0.5, length - 0.5)
+    image = axis.imshow(r, extent=(*edges, *edges[::-1]), interpolation="nearest")
+    untrained = r > made.window - 1
+    if untrained.any():
+        centres = places.astype(float)
+        hatched = axis.contourf(
+            centres, centres, untrained, levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
+        )
+        hatched.set(edgecolor="white", linewidth=0)
+    title = "\n".join(textwrap.wrap(f"{made.name} {made.settings and f'({made.settings})'}", 42))
+    axis.set_title(
+        f"{title}\nL {made.window:,}, largest r {short_number(made.largest)}", fontsize=9
+    )
+    axis.spines[["top", "right"]].set_visible(False)
+    return image
