@@ -1,4 +1,4 @@
-"""Generate the JSON schemas, docs/bad-input.md and the tables in README.md and docs/scalings.md.
+"""Generate the JSON schemas, docs/bad-input.md, and tables in README.md and other pages of docs/.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit with status 1 if a file is stale; write nothing
@@ -10,14 +10,20 @@ import json
 import math
 import re
 import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
+from rope_jax.config.annotations import models_in
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
+from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
+from rope_jax.positions.encodings.base import ALL_BACKENDS
+from rope_jax.positions.maps import MAPS
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.strategies.registry import PLAIN
@@ -25,6 +31,7 @@ from rope_jax.rope.strategies.registry import PLAIN
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SCALINGS = ROOT / "docs/scalings.md"
+POSITIONS = ROOT / "docs/positions.md"
 BAD_INPUT = """\
 # How bad input is reported
 
@@ -79,6 +86,102 @@ def query_scales_table() -> str:
     for name, scale in QUERY_SCALES.items():
         about = (scale.__doc__ or "").splitlines()[0]
         lines.append(f"| `{name}` | {about} | {scale.source} |")
+    return "\n".join(lines) + "\n"
+
+
+def maps_table() -> str:
+    """Return a table of position maps: type, r(i, j), settings with their defaults, source."""
+    rows = [
+        (f"`{name}`", map_.relative, _defaults(map_), map_.source) for name, map_ in MAPS.items()
+    ]
+    return _table(("`type`", "r(i, j)", "settings and their defaults", "source"), rows)
+
+
+def map_settings_table() -> str:
+    """Return a table of the settings of every position map: default and meaning."""
+    return _settings(MAPS)
+
+
+def encodings_table() -> str:
+    """Return a table of encodings: type, what it does, attention backends, source."""
+    rows = []
+    for name, encoding in ENCODINGS.items():
+        about = (encoding.__doc__ or "").splitlines()[0]
+        every = encoding.backends == ALL_BACKENDS
+        backends = "all" if every else ", ".join(f"`{backend}`" for backend in encoding.backends)
+        rows.append((f"`{name}`", about, backends, encoding.source))
+    return _table(("`type`", "what it does", "`model.attention`", "source"), rows)
+
+
+def encoding_settings_table() -> str:
+    """Return a table of the settings of every encoding: default and meaning."""
+    return _settings(ENCODINGS)
+
+
+def encoding_properties_table() -> str:
+    """Return a table of what each encoding trains, what applies to it, and its longest text."""
+    rows = []
+    for name, encoding in ENCODINGS.items():
+        fitted = encoding.model_validate({}).fitted(128)
+        rows.append(
+            (
+                f"`{name}`",
+                _parameters(fitted),
+                "yes" if encoding.is_rotary else "no",
+                "yes" if encoding.takes_maps else "no",
+                "any" if fitted.longest is None else "`length`",
+            )
+        )
+    headings = ("`type`", "trained parameters", "scalings apply", "maps apply", "longest text")
+    return _table(headings, rows)
+
+
+def _parameters(encoding: Encoding) -> str:
+    """Name an encoding's parameters, and say whether the layers share them."""
+    layers = 7
+    shapes = encoding.parameter_shapes(Sizes(layers, 128, 4, 4, 32, 0.02))
+    owners = {1: "shared by all layers", layers: "one per layer"}
+    parts = [
+        ", ".join(f"`{name}`" for name, shape in shapes.items() if shape[0] == axis) + f": {owner}"
+        for axis, owner in owners.items()
+        if axis in {shape[0] for shape in shapes.values()}
+    ]
+    return "; ".join(parts) or "none"
+
+
+def _settings(models: Mapping[str, type[BaseModel]]) -> str:
+    """Return a table with one row per setting of each model."""
+    rows = [
+        (f"`{name}`", f"`{key}`", _default(field), field.description or "")
+        for name, model in models.items()
+        for key, field in model.model_fields.items()
+        if key != "type"
+    ]
+    return _table(("`type`", "setting", "default", "meaning"), rows)
+
+
+def _defaults(model: type[BaseModel]) -> str:
+    """List a model's settings with their defaults, such as "`sinks` 4, `recent` auto: L − 1"."""
+    listed = []
+    for key, field in model.model_fields.items():
+        _, has_auto, auto = (field.description or "").partition("auto: ")
+        if key != "type":
+            listed.append(f"`{key}` {_default(field)}{has_auto and f': {auto}'}")
+    return ", ".join(listed)
+
+
+def _default(field: FieldInfo) -> str:
+    """Return a setting's default in words."""
+    if field.is_required():
+        return "(a scaling)" if models_in(field.annotation) else "(required)"
+    default = field.get_default()
+    return "null" if default is None else f"{default:g}" if type(default) is float else str(default)
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a vertical bar in a cell is not a border."""
+    lines = ["| " + " | ".join(headings) + " |", "|---" * len(headings) + "|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -174,10 +277,16 @@ def generated() -> dict[Path, str]:
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())
+    readme = between(readme, "position maps", maps_table())
+    readme = between(readme, "position encodings", encodings_table())
+    positions = between(POSITIONS.read_text(encoding="utf-8"), "maps", map_settings_table())
+    positions = between(positions, "encodings", encoding_properties_table())
+    positions = between(positions, "encoding settings", encoding_settings_table())
     scalings = between(SCALINGS.read_text(encoding="utf-8"), "settings", settings_table())
     scalings = between(scalings, "query scales", query_scales_table())
     return {
         SCALINGS: scalings,
+        POSITIONS: positions,
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
         README: readme,

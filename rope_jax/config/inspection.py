@@ -26,7 +26,7 @@ from rope_jax.config.sweep import ENTRIES, AnyEntry, SweepEntry, TrainedEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText
 from rope_jax.errors import UserError
-from rope_jax.positions.maps import AnyMap, PositionMap
+from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.numbers import Whole
 
@@ -207,16 +207,20 @@ else:
 
 
 def _default_maps() -> tuple[PositionMap, ...]:
-    """Return every map with its own defaults; far_frequencies has a scaling as an example."""
+    """Return every map with its defaults, and far_frequencies with a scaling as an example."""
+    complete = [
+        name
+        for name, map_ in MAPS.items()
+        if not any(field.is_required() for field in map_.model_fields.values())
+    ]
     far = {"type": "far_frequencies", "far": {"type": "ntk", "factor": 8}}
-    names = ("rerope", "leaky_rerope", "self_extend", "dual_chunk", "streaming", "lm_infinite")
-    return TypeAdapter(tuple[ShownMap, ...]).validate_python((*names, "string", far))
+    return TypeAdapter(tuple[ShownMap, ...]).validate_python((*complete, far))
 
 
 class MapsConfig(Frozen):
     """Config of scripts/show_maps.py."""
 
-    maps: Annotated[tuple[ShownMap, ...], Field(min_length=1, max_length=11, strict=False)] = Field(
+    maps: Annotated[tuple[ShownMap, ...], Field(min_length=1, max_length=15, strict=False)] = Field(
         description="one panel each, after that of plain RoPE; a name, or a map's settings",
         default_factory=_default_maps,
     )

@@ -1,0 +1,157 @@
+"""docs/positions.md: its settings are valid, its numbers are recomputed, and every type is in it.
+
+tests/test_add_a_position_method.py follows its two recipes.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rope_jax.config.inspection import MapsConfig
+from rope_jax.config.load import load
+from rope_jax.config.model import OWN_BACKENDS
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.inspection.maps import shown_maps
+from rope_jax.positions.encodings import ENCODINGS, RoPE
+from rope_jax.positions.maps import MAPS
+from rope_jax.rope.strategies import NoScaling
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/positions.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+ROPE_PAGE = (ROOT / "docs/rope.md").read_text(encoding="utf-8")
+
+
+def section(heading, text=PAGE):
+    """Return the text from a heading to the next one of its level or above."""
+    level = heading.partition(" ")[0]
+    rest = text.partition(f"\n{heading}\n")[2]
+    assert rest, heading
+    return re.split(rf"\n#{{1,{len(level)}}} ", rest)[0]
+
+
+def in_one_line(text):
+    return " ".join(text.split())
+
+
+def test_every_map_is_described_and_in_the_figure():
+    paragraphs = section("## The maps").split("\n\n")
+    described = [found[1] for p in paragraphs if (found := re.match(r"\n?`(\w+)` ", p))]
+    assert described == list(MAPS)
+    assert {map_.type for map_ in MapsConfig().maps} == set(MAPS)
+    (figure,) = re.findall(r"\n    python scripts/show_maps.py\n\n!\[.*?\]\((.*?)\)", PAGE)
+    assert (ROOT / "docs" / figure).stat().st_size < 400_000
+    assert (MapsConfig().window, MapsConfig().text_length) == (128, 512)
+
+
+def test_every_encoding_is_described():
+    text = section("## The encodings")
+    assert [name for name in ENCODINGS if f"`{name}`" not in text] == []
+
+
+def test_links_and_files_exist():
+    for folder, text in ((ROOT / "docs", PAGE), (ROOT, README), (ROOT / "docs", ROPE_PAGE)):
+        for target, anchor in re.findall(r"\]\(([\w./-]+\.md)(?:#([\w-]+))?\)", text):
+            assert (folder / target).exists(), target
+            headings = re.findall(r"^#+ (.*)$", (folder / target).read_text(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings]
+            assert not anchor or anchor in anchors, (target, anchor)
+    for path in re.findall(r"`((?:rope_jax|scripts)/[\w/]+(?:\.py|/))`", PAGE):
+        recipe = path.endswith(("grouped.py", "recency.py"))
+        assert recipe or (ROOT / path).exists(), path
+
+
+def test_the_sweep_entries_are_what_the_text_says():
+    (entries,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    config = SweepConfig.model_validate(yaml.safe_load(entries))
+    labels = ["trained", "none-rerope", "leaky", "grouped", "yarn-2-dual_chunk", "sinks"]
+    assert [entry.label for entry in config.scalings] == labels
+    by_label = dict(zip(labels, config.scalings, strict=True))
+    own = MAPS["rerope"](window=5)
+    assert by_label["trained"].map_at(512, 128, own) == own
+    assert by_label["sinks"].map_at(512, 128, own).type == "streaming"
+    assert by_label["sinks"].at(512, 128, NoScaling()) == NoScaling()
+    assert by_label["leaky"].map_at(128, 128, own) is None
+    assert by_label["leaky"].scaling_at_window.query_scale.type == "logn"
+
+
+def test_the_settings_that_auto_stands_for():
+    text = in_one_line(section('### What "auto" does'))
+    for name in ("leaky_rerope", "self_extend"):
+        settings = MAPS[name]().at(128, 512).shown_settings
+        assert ", ".join(f"{key}: {value}" for key, value in settings.items()) in text, name
+    assert f"`{MAPS['leaky_rerope']().at(128, 512).label}`" in text
+    same_inside = [name for name in MAPS if name != "far_frequencies" and MAPS[name]().at(128, 128)]
+    assert same_inside == ["string"]
+
+
+def test_the_limits_of_maps():
+    text = in_one_line(section("## The maps"))
+    leaky = MAPS["leaky_rerope"](window=64, k=8)
+    assert "A fixed k ends at w + k·(L − 1 − w) + 1 tokens" in text
+    leaky.check_reach(128, 64 + 8 * 63 + 1)
+    with pytest.raises(ValueError, match="k: 8 reaches 569 tokens, not 570"):
+        leaky.check_reach(128, 64 + 8 * 63 + 2)
+    assert "leaves the window for n > L + S − W" in text
+    string = "{type: string, shift: 42, local: 4}"
+    for length, reaches in ((128 + 38, True), (128 + 39, False)):
+        asked = load(MapsConfig, None, [f"maps=[{string}]", f"length={length}"])
+        assert shown_maps(asked)[1].reaches == reaches
+
+
+def command(text, script):
+    """Return the words after `script` in the first indented command of a text."""
+    found = re.search(rf"\n    python {script} (.*(?:\n     .*)*)", text)[1]
+    return re.findall(r"'[^']*'|[^\s\\]+", found)
+
+
+@pytest.mark.parametrize(
+    ("text", "map_", "position"),
+    [
+        (section("### In training"), "leaky_rerope", "rope"),
+        (section("## The encodings"), None, "none"),
+        (section("## Position encodings", README), None, "none"),
+    ],
+)
+def test_the_training_commands_are_valid(text, map_, position):
+    path, *overrides = command(text, "train.py")
+    config = load(Config, ROOT / path, [word.strip("'") for word in overrides])
+    assert (config.rope.map and config.rope.map.type, config.model.position.type) == (
+        map_,
+        position,
+    )
+
+
+def test_the_readmes_sweep_of_a_map_is_valid():
+    words = command(section("## Position maps", README), "eval_ppl.py")
+    config = load(SweepConfig, None, [word.strip("'") for word in words[1:]])
+    assert [entry.label for entry in config.scalings] == ["trained", "none-leaky_rerope"]
+
+
+def test_what_linear_attention_refuses():
+    linear = ["name=x", "stages=[{steps: 200, seq_len: 64, batch_size: 1}]"]
+    linear.append("model.attention=linear")
+    refused = {
+        "query scales": "rope.scaling={type: none, query_scale: {type: logn}}",
+        "sliding windows": "rope.layer_pattern=[{sliding_window: 8}]",
+        "maps": "rope.map={type: rerope}",
+    }
+    assert f"{', '.join(list(refused)[:-1])} and maps are refused" in in_one_line(PAGE)
+    assert load(Config, None, linear).model.position == RoPE()
+    for word in refused.values():
+        with pytest.raises(UserError, match="linear"):
+            load(Config, None, [*linear, word])
+    adding = [name for name, encoding in ENCODINGS.items() if encoding.backends == OWN_BACKENDS]
+    for name in adding:
+        with pytest.raises(UserError, match="linear"):
+            load(Config, None, [*linear, f"model.position={{type: {name}}}"])
+
+
+def test_the_readmes_tables_name_every_type():
+    for heading, names in (("## Position maps", MAPS), ("## Position encodings", ENCODINGS)):
+        rows = re.findall(r"^\| `(\w+)` \|", section(heading, README), re.MULTILINE)
+        assert rows == ["type", *names]
