@@ -13,8 +13,15 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
         f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
         for mismatch in mismatches
     ]
+    measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
     for group in groups:
         notes += _group_notes(group)
+        longest = group.sweeps[0].longest
+        if longest is not None and longest < measured:
+            notes.append(
+                f"{group.label}: its curve ends at {longest:,} tokens, because its table of "
+                "positions has no more rows"
+            )
     fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)
     if fewest < RELIABLE_DOCUMENTS:
         notes.append(

@@ -46,6 +46,7 @@ def read_sweep(folder: Path) -> Sweep:
         settings={entry.label: entry.model_dump_json(exclude={"name"}) for entry in entries},
         baselines=_find_baselines(entries, windows, lengths, config),
         experiment=_experiment(config),
+        longest=_longest(config),
     )
 
 
@@ -134,6 +135,14 @@ def _find_baselines(
             for n in lengths
         )
     }
+
+
+def _longest(config: Path) -> int | None:
+    """Return the most tokens that a model's positions can number; None: any number, or unknown."""
+    try:
+        return load(Config, config).encoding.longest
+    except (UserError, ValueError):
+        return None
 
 
 def _experiment(config: Path) -> str | None:

@@ -42,6 +42,8 @@ class Sweep:
     """By step, the name of the curve with the checkpoint's own scaling, if there is one."""
     experiment: str | None
     """Equal for runs that differ only in their seed; None if unknown."""
+    longest: int | None
+    """The most tokens that the model's positions can number; None: any number, or unknown."""
 
     @property
     def name(self) -> str:

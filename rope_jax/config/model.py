@@ -11,6 +11,7 @@ from rope_jax.positions.encodings import (
     AnyEncoding,
     Encoding,
     RoPE,
+    Sizes,
 )
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
@@ -91,6 +92,18 @@ class ModelConfig(Frozen):
                 f"num_key_value_heads {self.kv_heads}"
             )
         return self
+
+    @property
+    def sizes(self) -> Sizes:
+        """What the shapes of a position encoding's parameters depend on."""
+        return Sizes(
+            layers=self.num_hidden_layers,
+            hidden_size=self.hidden_size,
+            heads=self.num_attention_heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.heads_width,
+            std=self.initializer_range,
+        )
 
     @property
     def heads_width(self) -> int:

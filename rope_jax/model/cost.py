@@ -18,7 +18,8 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·T.
 
     The matrices are the projections and the output head; the embedding look-up is free. The
-    second term is causal attention, in which a query sees T/2 keys on average. Recomputation
+    second term is causal attention, in which a query sees T/2 keys on average; linear attention
+    has none. Recomputation
     (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B, except that a query there sees
     T keys.
     """
@@ -26,17 +27,23 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     kv_heads = model.kv_heads * model.heads_width
     layer = model.hidden_size * (2 * heads + 2 * kv_heads + 3 * model.intermediate_size)
     matrices = model.num_hidden_layers * layer + model.hidden_size * vocab_size
+    if model.attention == "linear":
+        return 6.0 * matrices
     return 6.0 * matrices + 6.0 * model.num_hidden_layers * heads * seq_len
 
 
-def parameter_count(model: ModelConfig, vocab_size: int) -> int:
-    """Number of parameters: projections, norms, embedding, and the output head if untied."""
+def parameter_count(model: ModelConfig, vocab_size: int, longest: int = 1) -> int:
+    """Number of parameters: projections, norms, embedding, position encoding, an untied head.
+
+    longest: tokens in the longest trained window, whose number the rows of a learned table follow.
+    """
     width, head = model.hidden_size, model.heads_width
     projections = width * head * (2 * model.num_attention_heads + 2 * model.kv_heads)
     norms = 2 * width + (2 * head if model.qk_norm else 0)
     layer = projections + 3 * width * model.intermediate_size + norms
     ends = width * vocab_size * (1 if model.tie_word_embeddings else 2) + width
-    return model.num_hidden_layers * layer + ends
+    position = model.position.fitted(longest).parameter_count(model.sizes)
+    return model.num_hidden_layers * layer + ends + position
 
 
 def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
@@ -53,7 +60,9 @@ def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int)
     tokens = length * (2 * model.hidden_size + wide)
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length**2
-    if model.attention != "xla":
+    if model.attention == "linear":
+        scores = 0.0
+    elif model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     logits = min(scored * vocab_size, max(MOST_LOGITS, vocab_size))
     return float(_FLOAT * (tokens + max(scores, logits)))
@@ -112,7 +121,7 @@ def training_bytes(
     tokens = batch_size // grad_accumulation * seq_len
     layers = _kept_by_layers(model, seq_len, batch_size // grad_accumulation, sliding_windows)
     logits = min(tokens * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
-    parameters = parameter_count(model, vocab_size) * _FLOAT
+    parameters = parameter_count(model, vocab_size, seq_len) * _FLOAT
     validated = batch_size * seq_len
     all_logits = min(validated * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
     return TrainingBytes(

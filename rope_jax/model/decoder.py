@@ -23,7 +23,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, RMSNorm, linear
 from rope_jax.model.loss import token_nll
-from rope_jax.positions.encodings import Encoding, RoPE, Sizes
+from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
@@ -85,7 +85,7 @@ class LanguageModel:
             outer_key, layers_key = jax.random.split(key)
             keys = jax.random.split(layers_key, self.config.num_hidden_layers)
             layers = jax.vmap(lambda k: _parameters(self._new_layer, k))(keys)
-            position = self.encoding.initial(sizes(self.config), jax.random.fold_in(key, 0))
+            position = self.encoding.initial(self.config.sizes, jax.random.fold_in(key, 0))
             of_position = {"position": position} if position else {}
             return _parameters(self._new_outer, outer_key) | {"layers": layers} | of_position
 
@@ -236,18 +236,6 @@ def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:
 
 def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> Params:
     return nnx.to_pure_dict(nnx.state(new(nnx.Rngs(key)), nnx.Param))
-
-
-def sizes(config: ModelConfig) -> Sizes:
-    """Return what the shapes of a position encoding's parameters depend on."""
-    return Sizes(
-        layers=config.num_hidden_layers,
-        hidden_size=config.hidden_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.kv_heads,
-        head_dim=config.heads_width,
-        std=config.initializer_range,
-    )
 
 
 def language_model(config: Config, vocab_size: int) -> LanguageModel:
