@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).parents[1]
 # What computes an NLL, or decides from which checkpoint and which texts. The rest of the package
 # prints, draws and trains.
 _THAT_COMPUTES = (
-    *("rope", "config", "attention", "data", "devices", "model", "evaluation"),
+    *("rope", "positions", "config", "attention", "data", "devices", "model", "evaluation"),
     *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/run.py"),
 )
 
