@@ -22,6 +22,7 @@ LAYERS = (
     ("errors", "user_cache"),
     ("stopping",),
     ("rope",),
+    ("positions",),
     ("config",),
     ("attention", "data"),
     ("devices",),
@@ -109,6 +110,14 @@ def imports(part: str) -> tuple[Import, ...]:
     )
 
 
+def is_type_checking(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and (node.test.id == "TYPE_CHECKING")
+    )
+
+
 def assert_none(wrong: list[Import], rule: str) -> None:
     assert not wrong, "\n".join([f"{rule}:", *map(str, wrong)])
 
@@ -151,6 +160,26 @@ def test_a_part_imports_only_what_is_below_it(part: str) -> None:
 def test_rope_imports_nothing_of_the_rest() -> None:
     wrong = [i for i in imports("rope") if i.package == "rope_jax" and i.part != "rope"]
     assert_none(wrong, "rope/ has to work without the rest of the package")
+
+
+def test_settings_of_positions_import_jax_only_inside_functions() -> None:
+    # the schema of a config contains them; the modules that compute may import it at the top
+    settings = [PACKAGE / "positions" / name for name in ("__init__.py", "visible.py")]
+    settings += [*PACKAGE.glob("positions/maps/*.py"), *PACKAGE.glob("positions/encodings/*.py")]
+    assert len(settings) > 10
+    computing = {f"rope_jax.positions.{name}" for name in ("turning", "mapping", "scores")}
+    wrong = []
+    for path in settings:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) or is_type_checking(node):
+                node.body = [ast.Pass()]  # imported when called, or never
+        source = ast.unparse(ast.fix_missing_locations(tree))
+        for found in imports_of(source, str(path.relative_to(ROOT))):
+            module = ".".join(found.name.split(".")[:3])
+            if found.package in JAX or module in {*computing, "rope_jax.positions.interaction"}:
+                wrong.append(found)
+    assert_none(wrong, "settings of positions are read before jax is imported")
 
 
 @pytest.mark.parametrize("part", sorted(WITHOUT_JAX))

@@ -74,6 +74,7 @@ def sweep_of(tmp_path):
             return Measurement(
                 entry=entry,
                 scaling=YaRNScaling(factor=4.0) if entry == "yarn-4" else NoScaling(),
+                map=None,
                 protocol=protocol,
                 length=length,
                 first_position=length - 3,

@@ -29,6 +29,7 @@ def measurement(entry, length, offset, *, protocol="same_tokens", first=None, se
     return Measurement(
         entry=entry,
         scaling=NoScaling() if entry == "trained" else PIScaling(factor=factor),
+        map=None,
         protocol=protocol,
         length=length,
         first_position=first or length - 3,
@@ -72,6 +73,7 @@ def test_a_row_has_every_field(result):
     assert row._replace(nll=0, ppl=0, bpb=0) == Row(
         name="pi-auto",
         scaling="pi",
+        map="",
         factor=4.0,
         auto=True,
         protocol="same_tokens",

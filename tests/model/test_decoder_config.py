@@ -10,7 +10,8 @@ import pytest
 
 from rope_jax import attention
 from rope_jax.config.model import ModelConfig
-from rope_jax.model.decoder import LanguageModel
+from rope_jax.config.training import Config
+from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 
 V, B, T, L = 61, 3, 70, 3
@@ -103,7 +104,7 @@ PROGRAM_CASES = {
 
 
 def test_every_model_field_has_a_case():
-    tested_alone = {"initializer_range", "attention"}
+    tested_alone = {"initializer_range", "attention", "position"}
     assert set(SHAPE_CASES) | set(PROGRAM_CASES) | tested_alone == set(ModelConfig.model_fields)
 
 
@@ -125,7 +126,7 @@ def test_each_field_changes_the_program(field):
 
 def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     choices = typing.get_args(ModelConfig.model_fields["attention"].annotation)
-    assert set(choices) == set(attention.BACKENDS)
+    assert set(choices) == {*attention.BACKENDS, "linear"}  # not a backend but another model
     called = []
 
     def recorded(q, k, v, segment_ids, sliding_window):
@@ -137,6 +138,28 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     params = jax.eval_shape(lambda: model.init(0))
     jax.eval_shape(model.nll, params, TOKENS, TOKENS, TOKENS, TOKENS, rotary(12))
     assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T, 2, 12), (B, T))] * L
+
+
+@pytest.mark.parametrize(
+    ("settings", "rotates", "has_softmax"),
+    [({}, True, True), ({"position": {"type": "none"}}, False, True),
+     ({"attention": "linear"}, True, False)],
+)  # fmt: skip
+def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotates, has_softmax):
+    stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = Config.model_validate({"name": "x", "model": sizes | settings, "stages": stages})
+    model = language_model(config, V)
+    params = jax.eval_shape(lambda: model.init(0))
+
+    def hidden_states(params, tokens):
+        return model.hidden_states(params, tokens, tokens, None, rotary(8))
+
+    program = str(jax.make_jaxpr(hidden_states)(params, TOKENS))
+    assert model.encoding.type == settings.get("position", {"type": "rope"})["type"]
+    # the angles are computed in every model, but only some turn queries, [B, T, 4 heads, 8/2]
+    assert (f"f32[{B},{T},4,4] = mul" in program) == rotates
+    assert ("reduce_max" in program) == has_softmax
 
 
 def test_frequencies_for_a_different_number_of_layers_are_rejected():

@@ -18,6 +18,7 @@ def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step
     return Row(
         name=name,
         scaling="none" if name == "trained" else name.partition("-")[0],
+        map="",
         factor=4.0 if "-" in name else None,
         auto=name.endswith("auto"),
         protocol=protocol,

@@ -37,6 +37,7 @@ def measurement(entry="trained", length=16, offset=0.0, nll_7=None):
     return Measurement(
         entry=entry,
         scaling=NoScaling(),
+        map=None,
         protocol="same_tokens",
         length=length,
         first_position=length - 3,

@@ -94,9 +94,12 @@ def test_query_scales_follow_a_documents_own_positions(split):
     assert batch.segment_ids.max() >= 1  # some documents begin inside a window
     model = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
-    scales = functools.partial(layers.query_scale, scaling)
+
+    def with_scales(rotary, positions):
+        return rotary._replace(query_scale=layers.query_scale(scaling, positions))
+
     frequencies = layers.frequencies(scaling)
-    by_batch = jax.jit(functools.partial(loss_sums, model, query_scales=scales))
+    by_batch = jax.jit(functools.partial(loss_sums, model, positioning=with_scales))
     found = by_batch(params, batch, Rotary.unscaled_queries(frequencies))
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])
@@ -107,7 +110,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     assert abs(float(other.nll.sum()) - float(found.nll.sum())) > 0.01
     # A step with gradient accumulation uses the positions of each micro-batch.
     transform = optimizer(CONFIG)
-    step = make_train_step(model, transform, 4, query_scales=scales)
+    step = make_train_step(model, transform, 4, positioning=with_scales)
     state = TrainState(jax.tree.map(jnp.array, params), transform.init(params))
     in_parts = step(state, batch, Rotary.unscaled_queries(frequencies))[1].sums
     np.testing.assert_allclose(in_parts.nll, found.nll, rtol=1e-5)
