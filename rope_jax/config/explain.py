@@ -76,7 +76,7 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     if kind == "missing":
         return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{key}.type: {_explain_type(given, _types_at(schema, path, raw))}"
+        return f"{key}.type: {_explain_type(schema, path, given, _types_at(schema, path, raw))}"
     message = re.sub("^(Value error, |Input |String )", "", error["msg"])
     message = _REQUIREMENTS.get(kind, message[:1].lower() + message[1:])
     if kind == "value_error":  # raised by our own checks; the message contains the values
@@ -84,13 +84,31 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     return f"{key}: {message}, not {show_value(given)}{_hint(schema, path, raw, error)}"
 
 
-def _explain_type(given: dict[str, Any], types: list[str]) -> str:
-    """Explain a `type` that is missing or is not in the union."""
+def _explain_type(
+    schema: type[BaseModel], path: KeyPath, given: dict[str, Any], types: list[str]
+) -> str:
+    """Explain a `type` that is missing or is not in the union at `path`."""
     if "type" not in given:
         return f"is required; it is one of {', '.join(types)}"
-    close = _close_types(given["type"], types) if isinstance(given["type"], str) else []
-    near = f"; did you mean {alternatives(close)}?" if close else ""
-    return f"{show_value(given['type'])} is not one of {', '.join(types)}{near}"
+    wrong, near = given["type"], ""
+    if isinstance(wrong, str):
+        elsewhere = _same_type_elsewhere(schema, path, wrong, types)
+        close = [f"{elsewhere}={wrong}"] if elsewhere else _close_types(wrong, types)
+        near = f"; did you mean {alternatives(close)}?" if close else ""
+    return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
+
+
+def _same_type_elsewhere(
+    schema: type[BaseModel], path: KeyPath, wrong: str, types: Sequence[str]
+) -> str | None:
+    """Return the nearest `type` key of another union, of which `wrong` is a member, if any."""
+    found = []
+    for key in list_keys(schema):
+        # "a|b; other: c" where two types have keys of the same name
+        members = re.split(r"\||; \w+: ", key.type)
+        if key.name.endswith(".type") and wrong in members and not {*members} & {*types}:
+            found.append(key.name)
+    return _nearest(found, path)
 
 
 def _close_types(wrong: str, types: Sequence[str]) -> list[str]:
@@ -218,7 +236,17 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
 
 def _same_name_elsewhere(schema: type[BaseModel], parents: KeyPath, name: str) -> str | None:
     """Return the key with this name that is nearest to the section `parents`, if any."""
-    found = [key.name for key in list_keys(schema) if key.name.rpartition(".")[2] == name]
+    keys = [key.name for key in list_keys(schema)]
+    # a section that is told apart by its `type` has no line of its own
+    keys += [key.removesuffix(".type") for key in keys if key.endswith(".type")]
+    return _nearest([key for key in keys if key.rpartition(".")[2] == name], parents)
+
+
+def _nearest(keys: Sequence[str], parents: KeyPath) -> str | None:
+    """Return the key in the section `parents` or the deepest one around it, or else the first.
+
+    None: there are no keys.
+    """
     place = ["N" if isinstance(part, int) else part for part in parents]
-    around = [key for key in found if key.split(".")[:-1] == place[: key.count(".")]]
-    return max(around, key=len, default=found[0]) if found else None
+    around = [key for key in keys if key.split(".")[:-1] == place[: key.count(".")]]
+    return max(around, key=len, default=keys[0]) if keys else None

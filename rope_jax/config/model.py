@@ -131,6 +131,11 @@ def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -
             f"map: {map_.type} changes the distances at which keys are rotated, which position "
             f"{position.type} does not do; only {can} can have a map"
         )
+    if attention == "linear":
+        raise ValueError(
+            "map: attention linear sums over all keys at once, so it cannot see near and far keys "
+            "at different distances"
+        )
     if attention not in OWN_BACKENDS:
         raise ValueError(
             f"map: attention {attention} cannot do maps; use {' or '.join(OWN_BACKENDS)}"

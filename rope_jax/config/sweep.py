@@ -137,13 +137,14 @@ class TrainedEntry(SweepEntry):
 def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
     """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
-        default = strategy.model_fields["factor"].default
+        own = strategy.model_fields["factor"]
+        default = own.default
         number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
         kinds: Any = Literal["auto"] | number
         if default is None:
             kinds = kinds | None
         kinds = Annotated[kinds, single_error("should be auto or a number of at least 1")]
-        description = "s; auto: length / window, at least 1"
+        description = f"{own.description}; auto: length / window, at least 1"
         fields["factor"] = (kinds, Field(default=default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
 

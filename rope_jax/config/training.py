@@ -183,6 +183,31 @@ class Config(Frozen):
         return self
 
     @model_validator(mode="after")
+    def _map_fits_the_stages(self) -> "Config":
+        if self.rope.map is None:
+            return self
+        window = self.geometry.train_length
+        with_effect = False
+        for number, stage in enumerate(self.stages):
+            try:
+                map_ = self.stage_map(number)
+            except ValueError as error:  # begins with a key of the map
+                raise ValueError(f"rope.map.{error}") from None
+            if map_ is not None:
+                self._check_far(map_, number)
+                with_effect |= map_.has_effect(window, stage.seq_len)
+        if not with_effect:
+            longest = max(stage.seq_len for stage in self.stages)
+            reason = f"these settings changes nothing in a stage of {longest:,} tokens"
+            if self.rope.map.is_auto and longest <= window:
+                reason = (
+                    f"auto settings acts beyond train_length {window:,}, and no stage is longer; "
+                    "give numbers"
+                )
+            raise ValueError(f"rope.map: {self.rope.map.type} with {reason}")
+        return self
+
+    @model_validator(mode="after")
     def _warmup_fits_the_stages(self) -> "Config":
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
@@ -200,9 +225,12 @@ class Config(Frozen):
         scalings |= {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling}
         changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
         changed += [f"{key}.base" for key, element in elements.items() if element.base]
+        unused = ["base", "rotary_dim", "layout", "map"]
+        if not any(scaling.query_scale for scaling in scalings.values()):
+            unused.append("train_length")
         changed += [
             f"rope.{name}"
-            for name in ("base", "rotary_dim", "layout", "map")
+            for name in unused
             if getattr(self.rope, name) != RopeConfig.model_fields[name].default
         ]
         if changed:
@@ -219,11 +247,15 @@ class Config(Frozen):
                     f"rope.layer_pattern.{i}.sliding_window: model.attention linear sums over all "
                     "keys; use blockwise or xla for sliding windows"
                 )
-        for stage in range(len(self.stages)):
-            if self.stage_scaling(stage).query_scale is not None:
+        scalings = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
+        for i, element in enumerate(self.rope.layer_pattern):
+            if element.scaling is not None:
+                scalings[f"rope.layer_pattern.{i}.scaling"] = element.scaling
+        for key, scaling in scalings.items():
+            if scaling.query_scale is not None:
                 raise ValueError(
-                    f"{self._scaling_key(stage)}.query_scale: scales the logits of a softmax, and "
-                    "model.attention linear has none"
+                    f"{key}.query_scale: scales the logits of a softmax, and model.attention "
+                    "linear has none"
                 )
 
     def _check_scaling(self, stage: int, element: int) -> None:
@@ -231,10 +263,32 @@ class Config(Frozen):
 
         Raises ValueError, which names the key to change, in the element or outside the pattern.
         """
-        pattern = self.rope.layer_pattern or (LayerConfig(),)
+        own = self._pattern[element].scaling
+        if own is None:
+            self._check_in_layers(
+                self._scaling_key(stage), self.stage_scaling(stage), stage, element
+            )
+        else:
+            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, stage, element)
+
+    def _check_far(self, map_: PositionMap, stage: int) -> None:
+        """Check a map's own scaling like `_check_scaling`, in layers without one of their own."""
+        elements = [i for i, element in enumerate(self._pattern) if element.scaling is None]
+        for band in map_.bands(self.geometry.train_length, self.stages[stage].seq_len):
+            if band.far is None:
+                continue
+            if not elements:
+                raise ValueError(
+                    "rope.map.far: no layer uses it, because every element of rope.layer_pattern "
+                    "has its own scaling"
+                )
+            for element in elements:
+                self._check_in_layers("rope.map.far", band.far, stage, element)
+
+    def _check_in_layers(self, key: str, scaling: Scaling, stage: int, element: int) -> None:
+        """Check a scaling, given at `key`, in an element's layers at the length of a stage."""
+        pattern = self._pattern
         own, own_key = pattern[element], f"rope.layer_pattern.{element}"
-        scaling = own.scaling or self.stage_scaling(stage)
-        key = self._scaling_key(stage) if own.scaling is None else f"{own_key}.scaling"
         geometry = replace(self.geometry, base=own.base or self.rope.base)
         sections = {"base": "rope" if own.base is None else own_key}
         sections |= {"rotary_dim": "rope", "train_length": "rope"}
@@ -251,6 +305,11 @@ class Config(Frozen):
                     raise ValueError(f"{section}.{error}") from None
             if scaling.for_layer(layer, layers) == scaling:
                 break  # the element's other layers have the same scaling
+
+    @property
+    def _pattern(self) -> tuple[LayerConfig, ...]:
+        """The layers' settings, with one element that changes nothing if none are given."""
+        return self.rope.layer_pattern or (LayerConfig(),)
 
     def _scaling_key(self, stage: int) -> str:
         """Return the key that sets `stage_scaling`."""

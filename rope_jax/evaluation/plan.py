@@ -4,6 +4,8 @@ Shapes: W windows, D documents; n_plus_1 = n + 1 tokens, the n inputs and target
 """
 
 import functools
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +26,7 @@ from rope_jax.config.sweep import (
 from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols
 from rope_jax.evaluation.protocols import Windows
-from rope_jax.evaluation.reader import Reading
+from rope_jax.evaluation.reader import Reading, structure_of
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
@@ -123,7 +125,7 @@ class Plan:
         """
         self.layers, self.trained, self.window = layers, trained, window
         self.config, self.bos_id = config, bos_id
-        self.trained_map, self._takes_maps, self.longest = trained_map, takes_maps, longest
+        self.trained_map, self.longest = trained_map, longest
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
@@ -136,7 +138,9 @@ class Plan:
             bos_id=bos_id,
             seed=config.seed,
         )
-        self._check_scalings()
+        check_entries(
+            config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
+        )
 
     def jobs(self) -> list[Job]:
         """Return one job for each row of the results, in the rows' order."""
@@ -196,7 +200,7 @@ class Plan:
         longest = self.readable_lengths[-1]
         short, long = (self._rotary(entry, n) for n in (length, longest))
         long = _prefix(long, length)
-        return jax.tree.structure(short) == jax.tree.structure(long) and all(
+        return structure_of(short) == structure_of(long) and all(
             map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long))
         )
 
@@ -250,11 +254,15 @@ class Plan:
     @functools.cached_property
     def _layer_axis(self) -> int:
         """1 if all layers are alike in every entry at every length, else the number of layers."""
-        return max(
-            len(self.layers.per_layer(entry.at(length, self.window, self.trained)))
-            for entry in (*self.config.scalings, TrainedEntry())
-            for length in self.lengths
-        )
+        scalings: list[Scaling] = []
+        for entry, length in itertools.product(
+            (*self.config.scalings, TrainedEntry()), self.lengths
+        ):
+            scalings.append(entry.at(length, self.window, self.trained))
+            map_ = entry.map_at(length, self.window, self.trained_map)
+            bands = map_.bands(self.window, length) if map_ else ()
+            scalings += [band.far for band in bands if band.far is not None]
+        return max(len(self.layers.per_layer(scaling)) for scaling in scalings)
 
     def _check_settings(self) -> None:
         """Check the settings that depend on the lengths or on the caller's bos_id."""
@@ -267,38 +275,74 @@ class Plan:
         if self.config.bos != "none" and self.bos_id is None:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
 
-    def _check_scalings(self) -> None:
-        """Check that each entry has an effect and works in every layer at the longest length."""
-        fixed = all(layer.scaling is not None for layer in self.layers.pattern)
-        for entry in (TrainedEntry(), *self.config.scalings):
-            if fixed and entry.type != "trained":
-                raise UserError(
-                    f"scalings: {entry.label} changes nothing: every layer of this model has a "
-                    "scaling of its own"
+
+def check_entries(
+    config: SweepConfig,
+    layers: RotaryLayers,
+    trained: Scaling,
+    window: int,
+    length: int,
+    trained_map: PositionMap | None,
+    *,
+    takes_maps: bool = True,
+) -> None:
+    """Check that each entry has an effect and works in every layer at the longest length.
+
+    length: the longest. The other arguments are those of `Plan`.
+
+    UserError: an entry does not; the message names it and the setting.
+    """
+    fixed = all(layer.scaling is not None for layer in layers.pattern)
+    for entry in (TrainedEntry(), *config.scalings):
+        if fixed and entry.type != "trained":
+            advice = "; give type: trained beside the map" if entry.map else ""
+            raise UserError(
+                f"scalings: {entry.label} changes nothing: every layer of this model has a "
+                f"scaling of its own{advice}"
+            )
+        try:
+            scaling = entry.at(length, window, trained)
+            layers.check(scaling, length)
+        except ValueError as error:
+            raise UserError(f"scalings: {entry.label}: {error}") from None
+        if not takes_maps and (entry.map is not None or trained_map is not None):
+            raise UserError(
+                f"scalings: {entry.label}: map: this model cannot read with a position map"
+            )
+        try:
+            map_ = entry.map_at(length, window, trained_map)
+            if map_ is not None and map_ != trained_map:
+                _check_map(map_, scaling, layers, window, length)
+        except ValueError as error:
+            raise UserError(f"scalings: {entry.label}: map.{error}") from None
+
+
+def _check_map(
+    map_: PositionMap, scaling: Scaling, layers: RotaryLayers, window: int, length: int
+) -> None:
+    """ValueError if a map has no effect, or leaves the positions that the model was trained at.
+
+    The message begins with a key of the map.
+    """
+    if not map_.has_effect(window, length):
+        raise ValueError(
+            f"type: {map_.type} with these settings changes nothing in a text of {length:,} tokens"
+        )
+    for band in map_.bands(window, length):
+        if band.far is not None:
+            if all(layer.scaling is not None for layer in layers.pattern):
+                raise ValueError(
+                    "far: changes nothing: every layer of this model has a scaling of its own"
                 )
             try:
-                scaling = entry.at(self.lengths[-1], self.window, self.trained)
-                self.layers.check(scaling, self.lengths[-1])
-                self._check_map(entry, scaling)
+                layers.check(band.far, length)
             except ValueError as error:
-                raise UserError(f"scalings: {entry.label}: {error}") from None
-
-    def _check_map(self, entry: SweepEntry, scaling: Scaling) -> None:
-        """ValueError if an entry's map cannot be used, or leaves what the model was trained at."""
-        length = self.lengths[-1]
-        map_ = entry.map_at(length, self.window, self.trained_map)
-        if map_ is None:
-            return
-        if not self._takes_maps:
-            raise ValueError("map: this model cannot read with a position map")
-        if map_ == self.trained_map or scaling.length_dependent:
-            return
-        # a scaling by s makes positions up to s times the window known to the model
-        known = int(self.window * (scaling.extension_factor or 1))
+                raise ValueError(f"far.{error}") from None
+    if not scaling.length_dependent:
+        # A scaling by s makes positions up to s times the window known to the model. n/L·L may be
+        # rounded to less than n.
+        known = math.floor(window * (scaling.extension_factor or 1) + 1e-6)
         map_.check_reach(known, length)
-        for band in map_.bands(self.window, length):
-            if band.far is not None:
-                self.layers.check(band.far, length)
 
 
 def _prefix(rotary: Rotary, length: int) -> Rotary:

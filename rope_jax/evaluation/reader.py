@@ -44,7 +44,7 @@ class Reading:
     @property
     def structure(self) -> str:
         """What the program depends on besides shapes: readings with the same may share one."""
-        return "" if not self.rotary.bands else str(jax.tree.structure(self.rotary))
+        return structure_of(self.rotary)
 
     @functools.cached_property
     def key(self) -> str:
@@ -53,6 +53,11 @@ class Reading:
         for array in (self.document, self.start, *jax.tree.leaves(self.rotary)):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
+
+
+def structure_of(rotary: Rotary) -> str:
+    """Return what a program depends on in its `rotary` besides shapes; "" without a map."""
+    return str(jax.tree.structure(rotary)) if rotary.bands else ""
 
 
 class WindowNLL(NamedTuple):
@@ -108,8 +113,8 @@ class Reader:
         with its own frequencies.
 
         windows: the number of windows in every reading of this length and structure, including
-            readings that need not be run again. The batch size follows from these numbers, so a resumed sweep computes
-            exactly what an uninterrupted one would have.
+            readings that need not be run again. The batch size follows from these numbers, so a
+            resumed sweep computes exactly what an uninterrupted one would have.
         tick(windows): called after every batch with the number of windows in it.
         """
         most = self.rows_at(readings[0].length)

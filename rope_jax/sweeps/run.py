@@ -33,14 +33,14 @@ from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.plan import sweep_lengths
+from rope_jax.evaluation.plan import check_entries, sweep_lengths
 from rope_jax.evaluation.reader import LastNLLFunction
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
-from rope_jax.rope import Rotary, Scaling
+from rope_jax.rope import Rotary
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
@@ -65,6 +65,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     config = _for_encoding(training, config)
     if config.attention is not None:
         training = _with_attention(training, config.attention)
+    _check_entries(training, config)
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -122,10 +123,39 @@ def _with_attention(training: Config, attention: AttentionName) -> Config:
         )
     try:
         check_attention(attention, training.model.position)
+        if training.rope.map is not None:
+            check_map(attention, training.model.position, training.rope.map)
     except ValueError as error:
         raise UserError(str(error)) from None
     model = training.model.model_copy(update={"attention": attention})
     return training.model_copy(update={"model": model})
+
+
+def _check_entries(training: Config, config: SweepConfig) -> None:
+    """UserError if an entry cannot be used, whichever of the run's checkpoints is swept.
+
+    That is, at none of the stages that they may belong to; `sweep` checks the others.
+    """
+    last = sum(stage.steps for stage in training.stages)
+    stages = set(range(len(training.stages)))
+    if isinstance(config.steps, tuple):
+        stages = {training.stage_at(step) for step in config.steps if step <= last}
+    errors: list[UserError] = []
+    for stage in sorted(stages):
+        window = training.stages[stage].seq_len
+        try:
+            check_entries(
+                config,
+                training.rotary_layers,
+                training.stage_scaling(stage),
+                window,
+                sweep_lengths(config, window)[-1],
+                training.stage_map(stage),
+            )
+        except UserError as error:
+            errors.append(error)
+    if errors and len(errors) == len(stages):
+        raise errors[-1]
 
 
 def _sweep(
@@ -141,7 +171,7 @@ def _sweep(
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     steps, checkpoints = chosen_checkpoints(run, config, like, console)
     lengths = _lengths(config, training, steps)
-    _say_what_is_left_out(training, lengths, console)
+    longest = _longest_read(training, lengths, console)
     split = getattr(corpus, config.split)
     _announce(console, run, training, config, lengths, steps, model, split)
     texts = [split.document(i)[1:] for i in range(len(split))]
@@ -149,8 +179,7 @@ def _sweep(
     def row_bytes(length: int) -> float:
         return float(forward_bytes(training.model, tokenizer.vocab_size, length, length))
 
-    longest = lengths[-1]
-    if any(len(text) >= longest for text in texts):  # otherwise `sweep` refuses the length
+    if any(len(text) >= lengths[-1] for text in texts):  # otherwise `sweep` refuses the length
         _check_memory(training, config, row_bytes(longest), longest)
     nll_of_last = _nll_of_last(model, placement)
     stopping.check()
@@ -275,18 +304,21 @@ def _lengths(config: SweepConfig, training: Config, steps: Iterable[int]) -> tup
     return tuple(sorted({*lengths, *(n for n in windows if lengths[0] < n < lengths[-1])}))
 
 
-def _say_what_is_left_out(training: Config, lengths: Sequence[int], console: Console) -> None:
-    """Print which lengths the model's positions cannot read; UserError if that is all of them."""
-    longest, position = training.encoding.longest, training.model.position.type
-    left_out = [length for length in lengths if longest is not None and length > longest]
-    if not left_out:
-        return
-    if len(left_out) == len(lengths):
+def _longest_read(training: Config, lengths: Sequence[int], console: Console) -> int:
+    """Return the longest length that the model can read, and print those that it cannot.
+
+    UserError: it can read none.
+    """
+    most, position = training.encoding.longest, training.model.position.type
+    if most is None or most >= lengths[-1]:
+        return lengths[-1]
+    if most < lengths[0]:
         raise UserError(
-            f"lengths: {lengths[0]:,} is too long: position {position} ends at {longest:,} tokens"
+            f"lengths: {lengths[0]:,} is too long: position {position} ends at {most:,} tokens"
         )
-    shown = ", ".join(f"{length:,}" for length in left_out)
-    console.print(f"no curve at {shown}: position {position} ends at {longest:,} tokens")
+    shown = ", ".join(f"{length:,}" for length in lengths if length > most)
+    console.print(f"no curve at {shown}: position {position} ends at {most:,} tokens")
+    return max(length for length in lengths if length <= most)
 
 
 def _check_memory(training: Config, config: SweepConfig, needed: float, longest: int) -> None:

@@ -71,6 +71,7 @@ model:
   layers: scanned
   remat: true
   attention: xla
+  position: {type: rope}
 rope:
   base: 500000.0
   rotary_dim: 12
@@ -79,6 +80,7 @@ rope:
   scaling: {type: yarn, factor: 4.0, beta_fast: 16, beta_slow: 2, truncate: false, ramp: index,
             attention_factor: 1.1, mscale: 0.0, mscale_all_dim: 0.5,
             query_scale: {type: llama4, attn_scale: 0.2, floor_scale: 64}}
+  map: {type: far_frequencies, window: 48, far: {type: pi, factor: 2.0, query_scale: null}}
   layer_pattern:
     - {scaling: {type: abf, base: 1.0e+6, query_scale: null}, base: null, sliding_window: 32}
     - {scaling: null, base: 1000.0, sliding_window: null}
@@ -127,6 +129,8 @@ scalings:
   - {type: resonance, inner: {type: ntk, factor: auto}, query_scale: {type: logn}}
   - {type: longrope, factor: auto, short_factor: [1, 1], long_factor: [1, 2.5]}
   - {type: bucketed, factors: [1, 2.5], inner: {type: ntk_by_parts, beta_fast: 8}}
+  - {type: none, query_scale: {type: logn}, map: {type: leaky_rerope, window: 12, k: auto}}
+  - {type: trained, map: {type: far_frequencies, far: {type: yarn, factor: 4}}, name: far}
 max_documents: 8
 max_blocks: 3
 targets: 10

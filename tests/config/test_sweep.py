@@ -7,18 +7,21 @@ import yaml
 
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.positions.maps.rerope import LeakyReRoPE
 from rope_jax.rope import parse_scaling
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
 
 ENTRIES = """\
 scalings:
-  - {type: trained, name: null}
-  - {type: pi, query_scale: null, factor: auto, name: null}
-  - {type: dynamic_ntk, query_scale: null, factor: 2.0, name: mine}
+  - {type: trained, name: null, map: null}
+  - {type: pi, query_scale: null, factor: auto, name: null, map: null}
+  - {type: dynamic_ntk, query_scale: null, factor: 2.0, name: mine, map: null}
   - type: resonance
     query_scale: null
     inner: {type: ntk, query_scale: null, factor: auto}
     name: null
+    map: null
+  - {type: none, query_scale: null, name: null, map: {type: leaky_rerope, window: 96, k: auto}}
 """
 
 
@@ -30,7 +33,7 @@ def config(tmp_path):
 
 
 def test_is_auto_marks_entries_with_an_automatic_factor(config):
-    assert [entry.is_auto for entry in config.scalings] == [False, True, False, True]
+    assert [entry.is_auto for entry in config.scalings] == [False, True, False, True, True]
 
 
 def test_an_entry_is_dumped_as_it_was_given(config):
@@ -54,7 +57,29 @@ def test_an_entry_gives_a_scaling_without_a_name(config):
         parse_scaling({"type": "pi", "factor": 4.0}),
         parse_scaling({"type": "dynamic_ntk", "factor": 2.0}),
         parse_scaling({"type": "resonance", "inner": {"type": "ntk", "factor": 4.0}}),
+        NoScaling(),
     ]
+
+
+def test_an_entry_gives_its_map_with_numbers(config):
+    own = LeakyReRoPE(window=64, k=2.0)
+    # at the window, auto means no map; `trained` keeps the checkpoint's own
+    assert [entry.map_at(128, 128, own) for entry in config.scalings] == [own, *[None] * 4]
+    # k = 1.05·(n − w)/(L − w) = 1.05 · 416/32
+    made = [entry.map_at(512, 128, own) for entry in config.scalings]
+    assert made == [own, None, None, None, LeakyReRoPE(window=96, k=pytest.approx(13.65))]
+    assert config.scalings[4].label == "none-leaky_rerope"
+
+
+def test_a_maps_numbers_may_not_go_with_the_automatic_ones(config):
+    settings = {"type": "none", "map": {"type": "dual_chunk", "local": 200}}
+    entry = SweepConfig.model_validate({"scalings": [settings]}).scalings[0]
+    assert entry.map_at(128, 128, None) is None
+    with pytest.raises(ValueError, match="local") as caught:
+        entry.map_at(512, 128, None)
+    assert str(caught.value) == (
+        "local: 200 leaves no chunk of 96; give at most 95 (at a trained window of 128)"
+    )
 
 
 def test_a_fixed_factor_is_used_below_the_window_too():

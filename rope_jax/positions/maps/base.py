@@ -5,15 +5,17 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float64, Int64
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import Scaling
 from rope_jax.rope.numbers import Whole, single_error
 
-Tokens = Annotated[int, Field(ge=1, lt=2**31), Whole]
+# The sum of any two settings must fit into 32 bits, as JAX's integers do.
+MOST_TOKENS = 10**9
 AutoTokens = Annotated[
-    Literal["auto"] | Tokens, single_error("should be auto or a whole number of at least 1")
+    Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_TOKENS), Whole],
+    single_error(f"should be auto or a whole number from 1 to {MOST_TOKENS}"),
 ]
 
 
@@ -36,6 +38,12 @@ class Places:
             places = places // self.group
         places = places + self.offset
         return places if self.cap is None else places.clip(max=self.cap)
+
+    def is_own_below(self, length: int) -> bool:
+        """Whether the function leaves every position below n as it is."""
+        wraps = self.chunk is not None and self.chunk < length
+        capped = self.cap is not None and self.cap < length - 1
+        return not wraps and not capped and self.group == 1 and self.offset == 0
 
 
 OWN = Places()
@@ -63,6 +71,16 @@ class MapBand:
     border: int = 0
     far: Scaling | None = None
     attention_factor: float = 1.0
+
+    def differs_within(self, length: int) -> bool:
+        """Whether the band, in a text of n tokens, is more than exact distances to all its keys."""
+        visible = self.visible
+        nearest = max(visible.nearest, (visible.chunk or 0) * visible.chunks_back[0])
+        if nearest >= length:
+            return False
+        others_see_the_rest = visible.beyond is not None and visible.beyond < length
+        same = self.query.is_own_below(length) and self.key.is_own_below(length)
+        return others_see_the_rest or not same or self.far is not None or self.divisor != 1
 
 
 class PositionMap(BaseModel):
@@ -94,13 +112,21 @@ class PositionMap(BaseModel):
 
         window: L. length: n.
 
-        ValueError: no setting would do; the message names the one to change.
+        ValueError: what follows from L does not go with the settings that are given as numbers; the
+        message names the one to change.
         """
         if not self.is_auto:
             return self
-        if length <= window:
-            return None
-        return type(self).model_validate(self.resolved(window, length))
+        return None if length <= window else self._with_numbers(window, length)
+
+    def _with_numbers(self, window: int, length: int) -> "PositionMap":
+        try:
+            return type(self).model_validate(self.resolved(window, length))
+        except ValidationError as error:
+            first = error.errors()[0]
+            key = "".join(f"{part}: " for part in first["loc"])
+            message = first["msg"].removeprefix("Value error, ")
+            raise ValueError(f"{key}{message} (at a trained window of {window:,})") from None
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         """Return all settings, with a number for each "auto", for n > L."""
@@ -117,6 +143,14 @@ class PositionMap(BaseModel):
 
         ValueError: it does not; the message names the setting and the smallest value that would do.
         """
+
+    def has_effect(self, window: int, length: int) -> bool:
+        """Whether a map without "auto" treats any key of n tokens unlike rotation without a map.
+
+        It does not if every distance below n belongs to the exact distances nearby. A map that
+        has no effect for another reason, such as k = 1, counts as having one.
+        """
+        return any(band.differs_within(length) for band in self.bands(window, length))
 
     @property
     def shown_settings(self) -> dict[str, str]:

@@ -1,11 +1,12 @@
 """`dual_chunk`: positions that restart in every chunk of the text."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from rope_jax.positions.maps.base import (
+    MOST_TOKENS,
     AutoTokens,
     MapBand,
     Places,
@@ -13,6 +14,12 @@ from rope_jax.positions.maps.base import (
     resolved_number,
 )
 from rope_jax.positions.visible import Visible
+from rope_jax.rope.numbers import Whole, single_error
+
+AutoChunk = Annotated[
+    Literal["auto"] | Annotated[int, Field(ge=2, le=MOST_TOKENS), Whole],
+    single_error(f"should be auto or a whole number from 2 to {MOST_TOKENS}"),
+]
 
 
 class DualChunk(PositionMap):
@@ -28,7 +35,7 @@ class DualChunk(PositionMap):
         "min(2c − 1, s) − j mod c"
     )
     type: Literal["dual_chunk"] = "dual_chunk"
-    chunk: AutoTokens = Field("auto", description="s, the largest position; auto: 3L/4")
+    chunk: AutoChunk = Field("auto", description="s, the largest position; auto: 3L/4")
     local: AutoTokens = Field(
         "auto", description="w, tokens of the chunk before seen at exact distances; auto: L/8"
     )
@@ -65,5 +72,6 @@ class DualChunk(PositionMap):
         s = resolved_number(self.chunk)
         if s > window - 1 and length > window:
             raise ValueError(
-                f"chunk: {s:,} leaves the trained window of {window:,}; give at most {window - 1:,}"
+                f"chunk: {s:,} is too large for a window of {window:,} tokens; give at most "
+                f"{window - 1:,}"
             )

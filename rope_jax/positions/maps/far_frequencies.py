@@ -10,6 +10,7 @@ from rope_jax.positions.maps.base import (
     PositionMap,
     resolved_number,
 )
+from rope_jax.positions.maps.rerope import check_window
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import AnyScaling
 
@@ -18,19 +19,22 @@ class FarFrequencies(PositionMap):
     """Far frequencies: θ_m·d below w, θ'_m·d + (θ_m − θ'_m)·w beyond, continuous at w.
 
     θ' are the frequencies of any scaling, whose m acts on the far keys. θ' = θ/k (`pi`) is leaky
-    ReRoPE, θ' = 0 ReRoPE, θ' = θ no map. The longest angle depends on θ', so no reach is checked.
+    ReRoPE, θ' = 0 ReRoPE, θ' = θ no map. The longest angle depends on θ', so only w is checked.
     """
 
     source: ClassVar[str] = "rope-jax"
     relative: ClassVar[str] = "by pair: d if d < w, else w + (d − w)·θ'/θ"
     type: Literal["far_frequencies"] = "far_frequencies"
-    window: AutoTokens = Field("auto", description="w; auto: L/2")
-    far: AnyScaling = Field(description="scaling that gives θ'")
+    window: AutoTokens = Field("auto", description="w, at most L − 1; auto: L/2")
+    far: AnyScaling = Field(description="scaling that gives θ'; its factor is a number")
 
     @model_validator(mode="after")
     def _far_has_no_query_scale(self) -> "FarFrequencies":
         if self.far.query_scale is not None:
-            raise ValueError("far.query_scale: has no effect there; set it beside map")
+            raise ValueError(
+                "far.query_scale: has no effect there; "
+                "give it to the scaling that the map goes with"
+            )
         return self
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
@@ -42,3 +46,6 @@ class FarFrequencies(PositionMap):
             MapBand(Visible(beyond=w)),
             MapBand(Visible(nearest=w), border=w, far=self.far),
         )
+
+    def check_reach(self, window: int, length: int) -> None:
+        check_window(resolved_number(self.window), window, length)

@@ -1,4 +1,4 @@
-"""`rerope` and `leaky_rerope`: exact distances nearby, constant or slowly growing ones farther off."""
+"""`rerope` and `leaky_rerope`: exact distances nearby, constant or slower ones farther off."""
 
 import math
 from typing import Annotated, Any, ClassVar, Literal
@@ -57,7 +57,7 @@ class LeakyReRoPE(PositionMap):
     window: AutoTokens = Field("auto", description="w, at most L − 2; auto: 3L/4")
     k: Annotated[
         Literal["auto"] | Annotated[float, Field(ge=1, le=1e9)],
-        single_error("should be auto or a number of at least 1"),
+        single_error("should be auto or a number from 1 to 1e9"),
     ] = Field(
         "auto",
         description="how many times more slowly distances grow beyond w; auto: 2·(n − w)/(L − w)",
@@ -86,7 +86,7 @@ class LeakyReRoPE(PositionMap):
             reach = math.floor(w + k * (window - 1 - w)) + 1
             raise ValueError(
                 f"k: {k:g} reaches {reach:,} tokens, not {length:,}, before distances leave the "
-                f"window of {window:,}; give at least {_rounded_up(least)}"
+                f"window of {window:,} tokens; give at least {_rounded_up(least)}"
             )
 
 
@@ -98,7 +98,7 @@ def check_window(w: int, window: int, length: int, most: int | None = None) -> N
     most = window - 1 if most is None else most
     if w > most and length > window:
         raise ValueError(
-            f"window: {w:,} leaves the trained window of {window:,}; give at most {most:,}"
+            f"window: {w:,} is too large for a window of {window:,} tokens; give at most {most:,}"
         )
 
 

@@ -1,5 +1,6 @@
 """`self_extend`: exact distances nearby, positions in groups farther off."""
 
+import math
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -36,7 +37,7 @@ class SelfExtend(PositionMap):
         if "auto" not in (self.window, self.group):
             w, g = resolved_number(self.window), resolved_number(self.group)
             if w % g:
-                near = max(divisor for divisor in range(1, min(g, w) + 1) if w % divisor == 0)
+                near = max(divisor for divisor in _divisors(w) if divisor < g)
                 raise ValueError(
                     f"group: {g:,} does not divide window {w:,}; {near:,} does, and so does "
                     f"{g:,} with window {-(-w // g) * g:,}"
@@ -44,16 +45,14 @@ class SelfExtend(PositionMap):
         return self
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
-        w, g = self.window, self.group
-        if w == "auto":
-            w = max(1, window // 2) if g == "auto" else max(g, window // 2 // g * g)
-            if g == "auto":
-                # a window with many divisors: 2^a · b with the largest a of those at least 7/8 as long
-                candidates = range(max(1, 7 * w // 8), w + 1)
-                w = max(candidates, key=lambda candidate: (candidate & -candidate, candidate))
-        if g == "auto":
-            divisors = [g for g in range(1, w + 1) if w % g == 0]
+        half = max(1, window // 2)
+        if self.group == "auto":
+            w = _divisible(half) if self.window == "auto" else resolved_number(self.window)
+            divisors = _divisors(w)
             g = next((g for g in divisors if _largest(w, g, length) < window), divisors[-1])
+        else:
+            g = resolved_number(self.group)
+            w = max(g, half // g * g)
         return self.model_dump() | {"window": w, "group": g}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
@@ -65,14 +64,36 @@ class SelfExtend(PositionMap):
         w, g = resolved_number(self.window), resolved_number(self.group)
         if length <= window or _largest(w, g, length) < window:
             return
-        reach = [d for d in range(1, w + 1) if w % d == 0 and _largest(w, d, length) < window]
-        advice = f"give group {reach[0]:,}" if reach else "no group reaches it; give another window"
+        reach = next((d for d in _divisors(w) if _largest(w, d, length) < window), None)
+        advice = f"give group {reach}" if reach else _advise_window(window, length)
         raise ValueError(
             f"group: {g:,} with window {w:,} puts the first of {length:,} tokens at distance "
-            f"{_largest(w, g, length):,}, outside the trained window of {window:,}; {advice}"
+            f"{_largest(w, g, length):,}, outside the window of {window:,} tokens; {advice}"
         )
 
 
 def _largest(w: int, g: int, length: int) -> int:
     """Return the largest relative position in a text of n tokens."""
     return max(min(length, w) - 1, (length - 1) // g + w - w // g if length > w else 0)
+
+
+def _divisors(w: int) -> list[int]:
+    """Return all divisors of w, ascending."""
+    small = [d for d in range(1, math.isqrt(w) + 1) if w % d == 0]
+    return sorted({*small, *(w // d for d in small)})
+
+
+def _divisible(w: int) -> int:
+    """Return, of the numbers from 7w/8 to w, the one that most powers of 2 divide."""
+    exponents = range(w.bit_length() - 1, -1, -1)
+    return next(w >> a << a for a in exponents if w >> a << a >= 7 * w // 8)
+
+
+def _advise_window(window: int, length: int) -> str:
+    """Return the longest W, with G = W, that keeps n tokens inside the window L, as advice."""
+    # W + ⌊(n − 1)/W⌋ ≤ L, which (n − 1)/W < L + 1 − W bounds from above
+    most = (window + 1 + math.isqrt(max(0, (window + 1) ** 2 - 4 * (length - 1)))) // 2
+    longest = next((w for w in range(most, 0, -1)[:4] if _largest(w, w, length) < window), None)
+    if longest is None:
+        return "no window and no group would do"
+    return f"no group would do, but window {longest:,} with group {longest:,} would"

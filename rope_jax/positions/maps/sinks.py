@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from rope_jax.positions.maps.base import (
+    MOST_TOKENS,
     AutoTokens,
     MapBand,
     Places,
@@ -14,7 +15,7 @@ from rope_jax.positions.maps.base import (
 from rope_jax.positions.visible import Visible
 from rope_jax.rope.numbers import Whole
 
-Sinks = Annotated[int, Field(ge=0, lt=2**31), Whole]
+Sinks = Annotated[int, Field(ge=0, le=MOST_TOKENS), Whole]
 
 
 class Streaming(PositionMap):
@@ -42,11 +43,17 @@ class Streaming(PositionMap):
 
     def check_reach(self, window: int, length: int) -> None:
         s, r = self.sinks, resolved_number(self.recent)
-        if s + r > window - 1 and length > window:
-            advice = f"give at most {window - 1 - s:,}" if s < window - 1 else "lower sinks"
+        if length <= window or s + r < window:
+            return
+        if s > window - 2:
             raise ValueError(
-                f"recent: {r:,} and {s:,} sinks leave the trained window of {window:,}; {advice}"
+                f"sinks: {s:,} leave no recent tokens in a window of {window:,} tokens; give at "
+                f"most {max(0, window - 2):,}"
             )
+        raise ValueError(
+            f"recent: {r:,} is too large for a window of {window:,} tokens with {s:,} sinks; give "
+            f"at most {window - 1 - s:,}"
+        )
 
 
 class LMInfinite(PositionMap):
@@ -79,6 +86,6 @@ class LMInfinite(PositionMap):
         b = resolved_number(self.recent)
         if b > window - 1 and length > window:
             raise ValueError(
-                f"recent: {b:,} leaves the trained window of {window:,}; give at most "
+                f"recent: {b:,} is too large for a window of {window:,} tokens; give at most "
                 f"{window - 1:,}"
             )

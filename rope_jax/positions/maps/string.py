@@ -39,7 +39,7 @@ class STRING(PositionMap):
 
     def at(self, window: int, length: int) -> "PositionMap":
         # unlike the other maps, also inside the window
-        return type(self).model_validate(self.resolved(window, length))
+        return self._with_numbers(window, length) if self.is_auto else self
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         s = max(1, window // 3) if self.shift == "auto" else self.shift
