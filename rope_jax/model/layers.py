@@ -111,7 +111,10 @@ class SelfAttention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         out = attend(
             *(q, k, v),
-            *inputs,
+            inputs.turns,
+            inputs.query_scale,
+            inputs.numbers,
+            inputs.segment_ids,
             backend=self.config.attention,
             encoding=self.encoding,
             layout=self.layout,

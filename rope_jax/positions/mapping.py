@@ -45,11 +45,12 @@ def _band(
     if band.attention_factor != 1:
         m = frequencies.attention_factor * np.float32(band.attention_factor)
         frequencies = frequencies._replace(attention_factor=m)
+    border: Any = np.full((1, 1), band.border, np.int32)
     return Band(
         frequencies,
         query_positions=_places(band.query, positions),
         key_positions=_places(band.key, positions),
-        border=np.full((1, 1), band.border, np.int32) if band.border else None,
+        border=border if band.border else None,
         visible=band.visible,
     )
 

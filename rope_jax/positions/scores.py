@@ -7,7 +7,6 @@ head, H head dim; rows: G·T, all queries of a key-value head.
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 

@@ -119,9 +119,7 @@ def _as_int32(positions: Positions) -> Array:
     return jnp.asarray(positions, jnp.int32)
 
 
-def angles(
-    frequencies: Frequencies, positions: Positions
-) -> Float32[Array, "*#batch T pairs"]:
+def angles(frequencies: Frequencies, positions: Positions) -> Float32[Array, "*#batch T pairs"]:
     """Return p·θ_i for integer positions p, in radians, reduced to [−π, π].
 
     Shapes, accuracy and errors as for `cos_sin`. Differentiable in inv_freq.

@@ -136,7 +136,10 @@ WITH_SINKS = Visible(beyond=64), Visible(nearest=64, first=4)
         # the border crosses the block before the diagonal, which both bands need
         (NEAR_TO_FAR, [(i, j) for i in range(4) for j in [*range(i + 1), i - 1] if j >= 0]),
         # far keys are sinks, all in the first block
-        (WITH_SINKS, [(i, j) for i in range(4) for j in (i - 1, i) if j >= 0] + [(i, 0) for i in (1, 2, 3)]),
+        (
+            WITH_SINKS,
+            [(i, j) for i in range(4) for j in (i - 1, i) if j >= 0] + [(i, 0) for i in (1, 2, 3)],
+        ),
     ],
     ids=["causal", "window", "near and far", "sinks"],
 )  # fmt: skip

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rope_jax.attention import attend
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
-from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
+from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.positions.turning import turns, visible
-from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, parse_scaling
+from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
