@@ -3,11 +3,11 @@
     python benchmarks/positions.py
     python benchmarks/positions.py --length 16384 --rounds 5
 
-One layer's attention over one window, forward, in float32, with the heads of the demo model: turning
-queries and keys, scores, softmax and values. The programs take turns, one call each, so that other
-load on the machine affects all of them. The ratio is the median over rounds of the time to that of
-`rope` for maps and rotary encodings, to that of `none` for the other encodings, in the same round.
-Memory is what the compiler reserves for intermediate results.
+One layer's attention over one window, forward, in float32, with the heads of the demo model:
+turning queries and keys, scores, softmax and values. The programs take turns, one call each, so
+that other load on the machine affects all of them. The ratio is the median over rounds of the time
+to that of `rope` for maps and rotary encodings, to that of `none` for the other encodings, in the
+same round. Memory is what the compiler reserves for intermediate results.
 """
 
 import argparse
@@ -72,7 +72,10 @@ def sides(length: int) -> dict[str, tuple[Callable[..., Any], str]]:
     """Return each program, and the name of the one it is compared with."""
     made: dict[str, tuple[Callable[..., Any], str]] = {}
     for name, encoding in ENCODINGS.items():
-        made[name] = layer(encoding(), None, length), "rope" if encoding.is_rotary else "none"
+        made[name] = (
+            layer(encoding(type=name), None, length),
+            "rope" if encoding.is_rotary else "none",
+        )
     for name, map_ in MAPS.items():
         more = {"far": {"type": "pi", "factor": 32.0}} if name == "far_frequencies" else {}
         # half of the text is near, so that both bands have much to do

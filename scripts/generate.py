@@ -221,7 +221,7 @@ def protocols_table() -> str:
 
 
 def bad_input_catalogue() -> dict[str, Any]:
-    """Return tests/bad_input.yaml with scaling names filled in for its placeholders."""
+    """Return tests/bad_input.yaml with names of scalings and the like for its placeholders."""
     names = list(STRATEGIES)
     with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
     placeholders = {
@@ -230,6 +230,9 @@ def bad_input_catalogue() -> dict[str, Any]:
         "<extending scalings>": ", ".join(
             s.model_fields["type"].default for s in PLAIN if s.has_extension_factor()
         ),
+        "<maps>": ", ".join(MAPS),
+        "<encodings>": ", ".join(ENCODINGS),
+        "<encodings with maps>": " and ".join(n for n, e in ENCODINGS.items() if e.takes_maps),
         "<scalings with a factor>": " or ".join([", ".join(with_factor[:-1]), with_factor[-1]]),
     }
     catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))

@@ -176,6 +176,7 @@ class Blocks:
             if logits is None:
                 logits = more if seen is None else more + _hiding(~seen)
             else:
+                assert seen is not None  # distances decide which of several bands a key is in
                 logits = jnp.where(seen, more, logits)
         assert logits is not None  # a visit has at least one band
         if self.key_padding:
@@ -270,7 +271,7 @@ class Blocks:
         x = x.transpose(1, 0, 4, 2, 3, 5).reshape(x.shape[1], padded, -1, x.shape[-1])
         return x[:, padded - length :]
 
-    def _cut(self, x: Int[Array, "#B padded"]) -> Int[Array, "_ #B block"]:
+    def _cut(self, x: Int[Array, "#B padded"]) -> Int[Array, "_ #B block"]:  # noqa: F821
         return x.reshape(x.shape[0], -1, self.settings.block).swapaxes(0, 1)
 
 

@@ -115,8 +115,9 @@ def _forward(
 
     def query_block(_: None, i: Array) -> tuple[None, tuple[Array, Array]]:
         def logits(j: Array, visit: Visit) -> Array:
-            pairs = [(query_blocks[band][i], key_blocks[band][j]) for band in visit.bands]
-            return blocks.logits(numbers, *zip(*pairs, strict=True), visit, i, j)
+            own_queries = [query_blocks[band][i] for band in visit.bands]
+            own_keys = [key_blocks[band][j] for band in visit.bands]
+            return blocks.logits(numbers, own_queries, own_keys, visit, i, j)
 
         def see_first(_: None, j: Array, visit: Visit) -> tuple[Array, Array, Array]:
             found = logits(j, visit)

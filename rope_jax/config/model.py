@@ -128,8 +128,7 @@ def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -
     if not position.takes_maps:
         can = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
         raise ValueError(
-            f"map: {map_.type} changes the distances at which keys are rotated, which position "
-            f"{position.type} does not do; only {can} can have a map"
+            f"map: {map_.type} applies only to the positions {can}, not to {position.type}"
         )
     if attention == "linear":
         raise ValueError(

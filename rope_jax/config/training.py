@@ -140,13 +140,13 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _positions_make_sense(self) -> "Config":
         position = self.model.position
-        if position.longest is not None:
-            for number, stage in enumerate(self.stages):
-                if stage.seq_len > position.longest:
-                    raise ValueError(
-                        f"model.position.length: {position.longest} rows are too few for "
-                        f"stages.{number}.seq_len {stage.seq_len}"
-                    )
+        longest = max(stage.seq_len for stage in self.stages)
+        if position.longest is not None and longest > position.longest:
+            number = [stage.seq_len for stage in self.stages].index(longest)
+            raise ValueError(
+                f"model.position.length: {position.longest} positions are too few for "
+                f"stages.{number}.seq_len {longest}; give at least {longest}"
+            )
         if not position.is_rotary:
             self._check_nothing_rotates()
         if self.model.attention == "linear":

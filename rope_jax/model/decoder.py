@@ -29,6 +29,7 @@ from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
 Params = dict[str, Any]
+_ROPE = RoPE()
 
 
 class EmbeddingAndHead(nnx.Module):
@@ -65,7 +66,7 @@ class LanguageModel:
         vocab_size: int,
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
-        encoding: Encoding = RoPE(),
+        encoding: Encoding = _ROPE,
     ) -> None:
         self.config, self.vocab_size, self.encoding = config, vocab_size, encoding
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)

@@ -40,6 +40,7 @@ from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.rope import Rotary
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
@@ -123,10 +124,13 @@ def _with_attention(training: Config, attention: AttentionName) -> Config:
         )
     try:
         check_attention(attention, training.model.position)
-        if training.rope.map is not None:
-            check_map(attention, training.model.position, training.rope.map)
     except ValueError as error:
         raise UserError(str(error)) from None
+    if training.rope.map is not None and attention not in OWN_BACKENDS:
+        raise UserError(
+            f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
+            f"model was trained; use {' or '.join(OWN_BACKENDS)}"
+        )
     model = training.model.model_copy(update={"attention": attention})
     return training.model_copy(update={"model": model})
 
