@@ -45,7 +45,7 @@ def _band(
     if band.attention_factor != 1:
         m = frequencies.attention_factor * np.float32(band.attention_factor)
         frequencies = frequencies._replace(attention_factor=m)
-    border: Any = np.full((1, 1), band.border, np.int32)
+    border = np.full((1, 1), band.border, np.int32)
     return Band(
         frequencies,
         query_positions=_places(band.query, positions),

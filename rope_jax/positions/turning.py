@@ -5,7 +5,7 @@ have size 1.
 """
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,10 +31,11 @@ class Band:
     visible:         which keys these are. Static: another value needs another program.
     """
 
+    # numpy on the host, jax inside jit
     frequencies: Frequencies
-    query_positions: Array | None
-    key_positions: Array | None
-    border: Array | None
+    query_positions: Any
+    key_positions: Any
+    border: Any
     visible: Visible = field(metadata={"static": True})
 
 
