@@ -181,6 +181,34 @@ def test_the_files_are_replaced_together(comparison, tmp_path, monkeypatch):
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
+def test_groups_with_one_and_the_same_curve_have_colours_of_their_own(comparison):
+    """As models that differ in their position encoding have: only `trained` can be swept."""
+    groups = comparison.groups
+    curves = [curve for curve in comparison.curves if curve.name == "trained"]
+    alike = replace(comparison, curves=curves)
+    drawn = draw_comparison(alike)
+    axis = next(a for a in drawn.axes if "same tokens" in a.get_title())
+    lines = {line.get_label(): line for line in axis.lines}
+    own = [lines[f"{group.label}: trained"] for group in groups]
+    assert len({line.get_color() for line in own}) == len({line.get_marker() for line in own}) == 3
+    assert {line.get_linestyle() for line in own} == {"-"}
+    (legend,) = drawn.legends
+    shown = [text.get_text() for text in legend.get_texts()]
+    assert shown[:-1] == ["a (2 seeds)", "b", "c †", "each seed"]
+    # the seeds of a group have its colour
+    (thin,) = {line.get_color() for line in axis.lines if line.get_linewidth() == 0.5}
+    assert thin == own[0].get_color()
+    # the page shows the same colours, and no dashes
+    data = json.loads(re.search(r'type="application/json">(.*?)</script>', format_page(alike))[1])
+    assert [(g["color"], g["dash"]) for g in data["groups"]] == [
+        (line.get_color(), "solid") for line in own
+    ]
+    whole = json.loads(
+        re.search(r'type="application/json">(.*?)</script>', format_page(comparison))[1]
+    )
+    assert [group["color"] for group in whole["groups"]] == [None] * 3
+
+
 def test_eight_groups_have_eight_dash_patterns(comparison, monkeypatch, tmp_path):
     groups = [Group(label=f"{i}$_{{$", sweeps=(), marked=False) for i in range(8)]
     curves = [

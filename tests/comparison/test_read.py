@@ -1,5 +1,6 @@
 """Results are read completely, or refused."""
 
+import csv
 import os
 import re
 import shutil
@@ -50,6 +51,33 @@ def test_runs_that_differ_in_seed_and_folder_are_one_experiment(sweep_of):
     )
     assert one == two
     assert one != three
+
+
+def test_results_of_an_earlier_version_have_no_column_map(sweep_of):
+    path = sweep_of("one", steps=(50, 100)) / "evals/demo/results.csv"
+    good = read_sweep(path.parent)
+    with path.open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert {line.pop("map") for line in lines} == {""}
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(lines[0]))
+        writer.writeheader()
+        writer.writerows(lines)
+    found = read_sweep(path.parent)
+    assert found.rows == good.rows
+    assert {(row.map, row.kind) for row in found.rows} == {("", "none"), ("", "yarn")}
+
+
+def test_the_map_of_a_curve_is_read(sweep_of):
+    path = sweep_of("one") / "evals/demo/results.csv"
+    text = path.read_text()
+    label = "leaky_rerope+window=12+k=1.5e+04"
+    path.write_text(text.replace("yarn-4,yarn,,", f"yarn-4,yarn,{label},"))
+    rows = [row for row in read_sweep(path.parent).rows if row.name == "yarn-4"]
+    assert {(row.map, row.kind) for row in rows} == {(label, "leaky_rerope")}
+    path.write_text(text.replace("yarn-4,yarn,,", "yarn-4,yarn,a b,"))
+    with pytest.raises(UserError, match=r"results.csv: line \d: map should be a name, not 'a b'"):
+        read_sweep(path.parent)
 
 
 def test_a_sweep_is_found_by_any_path_to_it(sweep_of, monkeypatch, tmp_path):
