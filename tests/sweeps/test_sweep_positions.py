@@ -1,0 +1,109 @@
+"""Sweeps of runs with position maps, and of runs whose positions do not rotate."""
+
+import io
+
+import pytest
+
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.run import _check_entries, sweep_run
+from tests.sweeps.test_sweep_run import rows, swept, trained
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+STAGE = {"steps": 2, "seq_len": 16, "batch_size": 4}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("run"), [STAGE])
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    model = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    model |= {"num_hidden_layers": 1, "position": {"type": "learned"}}
+    return trained(tmp_path_factory.mktemp("learned"), [STAGE], model=model)
+
+
+MAPPED = [
+    "trained",
+    {"type": "none", "map": {"type": "leaky_rerope"}, "name": "auto"},
+    {"type": "none", "map": {"type": "streaming", "sinks": 2}},
+]
+
+
+def test_maps_with_automatic_settings_are_those_of_the_length(run, monkeypatch):
+    folder, said = swept(run, name="maps", scalings=MAPPED)
+    assert "auto: " in said
+    # w = 3L/4 and k = 2·(n − w)/(L − w) at n = 64
+    assert "map leaky_rerope: window 12, k 26" in said
+    found = {(row["name"], row["length"]): row for row in rows(folder)}
+    for length in (8, 16, 64):
+        plain, auto = found["trained", length], found["auto", length]
+        assert (plain["nll"] == auto["nll"]) == (length <= 16)
+        assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=26")
+    assert found["none-streaming", 64]["map"] == "streaming+sinks=2+recent=13"
+
+    def interrupted(self, key, figures):
+        set_item(self, key, figures)
+        if len(self) == 3:
+            raise KeyboardInterrupt
+
+    set_item = FileJournal.__setitem__
+    with monkeypatch.context() as patch:
+        patch.setattr(FileJournal, "__setitem__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            swept(run, name="cut", scalings=MAPPED)
+    cut, said = swept(run, name="cut", scalings=MAPPED)
+    # of the nine, auto and streaming share the reading of trained at 8 and 16
+    assert "measurements reused" in said
+    assert rows(cut) == rows(folder)
+
+
+def test_a_learned_table_ends_a_sweep(learned):
+    said = plain_console(file=io.StringIO(), width=200)
+    config = SweepConfig(name="default", lengths=(8, 16, 64), resamples=50)
+    sweep_run(*learned, config, said)
+    assert "no curve at 64: position learned ends at 16 tokens" in said.file.getvalue()
+    folder = learned[0].evals / "default"
+    # of the default scalings, only this one
+    assert [(row["name"], row["length"]) for row in rows(folder)] == [
+        ("trained", 8),
+        ("trained", 16),
+    ]
+    with pytest.raises(UserError, match=r"^lengths: 32 is too long: position learned ends at 16"):
+        swept(learned, name="long", lengths=[32, 64], scalings=["trained"])
+
+
+# Checks before any work. A stage in which an entry may work keeps it from being refused.
+
+STAGED = Config.model_validate(
+    {"name": "x", "stages": [STAGE, STAGE | {"seq_len": 64}], "optim": {"warmup_steps": 0}}
+)
+
+
+@pytest.mark.parametrize(
+    ("steps", "window", "refused"),
+    [
+        (None, 40, False),  # the newest checkpoint may be of the stage of 64 tokens
+        ([1], 40, True),
+        ([3], 40, False),
+        ([1, 3], 40, False),  # `sweep` refuses it at step 1
+        ([3], 64, True),
+        (None, 64, True),
+        ([99], 64, False),  # no such step, which is said later
+    ],
+)
+def test_an_entry_is_refused_if_it_works_at_no_stage_of_the_steps(steps, window, refused):
+    entry = {"type": "none", "map": {"type": "rerope", "window": window}}
+    raw = {"scalings": [entry], "steps": steps, "lengths": [16, 128]}
+    config = SweepConfig.model_validate(raw)
+    if not refused:
+        _check_entries(STAGED, config)
+        return
+    with pytest.raises(UserError, match=r"^scalings: none-rerope: map.window: "):
+        _check_entries(STAGED, config)
