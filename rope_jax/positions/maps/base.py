@@ -97,8 +97,6 @@ class PositionMap(BaseModel):
     """The paper or code that the map comes from."""
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
-    reaches_beyond: ClassVar[bool] = True
-    """Whether the map is meant for texts longer than the window."""
 
     type: str
 

@@ -70,7 +70,8 @@ class DualChunk(PositionMap):
 
     def check_reach(self, window: int, length: int) -> None:
         s = resolved_number(self.chunk)
-        if s > window - 1 and length > window:
+        largest = min(2 * (s - resolved_number(self.local)) - 1, s)
+        if largest > window - 1 and length > window:
             raise ValueError(
                 f"chunk: {s:,} is too large for a window of {window:,} tokens; give at most "
                 f"{window - 1:,}"

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.attention import attend
+from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
-from rope_jax.positions.maps import AnyMap, relative_positions
+from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
 from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
@@ -189,9 +190,7 @@ def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
     # blocks that no border coincides with
-    monkeypatch.setattr(
-        "rope_jax.attention.backends.banded_blockwise.__kwdefaults__", {"block": 16}
-    )
+    monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 16)
     map_, r = map_and_relative(name)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
     q, k, v = inputs(queries=70)
@@ -201,3 +200,130 @@ def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
     logn = np.maximum(1, np.log(np.arange(LENGTH) + 1) / np.log(WINDOW))
     wanted = slow_attention(r[None], GEOMETRY.inv_freq(), m, q, k, v, query_scale=logn)
     np.testing.assert_allclose(found, wanted, atol=3e-6)
+
+
+def test_dual_chunk_reaches_as_far_as_its_largest_relative_position():
+    # chunks of 30 tokens: no key is seen at more than 2 · 30 − 1, although s is above the window
+    map_ = parse({"type": "dual_chunk", "chunk": 130, "local": 100})
+    places = np.arange(512)
+    assert np.nanmax(relative_positions(map_.bands(128, 512), places, places)) == 59
+    map_.check_reach(128, 512)
+    with pytest.raises(ValueError, match=r"chunk: 130 is too large .* give at most 127"):
+        parse({"type": "dual_chunk", "chunk": 130, "local": 10}).check_reach(128, 512)
+
+
+def far_frequencies(window, far):
+    return parse({"type": "far_frequencies", "window": window, "far": {"type": far} | FACTORS[far]})
+
+
+FACTORS = {"pi": {"factor": 5.0}, "ntk": {"factor": 6.0}, "none": {}}
+
+
+def rotated(map_, backend="xla", segment_ids=None, positions=None, batch=1):
+    positions = np.arange(LENGTH, dtype=np.int32)[None] if positions is None else positions
+    q, k, v = inputs(heads=4, kv_heads=2, batch=batch)
+    scaling = parse_scaling("none")
+    return mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend)
+
+
+def test_far_frequencies_are_the_definition_and_leaky_rerope_where_pi_divides_them():
+    """The angle of a pair is θd below w, and θ'd + (θ − θ')w from w on (docs/positions.md)."""
+    map_ = far_frequencies(13, "ntk")
+    near = GEOMETRY.inv_freq()
+    far = parse_scaling({"type": "ntk", "factor": 6.0}).scaled(GEOMETRY)[0]
+    distance = (np.arange(LENGTH)[:, None] - np.arange(LENGTH)[None]).astype(float)
+    distance[distance < 0] = np.nan
+    d = distance[..., None]
+    angles = np.where(d < 13, near * d, far * d + (near - far) * 13)
+    q, k, v = inputs(heads=4, kv_heads=2)
+    np.testing.assert_allclose(
+        rotated(map_), slow_attention(angles[None], None, 1.0, q, k, v), atol=3e-6
+    )
+    # continuous at w
+    np.testing.assert_allclose(near * 13, far * 13 + (near - far) * 13, rtol=1e-12)
+    leaky = parse({"type": "leaky_rerope", "window": 13, "k": 5.0})
+    np.testing.assert_allclose(rotated(far_frequencies(13, "pi")), rotated(leaky), atol=1e-6)
+
+
+def test_far_frequencies_of_no_scaling_are_plain_rotation():
+    plain = parse({"type": "streaming", "sinks": 0, "recent": LENGTH})
+    found = rotated(far_frequencies(13, "none"))
+    np.testing.assert_allclose(found, rotated(plain), atol=1e-6)
+
+
+def test_far_angles_stay_exact_a_million_tokens_away():
+    """Fractional positions would be off by 6e-2 there; the frequencies are divided instead."""
+    geometry = RotaryGeometry(8, 1e4, 128)
+    layers, scaling = RotaryLayers(geometry), parse_scaling("none")
+    positions = np.array([[1_000_003]], np.int32)
+    map_ = parse({"type": "leaky_rerope", "window": 96, "k": 31_250.7})
+    rotary = layers.rotary(scaling, positions)
+    mapped = with_map(rotary, map_, layers, positions, window=128, seq_len=10**6)
+    far = jax.tree.map(lambda leaf: leaf[0, 0, 0], turns(mapped, jnp.asarray(positions))[1])
+    theta = geometry.inv_freq()
+    query = theta / 31_250.7 * 1_000_003 + (theta - theta / 31_250.7) * 96
+    np.testing.assert_allclose(far.query_cos, np.cos(query), atol=1e-6)
+    np.testing.assert_allclose(far.key_sin, np.sin(theta / 31_250.7 * 1_000_003), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rerope", "dual_chunk", "streaming"])
+@pytest.mark.parametrize("backend", ["xla", "blockwise"])
+def test_positions_restart_with_every_packed_document(name, backend, monkeypatch):
+    monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 16)
+    map_, r = map_and_relative(name)
+    starts = np.array([0, 37, 41])
+    ids = np.searchsorted(starts, np.arange(LENGTH), side="right")[None].astype(np.int32)
+    positions = (np.arange(LENGTH) - starts[ids[0] - 1])[None].astype(np.int32)
+    found = rotated(map_, backend, jnp.asarray(ids), positions)
+    of_pair = r[positions[0][:, None], positions[0][None]]
+    q, k, v = inputs(heads=4, kv_heads=2)
+    m = map_.bands(WINDOW, LENGTH)[0].attention_factor
+    wanted = slow_attention(of_pair[None], GEOMETRY.inv_freq(), m, q, k, v, ids)
+    np.testing.assert_allclose(found, wanted, atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "resolved"),
+    [
+        ({"type": "rerope"}, "rerope+window=96"),
+        ({"type": "leaky_rerope"}, "leaky_rerope+window=96+k=122"),
+        ({"type": "leaky_rerope", "window": 64}, "leaky_rerope+window=64+k=62"),
+        ({"type": "self_extend"}, "self_extend+window=64+group=32"),
+        ({"type": "self_extend", "group": 16}, "self_extend+window=64+group=16"),
+        ({"type": "dual_chunk"}, "dual_chunk+chunk=96+local=16"),
+        ({"type": "streaming"}, "streaming+sinks=4+recent=123"),
+        ({"type": "lm_infinite"}, "lm_infinite+sinks=10+recent=127"),
+        ({"type": "string"}, "string+shift=42+local=4"),
+        ({"type": "far_frequencies", "far": {"type": "ntk", "factor": 16.0}},
+         "far_frequencies+window=64+far=ntk-16"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_auto_follows_from_window_and_length(settings, resolved):
+    """L = 128, n = 2,048."""
+    map_ = parse(settings)
+    assert map_.is_auto
+    assert map_.at(128, 2048).label == resolved
+    inside = map_.at(128, 128)
+    assert inside is None if settings["type"] != "string" else inside.label == resolved
+
+
+@pytest.mark.parametrize("name", sorted(set(MAPS) - {"string", "far_frequencies"}))
+@pytest.mark.parametrize(("window", "length"), [(128, 129), (128, 2048), (100, 333), (4096, 65536)])
+def test_auto_stays_inside_the_window(name, window, length):
+    map_ = parse({"type": name}).at(window, length)
+    map_.check_reach(window, length)
+    places = np.array([length - 1])
+    r = relative_positions(map_.bands(window, length), places, np.arange(length))
+    assert np.nanmax(r) <= window - 1
+
+
+def test_leaky_rerope_names_the_smallest_k_that_reaches():
+    with pytest.raises(ValueError, match=r"k: 4 reaches 317 tokens, not 512.* at least 7\.096"):
+        parse({"type": "leaky_rerope", "window": 64, "k": 4.0}).check_reach(128, 512)
+    parse({"type": "leaky_rerope", "window": 64, "k": 7.096}).check_reach(128, 512)
+
+
+def test_self_extend_names_a_group_that_divides():
+    with pytest.raises(ValidationError, match="group: 6 does not divide window 64; 4 does"):
+        parse({"type": "self_extend", "window": 64, "group": 6})
