@@ -10,7 +10,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -185,22 +185,43 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def demo_table() -> str:
-    """Return a table of the demo's perplexities on the same tokens, by scaling and length."""
-    with DEMO.open(newline="", encoding="utf-8") as file:
+def perplexity_table(path: Path, key: str) -> str:
+    """Return a table of perplexities on the same tokens: one row per curve, one column per length.
+
+    path: a results.csv, or the comparison.csv of several runs. key: the column that names a curve.
+    """
+
+    def cell(row: Mapping[str, str]) -> str:
+        half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
+        return f"{float(row['ppl']):.2f} ± {half:.2f}"
+
+    return _by_length(path, key, cell)
+
+
+def above_truncation_table(path: Path, key: str) -> str:
+    """Return a table of how far each curve lies above truncation, in nats, with its interval.
+
+    path: the comparison.csv of several runs. key: the column that names a curve.
+    """
+
+    def cell(row: Mapping[str, str]) -> str:
+        if not row["gain"]:
+            return ""
+        half = (float(row["gain_high"]) - float(row["gain_low"])) / 2
+        return f"{-float(row['gain']):+.3f} ± {half:.3f}"
+
+    return _by_length(path, key, cell)
+
+
+def _by_length(path: Path, key: str, cell: Callable[[Mapping[str, str]], str]) -> str:
+    with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
     lengths = sorted({int(row["length"]) for row in rows})
-    lines = [
-        "| | " + " | ".join(f"{n:,}" for n in lengths) + " |",
-        "|---" * (len(lengths) + 1) + "|",
-    ]
-    for name in dict.fromkeys(row["name"] for row in rows):
-        cells = []
-        for row in sorted((r for r in rows if r["name"] == name), key=lambda r: int(r["length"])):
-            half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
-            cells.append(f"{float(row['ppl']):.2f} ± {half:.2f}")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    table = []
+    for name in dict.fromkeys(row[key] for row in rows):
+        cells = {int(row["length"]): cell(row) for row in rows if row[key] == name}
+        table.append((name, *(cells.get(length, "") for length in lengths)))
+    return _table(("", *(f"{length:,}" for length in lengths)), table)
 
 
 def protocols_table() -> str:
@@ -278,7 +299,7 @@ def between(text: str, name: str, content: str) -> str:
 def generated() -> dict[Path, str]:
     """Return every generated file with the text it should have."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
-    readme = between(readme, "demo", demo_table())
+    readme = between(readme, "demo", perplexity_table(DEMO, "name"))
     readme = between(readme, "protocols", protocols_table())
     readme = between(readme, "position maps", maps_table())
     readme = between(readme, "position encodings", encodings_table())

@@ -109,7 +109,7 @@ def test_later_tokens_change_nothing_and_the_last_targets_are_the_same(method):
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 8)
     tokens = random_tokens()
-    model, params = model_and_params(method, "xla")
+    _, params = model_and_params(method, "xla")
 
     def loss(params, attention):
         return nll(method, tokens, attention=attention, lengths=DOCUMENTS, params=params).mean()
