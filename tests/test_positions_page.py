@@ -6,9 +6,13 @@ tests/test_add_a_position_method.py follows its two recipes.
 import re
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import yaml
 
+from rope_jax.attention import attend
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.model import OWN_BACKENDS
@@ -17,7 +21,10 @@ from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.positions.encodings import ENCODINGS, RoPE
-from rope_jax.positions.maps import MAPS
+from rope_jax.positions.mapping import with_map
+from rope_jax.positions.maps import MAPS, relative_positions
+from rope_jax.positions.turning import turns, visible
+from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
 
 ROOT = Path(__file__).parents[1]
@@ -155,3 +162,40 @@ def test_the_readmes_tables_name_every_type():
     for heading, names in (("## Position maps", MAPS), ("## Position encodings", ENCODINGS)):
         rows = re.findall(r"^\| `(\w+)` \|", section(heading, README), re.MULTILINE)
         assert rows == ["type", *names]
+
+
+@pytest.mark.parametrize("map_", [None, {"type": "streaming", "sinks": 2, "recent": 9}])
+def test_the_attention_of_a_model_of_your_own_is_ours(map_):
+    (snippet,) = re.findall(
+        r"```python\n(.*?)```", section("### In a model of your own"), re.DOTALL
+    )
+    page: dict = {}
+    exec(snippet, page)
+    rng = np.random.default_rng(0)
+    q, k, v = (jnp.asarray(rng.standard_normal((2, 40, 4, 8)), jnp.float32) for _ in range(3))
+    layers, positions = RotaryLayers(RotaryGeometry(8, 100.0, 16)), np.arange(40)[None]
+    rotary = layers.rotary(NoScaling(), positions)
+    wanted_keys = np.tri(40, dtype=bool)
+    if map_:
+        map_ = MAPS[map_["type"]](**map_)
+        rotary = with_map(rotary, map_, layers, positions, window=16, seq_len=40)
+        r = relative_positions(map_.bands(16, 40), positions[0], positions[0])
+        wanted_keys = ~np.isnan(r)
+    found = page["attention"](q, k, v, rotary, jnp.asarray(positions))
+    every = jax.tree.map(lambda leaf: leaf[0], turns(rotary, jnp.asarray(positions)))
+    wanted = attend(
+        *(q, k, v, every, jnp.ones((1, 40), jnp.float32), {}, None),
+        backend="xla",
+        encoding=RoPE(),
+        layout="half",
+        visible=visible(rotary),
+        sliding_window=None,
+    )
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
+
+    def last(v):
+        return page["attention"](q, k, v, rotary, jnp.asarray(positions))[0, -1]
+
+    gradient = jax.jacobian(last)(v)  # zero where a key is hidden
+    reached = np.abs(np.asarray(gradient)[:, :, 0]).sum((0, 1, 3, 4)) > 0
+    np.testing.assert_array_equal(reached, wanted_keys[-1])
