@@ -6,13 +6,15 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError, printable
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
+
+_Model = TypeVar("_Model", bound="BaseModel")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -50,6 +52,27 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
         raise UserError(f"{word or repr(word)}: {what}; see {parser.prog} --help")
     arguments.overrides = overrides
     return arguments
+
+
+def load_asked(
+    parser: argparse.ArgumentParser, argv: list[str], schema: "type[_Model]"
+) -> "_Model | None":
+    """Load a command's own keys, from a file, the command line, or both.
+
+    None: it was asked to print them, and has done so. Raises UserError.
+    """
+    from pathlib import Path
+
+    from rope_jax.config.load import dump, load
+
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
+    arguments = parse(parser, argv)
+    path = None if arguments.config is None else Path(arguments.config)
+    asked = load(schema, path, arguments.overrides)
+    if arguments.print_config:
+        print(dump(asked), end="")
+        return None
+    return asked
 
 
 def _is_override(word: str) -> bool:

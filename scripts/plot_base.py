@@ -15,7 +15,6 @@ from rope_jax.errors import printable
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inspection import BaseConfig, check_writable
-    from rope_jax.config.load import dump, load
 
     parser = cli.parser(
         "plot_base.py [CONFIG.yaml] [key=value ...] [--print-config]",
@@ -23,12 +22,8 @@ def main(argv: list[str]) -> None:
         "training windows of models. Keys:",
         BaseConfig,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.config is None else Path(arguments.config)
-    asked = load(BaseConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(asked), end="")
+    asked = cli.load_asked(parser, argv, BaseConfig)
+    if asked is None:
         return
     output = Path(asked.output)
     check_writable(output)

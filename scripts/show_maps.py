@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inspection import MapsConfig, check_writable
-    from rope_jax.config.load import dump, load
 
     parser = cli.parser(
         "show_maps.py [CONFIG.yaml] [key=value ...] [--print-config]",
@@ -31,12 +30,8 @@ def main(argv: list[str]) -> None:
         "Keys:",
         MapsConfig,
     )
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.config is None else Path(arguments.config)
-    asked = load(MapsConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(asked), end="")
+    asked = cli.load_asked(parser, argv, MapsConfig)
+    if asked is None:
         return
     output, length = Path(asked.output), asked.text_length
     table = output.with_suffix(".csv")

@@ -1,11 +1,7 @@
 """The two recipes of docs/positions.md, followed to the letter in a copy of the repository."""
 
 import csv
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -13,6 +9,7 @@ import numpy as np
 import pytest
 
 from rope_jax.positions.maps import relative_positions
+from tests.recipes import copy_repository, replace_once, runner
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/positions.md").read_text(encoding="utf-8")
@@ -80,12 +77,6 @@ def test_the_encodings_scores_are_its_definition():
     assert encoding.scores is again.scores is not type(encoding)(reach=9.0).scores
 
 
-def replace_once(path, old, new):
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{path.name}: {old!r}"
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
 def follow(recipe, copy, example_in, examples, test_in):
     """Make a recipe's edits."""
     (copy / recipe.file).write_text(recipe.code, encoding="utf-8")
@@ -106,12 +97,8 @@ def follow(recipe, copy, example_in, examples, test_in):
 @pytest.fixture
 def copy(tmp_path):
     """Copy the repository's tracked files and follow both recipes."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     copy = tmp_path / "copy"
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).exists():  # unless deleted but not yet committed
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+    copy_repository(copy)
     maps = "tests/positions/maps/test_maps.py"
     follow(MAP, copy, maps, "DEFINITIONS", maps)
     encodings = "tests/positions/encodings"
@@ -121,20 +108,7 @@ def copy(tmp_path):
 
 @pytest.mark.slow
 def test_following_the_recipes_adds_a_working_map_and_encoding(copy, tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(copy), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-    def run(*words, folder=copy):
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
+    run = runner(copy)
     # imports and lists in ruff's order and form, as an editor would leave them
     registries = [MAP.list, ENCODING.list]
     run("-m", "ruff", "check", "-q", "--fix", "--select", "I", *registries)

@@ -1,17 +1,14 @@
 """The README's recipe for a new scaling, followed to the letter in a copy of the repository."""
 
 import csv
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rope_jax.rope import RotaryGeometry
+from tests.recipes import copy_repository, replace_once, runner
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,21 +39,11 @@ def test_the_strategy_gives_the_golden_values_beside_it() -> None:
     names["test_half_golden"]()
 
 
-def replace_once(path: Path, old: str, new: str) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert text.count(old) == 1, f"{path.name}: {old!r}"
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """Copy the repository's tracked files and make the recipe's edits."""
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     copy = tmp_path / "copy"
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).exists():  # unless deleted but not yet committed
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, copy / name)
+    copy_repository(copy)
     (copy / FILE).write_text(STRATEGY, encoding="utf-8")
     registry = copy / re.search(rf"Import `{NAME}` in `(\S+)`", RECIPE)[1]
     module = FILE.removesuffix(".py").replace("/", ".")
@@ -72,20 +59,7 @@ def copy(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_following_the_recipe_adds_a_working_strategy(copy: Path, tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(copy), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-
-    def run(*words: str, folder: Path = copy) -> str:
-        done = subprocess.run(
-            [sys.executable, *words],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
-
+    run = runner(copy)
     run("scripts/generate.py")
     run("scripts/generate.py", "--check")
     assert "| `half` | Position interpolation of the slower" in (copy / "README.md").read_text()

@@ -14,6 +14,7 @@ from rope_jax.attention import BACKENDS, blockwise_attention
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.visible import Visible
+from tests.programs import equations
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -111,17 +112,6 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
     assert len(loops) == 2
     for loop in loops:
         assert loop.params["cond_jaxpr"].out_avals[0].shape == ()
-
-
-def equations(jaxpr):
-    """Yield every equation of a program, inner ones included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
-        ):
-            if hasattr(value, "eqns"):
-                yield from equations(value)
 
 
 NEAR_TO_FAR = Visible(beyond=64), Visible(nearest=64)

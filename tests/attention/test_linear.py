@@ -13,6 +13,7 @@ import pytest
 
 from rope_jax.attention.linear import linear_attention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
+from tests.programs import equations
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -218,17 +219,6 @@ def test_bfloat16_inputs_are_rounded_once_more_at_the_end():
     wanted = attend(*(x.astype(jnp.float32) for x in (q, k, v)), positions)
     assert found.dtype == jnp.bfloat16
     np.testing.assert_allclose(found.astype(jnp.float32), wanted, rtol=2**-8, atol=1e-6)
-
-
-def equations(jaxpr):
-    """Yield every equation of a program, inner ones included."""
-    for equation in jaxpr.eqns:
-        yield equation
-        for value in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
-        ):
-            if hasattr(value, "eqns"):
-                yield from equations(value)
 
 
 def test_program_size_is_constant_and_memory_is_linear_in_length():

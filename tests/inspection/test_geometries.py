@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rope_jax import cli
@@ -31,19 +30,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def show(folder, capsys, monkeypatch):
+def show(folder, capsys, saved_figures):
     """Return a function that calls a script and returns its output and its figure."""
-    save, figures = Figure.savefig, []
-
-    def keep(figure, path, **settings):
-        figures.append(figure)
-        save(figure, path, **settings)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
 
     def show(script, *words):
         COMMANDS[script](list(words))
-        return capsys.readouterr().out, figures.pop()
+        return capsys.readouterr().out, saved_figures.pop()
 
     return show
 

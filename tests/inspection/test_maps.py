@@ -7,7 +7,6 @@ import sys
 import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from rope_jax import cli
@@ -34,19 +33,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def show(folder, capsys, monkeypatch):
+def show(folder, capsys, saved_figures):
     """Return a function that calls the script and returns its output and its figure."""
-    save, figures = Figure.savefig, []
-
-    def keep(figure, path, **settings):
-        figures.append(figure)
-        save(figure, path, **settings)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
 
     def show(*words):
         show_maps.main(list(words))
-        return capsys.readouterr().out, figures.pop()
+        return capsys.readouterr().out, saved_figures.pop()
 
     return show
 
