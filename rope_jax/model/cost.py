@@ -19,9 +19,8 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
 
     The matrices are the projections and the output head; the embedding look-up is free. The
     second term is causal attention, in which a query sees T/2 keys on average; linear attention
-    has none. Recomputation
-    (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B, except that a query there sees
-    T keys.
+    has none. Recomputation (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B,
+    except that a query there sees T keys.
     """
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
