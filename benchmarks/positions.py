@@ -45,7 +45,7 @@ def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Callable
     encoding = encoding.fitted(length)
     rotary = rotary_of(encoding, map_, length)
     positions = jnp.arange(length)[None]
-    sizes = Sizes(1, HEADS * HEAD_DIM, HEADS, HEADS, HEAD_DIM, 0.02)
+    sizes = Sizes(1, HEADS * HEAD_DIM, HEADS, HEAD_DIM, 0.02)
     parameters = encoding.initial(sizes, jax.random.key(0))
 
     def run(rotary: Rotary, parameters: Any, q: Any, k: Any, v: Any) -> Any:

@@ -139,7 +139,7 @@ def encoding_properties_table() -> str:
 def _parameters(encoding: Encoding) -> str:
     """Name an encoding's parameters, and say whether the layers share them."""
     layers = 7
-    shapes = encoding.parameter_shapes(Sizes(layers, 128, 4, 4, 32, 0.02))
+    shapes = encoding.parameter_shapes(Sizes(layers, 128, 4, 32, 0.02))
     owners = {1: "shared by all layers", layers: "one per layer"}
     parts = [
         ", ".join(f"`{name}`" for name, shape in shapes.items() if shape[0] == axis) + f": {owner}"

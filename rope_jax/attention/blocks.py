@@ -46,8 +46,8 @@ class Visit(NamedTuple):
     masked: bool
 
 
-def plan_visits(bands: tuple[Visible, ...], block: int) -> list[Visit]:
-    """Return the visits of a query block, the nearest keys first.
+def plan_visits(bands: tuple[Visible, ...], block: int, key_blocks: int) -> list[Visit]:
+    """Return the visits of a query block in a window of so many blocks, the nearest keys first.
 
     The pairs of tokens of two blocks at offset o have distances from (o − 1)·block + 1 to
     (o + 1)·block − 1. Bands that see only a document's first tokens have visits of their own, which
@@ -55,14 +55,18 @@ def plan_visits(bands: tuple[Visible, ...], block: int) -> list[Visit]:
     """
     together = tuple(number for number, band in enumerate(bands) if band.first is None)
     alone = [(number,) for number, band in enumerate(bands) if band.first is not None]
-    return [visit for group in (together, *alone) for visit in _visits_of(group, bands, block)]
+    groups = (together, *alone)
+    return [visit for group in groups for visit in _visits_of(group, bands, block, key_blocks)]
 
 
-def _visits_of(group: tuple[int, ...], bands: tuple[Visible, ...], block: int) -> list[Visit]:
+def _visits_of(
+    group: tuple[int, ...], bands: tuple[Visible, ...], block: int, key_blocks: int
+) -> list[Visit]:
     limits = [bands[number].nearest for number in group]
     limits += [bands[number].beyond or 0 for number in group]
     visits: list[Visit] = []
-    for offset in range(max(limits) // block + 3):  # nothing changes from there on
+    changes = max(limits) // block + 3  # the first offset from which on nothing changes
+    for offset in range(min(changes, key_blocks)):
         nearest, farthest = max(0, (offset - 1) * block + 1), (offset + 1) * block - 1
         needed = tuple(n for n in group if _sees(bands[n], nearest, farthest, any))
         whole = offset > 0 and all(_sees(bands[n], nearest, farthest, all) for n in needed)
@@ -106,14 +110,17 @@ class Blocks:
         self.query_padding, self.key_padding = -queries % block, -keys % block
         self.blocks_before = (keys + self.key_padding - queries - self.query_padding) // block
         self.segment_ids = None
-        places = jnp.arange(-self.key_padding, keys)[None]
+        places = jnp.arange(keys)[None]
         if segment_ids is not None:
+            places = places_in_document(segment_ids)
             padded = jnp.pad(segment_ids, ((0, 0), (self.key_padding, 0)), mode="edge")
-            places = places_in_document(padded)
             self.segment_ids = self._cut(padded)
+        # padding must not count as the first document's first tokens
+        places = jnp.pad(places, ((0, 0), (self.key_padding, 0)), constant_values=-1)
         self.places = self._cut(places)
         bands = settings.interaction.visible
-        self._nearest, *self._others = plan_visits(bands, block)
+        key_blocks = (keys + self.key_padding) // block
+        self._nearest, *self._others = plan_visits(bands, block, key_blocks)
         within = jnp.arange(block)[:, None] - jnp.arange(block)[None]
         # Here, outside all loops: computed inside them, masks would take as long as the rest.
         self._masks = {

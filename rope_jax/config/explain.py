@@ -101,13 +101,19 @@ def _explain_type(
 def _same_type_elsewhere(
     schema: type[BaseModel], path: KeyPath, wrong: str, types: Sequence[str]
 ) -> str | None:
-    """Return the nearest `type` key of another union, of which `wrong` is a member, if any."""
+    """Return the nearest `type` key of another union, of which `wrong` is a member, if any.
+
+    None if `wrong` also belongs to a union like that of `types`, where it is only not allowed here.
+    """
     found = []
     for key in list_keys(schema):
         # "a|b; other: c" where two types have keys of the same name
         members = re.split(r"\||; \w+: ", key.type)
-        if key.name.endswith(".type") and wrong in members and not {*members} & {*types}:
-            found.append(key.name)
+        if not key.name.endswith(".type") or wrong not in members:
+            continue
+        if {*members} & {*types}:
+            return None
+        found.append(key.name)
     return _nearest(found, path)
 
 

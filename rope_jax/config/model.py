@@ -100,7 +100,6 @@ class ModelConfig(Frozen):
             layers=self.num_hidden_layers,
             hidden_size=self.hidden_size,
             heads=self.num_attention_heads,
-            kv_heads=self.kv_heads,
             head_dim=self.heads_width,
             std=self.initializer_range,
         )

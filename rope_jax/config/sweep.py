@@ -53,8 +53,8 @@ class SweepEntry(Frozen):
 
     @model_validator(mode="after")
     def _trained_is_reserved(self) -> "SweepEntry":
-        if self.name == "trained" and self.type != "trained":
-            raise ValueError("name: trained means the checkpoint's own scaling; choose another")
+        if self.name == "trained" and (self.type != "trained" or self.map is not None):
+            raise ValueError("name: trained means the checkpoint as it is; choose another")
         return self
 
     @property

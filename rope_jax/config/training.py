@@ -127,13 +127,9 @@ class Config(Frozen):
             rotary_dim = self.geometry.rotary_dim
         except ValueError as error:  # begins with a key of the geometry
             raise ValueError(f"rope.{error}") from None
-        most = self.model.position.rotary_dim(self.model.heads_width)
-        if rotary_dim > most:
+        if rotary_dim > self.model.position.rotary_dim(self.model.heads_width):
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
-                if most == self.model.heads_width
-                else f"rope.rotary_dim: {rotary_dim} is larger than the {most} of position "
-                f"{self.model.position.type}"
             )
         return self
 
@@ -147,8 +143,7 @@ class Config(Frozen):
                 f"model.position.length: {position.longest} positions are too few for "
                 f"stages.{number}.seq_len {longest}; give at least {longest}"
             )
-        if not position.is_rotary:
-            self._check_nothing_rotates()
+        self._check_nothing_is_ignored()
         if self.model.attention == "linear":
             self._check_linear()
         if self.rope.map is not None:
@@ -218,26 +213,34 @@ class Config(Frozen):
                 )
         return self
 
-    def _check_nothing_rotates(self) -> None:
-        """ValueError for settings of the rotation, which this model's encoding does not do."""
+    def _check_nothing_is_ignored(self) -> None:
+        """ValueError for settings of the section `rope` that this model's encoding ignores."""
+        position = self.model.position
+        given = [
+            f"rope.{name}"
+            for name in position.ignored
+            if getattr(self.rope, name) != RopeConfig.model_fields[name].default
+        ]
+        if not position.is_rotary:
+            given = self._of_rotation() + given
+        if given:
+            reason = "turns each dimension by itself" if position.is_rotary else "rotates nothing"
+            raise ValueError(
+                f"{given[0]}: has no effect, because model.position.type {position.type} "
+                f"{reason}; remove it"
+            )
+
+    def _of_rotation(self) -> list[str]:
+        """Return the keys given, outside of `Encoding.ignored`, that only act on a rotation."""
         scalings = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
         elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
         scalings |= {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling}
         changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
         changed += [f"{key}.base" for key, element in elements.items() if element.base]
-        unused = ["base", "rotary_dim", "layout", "map"]
-        if not any(scaling.query_scale for scaling in scalings.values()):
-            unused.append("train_length")
-        changed += [
-            f"rope.{name}"
-            for name in unused
-            if getattr(self.rope, name) != RopeConfig.model_fields[name].default
-        ]
-        if changed:
-            raise ValueError(
-                f"{changed[0]}: has no effect, because model.position.type "
-                f"{self.model.position.type} rotates nothing; remove it"
-            )
+        scales = any(scaling.query_scale for scaling in scalings.values())
+        if self.rope.train_length is not None and not scales:
+            changed.append("rope.train_length")
+        return changed
 
     def _check_linear(self) -> None:
         """ValueError for what attention without softmax cannot do."""
@@ -252,6 +255,11 @@ class Config(Frozen):
             if element.scaling is not None:
                 scalings[f"rope.layer_pattern.{i}.scaling"] = element.scaling
         for key, scaling in scalings.items():
+            if getattr(scaling, "attention_factor", None) not in (None, 1.0):
+                raise ValueError(
+                    f"{key}.attention_factor: scales the logits of a softmax, and model.attention "
+                    "linear has none"
+                )
             if scaling.query_scale is not None:
                 raise ValueError(
                     f"{key}.query_scale: scales the logits of a softmax, and model.attention "

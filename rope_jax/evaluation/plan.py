@@ -245,9 +245,10 @@ class Plan:
         rotary = self.layers.rotary(entry.at(length, self.window, self.trained), positions, length)
         map_ = entry.map_at(length, self.window, self.trained_map)
         if map_ is not None:
-            rotary = with_map(
-                rotary, map_, self.layers, positions, window=self.window, seq_len=length
-            )
+            # the checkpoint's own map has the L that it was trained with
+            is_own = entry.type == "trained" and entry.map is None
+            window = self.layers.geometry.train_length if is_own else self.window
+            rotary = with_map(rotary, map_, self.layers, positions, window=window, seq_len=length)
         axis = self._layer_axis
         return jax.tree.map(lambda leaf: np.broadcast_to(leaf, (axis, *leaf.shape[1:])), rotary)
 
@@ -311,19 +312,20 @@ def check_entries(
             )
         try:
             map_ = entry.map_at(length, window, trained_map)
+            if map_ is None and entry.map is not None:
+                raise ValueError(
+                    f"type: {entry.map.type} with auto settings acts beyond the window of "
+                    f"{window:,} tokens, and no length is longer; give numbers"
+                )
             if map_ is not None and map_ != trained_map:
-                _check_map(map_, scaling, layers, window, length)
+                _check_map(map_, layers, window, length)
+                map_.check_reach(_known_length(scaling, trained, window, length), length)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: map.{error}") from None
 
 
-def _check_map(
-    map_: PositionMap, scaling: Scaling, layers: RotaryLayers, window: int, length: int
-) -> None:
-    """ValueError if a map has no effect, or leaves the positions that the model was trained at.
-
-    The message begins with a key of the map.
-    """
+def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int) -> None:
+    """ValueError, which begins with a key of the map, if a map has no effect."""
     if not map_.has_effect(window, length):
         raise ValueError(
             f"type: {map_.type} with these settings changes nothing in a text of {length:,} tokens"
@@ -338,11 +340,19 @@ def _check_map(
                 layers.check(band.far, length)
             except ValueError as error:
                 raise ValueError(f"far.{error}") from None
-    if not scaling.length_dependent:
-        # A scaling by s makes positions up to s times the window known to the model. n/L·L may be
-        # rounded to less than n.
-        known = math.floor(window * (scaling.extension_factor or 1) + 1e-6)
-        map_.check_reach(known, length)
+
+
+def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) -> int:
+    """Return up to which length a scaling makes a model's positions known, at most `length`.
+
+    That is the window, times what the scaling stretches beyond the one that the model was trained
+    with at the window.
+    """
+    if math.isinf(scaling.longest_extension):
+        return length
+    more = max(1.0, scaling.longest_extension / trained.longest_extension)
+    # n/L·L may be rounded to less than n
+    return min(length, math.floor(window * more + 1e-6))
 
 
 def _prefix(rotary: Rotary, length: int) -> Rotary:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rope_jax.config.inspection import InspectionConfig
 from rope_jax.config.sweep import ENTRIES
 from rope_jax.config.training import Config
+from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 
@@ -31,10 +32,18 @@ class InspectedModel:
 
     @classmethod
     def from_config(cls, asked: InspectionConfig, training: Config | None) -> "InspectedModel":
-        """Make the model of a training config, or of a bare geometry if there is none."""
+        """Make the model of a training config, or of a bare geometry if there is none.
+
+        UserError: the config's model does not rotate.
+        """
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
             return cls("", RotaryLayers(geometry), asked.train_length)
+        position = training.model.position.type
+        if not training.model.position.is_rotary:
+            raise UserError(
+                f"model.position.type: {position} rotates nothing, so there is nothing to show"
+            )
         stages = tuple(training.stage_scaling(stage) for stage in range(len(training.stages)))
         window = training.stages[-1].seq_len
         layers, sliding = training.rotary_layers, training.sliding_windows

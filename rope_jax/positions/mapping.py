@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.positions.maps import MapBand, Places, PositionMap
+from rope_jax.positions.maps.base import OWN
 from rope_jax.positions.turning import Band
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
 
@@ -48,16 +49,16 @@ def _band(
     border = np.full((1, 1), band.border, np.int32)
     return Band(
         frequencies,
-        query_positions=_places(band.query, positions),
-        key_positions=_places(band.key, positions),
+        query_positions=None if band.query == OWN else _places(band.query, positions),
+        key_positions=None if band.key == band.query else _places(band.key, positions),
         border=border if band.border else None,
         visible=band.visible,
     )
 
 
 def _places(places: Places, positions: Any) -> Any:
-    """Return the positions [1, #B, S] at which a band puts tokens; None: their own."""
-    return None if places == Places() else places.of(positions)[None].astype(np.int32)
+    """Return the positions [1, #B, S] at which a band puts tokens."""
+    return places.of(positions)[None].astype(np.int32)
 
 
 def _divided(frequencies: Frequencies, divisor: float) -> Frequencies:

@@ -26,7 +26,7 @@ class Band:
 
     frequencies:     θ' and m, with leading axes [L, B], each of which may be 1.
     query_positions: f(p), integers [1, #B, S]; None: f(p) = p.
-    key_positions:   g(p), integers [1, #B, S]; None: g(p) = p.
+    key_positions:   g(p), integers [1, #B, S]; None: g = f.
     border:          the distance at which θ' takes over from θ without a step, [1, #B]; None: 0.
     visible:         which keys these are. Static: another value needs another program.
     """
@@ -69,8 +69,8 @@ def _turn(band: Band, near: Frequencies, positions: Int[Array, "#B S"]) -> Turn:
         border = jnp.asarray(band.border)[..., None]
         phase = angles(near, border) - angles(band.frequencies, border)
     query = positions if band.query_positions is None else band.query_positions
-    key = positions if band.key_positions is None else band.key_positions
-    turned = cos_sin(band.frequencies, query, phase)
-    if key is query and phase is None:
-        return Turn(*turned, *turned)
-    return Turn(*turned, *cos_sin(band.frequencies, key))
+    of_queries = cos_sin(band.frequencies, query, phase)
+    if band.key_positions is None and phase is None:
+        return Turn(*of_queries, *of_queries)
+    key = query if band.key_positions is None else band.key_positions
+    return Turn(*of_queries, *cos_sin(band.frequencies, key))

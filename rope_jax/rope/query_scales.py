@@ -67,7 +67,10 @@ class PowerScale(QueryScale):
     source: ClassVar[str] = "Hayase and Karakida, arXiv 2605.12697 (p); Su's `logn` (p = 1)"
     type: Literal["power"] = "power"
     s: float = Field(
-        1.0, gt=0, lt=1e6, description="s, the factor at n = L; below 1: growth starts later"
+        1.0,
+        gt=0,
+        lt=1e6,
+        description="s, the factor at n = L if at least 1; below 1: growth starts later",
     )
     # 31^16, for L = 2 and n = 2^31, is far inside float32's range
     p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")

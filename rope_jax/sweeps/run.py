@@ -102,11 +102,12 @@ def _for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
                 f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
                 "to scale; sweep it with scalings=[trained]"
             )
-        if training.model.attention == "linear" and getattr(entry, "query_scale", None):
-            raise UserError(
-                f"scalings: {entry.label}: a query scale acts on the logits of a softmax, and this "
-                "model's attention is linear"
-            )
+        for name in ("query_scale", "attention_factor"):
+            if training.model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
+                raise UserError(
+                    f"scalings: {entry.label}: {name} acts on the logits of a softmax, and this "
+                    "model's attention is linear"
+                )
         if entry.map is not None:
             try:
                 check_map(config.attention or training.model.attention, position, entry.map)
@@ -441,7 +442,10 @@ def _scaling_lines(training: Config, config: SweepConfig, longest: int, stage: i
                 lines.append(f"{entry.label}: position {training.model.position.type}")
                 continue
             described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
-            described[-1] += f", {describe_map(map_)}" if map_ else ""
+            if map_ is not None:
+                described[-1] += f", {describe_map(map_)}"
+                auto = entry.map is not None and entry.map.is_auto
+                described[-1] += " (auto: other lengths have other numbers)" * auto
             lines += described
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None

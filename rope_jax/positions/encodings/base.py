@@ -24,7 +24,6 @@ class Sizes(NamedTuple):
     layers: int
     hidden_size: int
     heads: int
-    kv_heads: int
     head_dim: int
     std: float
     """Standard deviation of the initial weights."""
@@ -47,6 +46,8 @@ class Encoding(BaseModel):
     """Whether it turns by rotary frequencies, so that scalings apply to it."""
     takes_maps: ClassVar[bool] = False
     """Whether position maps apply: only rotation decides at which distance a key is seen."""
+    ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
+    """Keys of the section `rope` that do not apply to it."""
     backends: ClassVar[tuple[str, ...]] = ALL_BACKENDS
 
     type: str

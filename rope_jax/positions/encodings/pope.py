@@ -24,6 +24,8 @@ class PoPEEncoding(Encoding):
 
     source: ClassVar[str] = "Gopalakrishnan et al., arXiv 2509.10534"
     is_rotary: ClassVar[bool] = True
+    # Every dimension turns by a frequency of its own, and there are no pairs.
+    ignored: ClassVar[tuple[str, ...]] = ("rotary_dim", "layout")
     takes_maps: ClassVar[bool] = True
     # The kernels expect values as wide as keys.
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS

@@ -11,6 +11,7 @@ class RoPE(Encoding):
 
     source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
     is_rotary: ClassVar[bool] = True
+    ignored: ClassVar[tuple[str, ...]] = ()
     takes_maps: ClassVar[bool] = True
     type: Literal["rope"] = "rope"
 

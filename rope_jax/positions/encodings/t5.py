@@ -1,5 +1,6 @@
 """`t5`: a trained bias per head and bucket of distances."""
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ class T5Encoding(Encoding):
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["t5"] = "t5"
     buckets: Annotated[int, Whole] = Field(
-        32, ge=2, le=2**16, description="number of biases per head, even"
+        32, ge=2, le=512, description="number of biases per head, even"
     )
     max_distance: Annotated[int, Whole] = Field(
         128, gt=1, le=2**20, description="distance from which all keys share the last bucket"
@@ -56,6 +57,7 @@ class T5Encoding(Encoding):
         return plus_by_distance
 
 
+@functools.cache
 def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
     """Return the bucket of every distance 0 … max_distance, int32 [max_distance + 1].
 
@@ -66,11 +68,17 @@ def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
     e^(e − k).
     """
     exact = buckets // 2
-    found = list(range(exact))
-    k = 0
-    for distance in range(exact, max_distance + 1):
-        power = distance**exact
-        while k < exact - 1 and power >= max_distance ** (k + 1) * exact ** (exact - k - 1):
-            k += 1
-        found.append(exact + k)
-    return np.array(found, np.int32)
+    borders = []
+    for k in range(1, exact):
+        border = max_distance**k * exact ** (exact - k)
+        first = round(exact * (max_distance / exact) ** (k / exact))
+        while first**exact >= border:
+            first -= 1
+        while first**exact < border:
+            first += 1
+        borders.append(first)
+    distances = np.arange(max_distance + 1)
+    logarithmic = exact + np.searchsorted(borders, distances, side="right")
+    found = np.where(distances < exact, distances, logarithmic).astype(np.int32)
+    found.flags.writeable = False  # it is cached
+    return found

@@ -26,6 +26,7 @@ class XPosEncoding(Encoding):
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
     is_rotary: ClassVar[bool] = True
+    ignored: ClassVar[tuple[str, ...]] = ()
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["xpos"] = "xpos"
     scale_base: Annotated[float, Field(ge=64, allow_inf_nan=False)] = Field(

@@ -41,6 +41,9 @@ class Streaming(PositionMap):
             return (local,)
         return local, MapBand(Visible(nearest=r + 1, first=s), Places(cap=s + r))
 
+    def has_effect(self, window: int, length: int) -> bool:
+        return length > self.sinks + resolved_number(self.recent) + 1
+
     def check_reach(self, window: int, length: int) -> None:
         s, r = self.sinks, resolved_number(self.recent)
         if length <= window or s + r < window:

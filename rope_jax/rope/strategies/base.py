@@ -3,6 +3,7 @@
 Shapes: d rotary dimension, `*batch` the axes of the text lengths (none for a single length).
 """
 
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar, get_args
@@ -148,6 +149,16 @@ class Scaling(BaseModel):
     def extension_factor(self) -> float | None:
         """This strategy's s, how many times longer the context becomes; None if it has none."""
         return getattr(self, "factor", None) if self.has_extension_factor() else None
+
+    @property
+    def longest_extension(self) -> float:
+        """How many times L the longest text may be that the scaling is meant for.
+
+        Infinite for strategies that follow the length without a limit.
+        """
+        if self.length_dependent and self.extension_factor is None:
+            return math.inf
+        return self.extension_factor or 1.0
 
     def with_factor(self, factor: float) -> "Scaling":
         """Return a copy with another extension factor, validated like the settings in a config.

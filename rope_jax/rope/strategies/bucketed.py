@@ -85,6 +85,10 @@ class BucketedScaling(Scaling):
         return _WITH_FACTOR[self.inner.type].model_validate(settings)
 
     @property
+    def longest_extension(self) -> float:
+        return self.factors[-1]
+
+    @property
     def needs_whole_head(self) -> bool:
         return any(self.with_inner_factor(factor).needs_whole_head for factor in self.factors)
 

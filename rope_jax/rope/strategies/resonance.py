@@ -47,6 +47,11 @@ class ResonanceScaling(Scaling):
         """The inner strategy's extension factor."""
         return self.inner.extension_factor
 
+    @property
+    def longest_extension(self) -> float:
+        """The inner strategy's."""
+        return self.inner.longest_extension
+
     def with_factor(self, factor: float) -> "ResonanceScaling":
         """Return a copy whose inner strategy has another extension factor.
 

@@ -26,7 +26,8 @@ SETTINGS = {
     "xpos": {"scale_base": 64.0},
     "pope": {"initial_delta": "uniform"},
 }
-SIZES = Sizes(layers=1, hidden_size=24, heads=4, kv_heads=2, head_dim=8, std=0.5)
+SIZES = Sizes(layers=1, hidden_size=24, heads=4, head_dim=8, std=0.5)
+KV_HEADS = 2
 
 
 def made(name, sizes=SIZES, seed=0, **settings):
@@ -165,7 +166,7 @@ def slow_logits(q, k, head_dim):
 def random_qkv(length, sizes=SIZES, last=None, seed=1):
     """Return q [2, T, N, H] of the last tokens, k and v [2, S, K, H]."""
     q = normal(seed, 2, last or length, sizes.heads, sizes.head_dim)
-    k, v = (normal(seed + n, 2, length, sizes.kv_heads, sizes.head_dim) for n in (1, 2))
+    k, v = (normal(seed + n, 2, length, KV_HEADS, sizes.head_dim) for n in (1, 2))
     return q, k, v
 
 

@@ -376,7 +376,7 @@ def test_pope_refuses_to_turn_only_some_dimensions():
 
 
 def test_initial_parameters_of_fire_are_those_of_its_authors():
-    sizes = Sizes(layers=50, hidden_size=24, heads=4, kv_heads=4, head_dim=8, std=0.02)
+    sizes = Sizes(layers=50, hidden_size=24, heads=4, head_dim=8, std=0.02)
     _, parameters = made("fire", sizes)
     assert (parameters["c"] == np.float32(0.1)).all()
     assert (parameters["multiplier"] == 1).all()
@@ -398,3 +398,19 @@ def test_xpos_does_not_overflow_where_a_whole_window_is_one_block():
     assert np.isfinite(found).all()
     zeta = (np.arange(0, 8, 2) + 3.2) / 11.2
     np.testing.assert_allclose(found[0, 0, 0, 1, 0], 200 * (zeta ** (1 / 512)).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("buckets", "max_distance"), [(2, 9), (32, 128), (64, 1000), (512, 2**20)])
+def test_t5_buckets_of_every_size_begin_where_powers_say(buckets, max_distance):
+    found, exact = t5_buckets(buckets, max_distance), buckets // 2
+    assert found[-1] == buckets - 1
+    assert found.size == max_distance + 1
+    np.testing.assert_array_equal(found[:exact], np.arange(exact))
+    assert (np.diff(found) >= 0).all()
+    for bucket in (exact + 1, buckets - 2, buckets - 1):
+        k = bucket - exact
+        if k < 1 or not (found == bucket).any():
+            continue
+        first = int(np.flatnonzero(found == bucket)[0])
+        border = max_distance**k * exact ** (exact - k)
+        assert first**exact >= border > (first - 1) ** exact

@@ -7,6 +7,7 @@ import pytest
 
 from rope_jax.positions.encodings import ENCODINGS
 from tests.positions.encodings.dense import (
+    KV_HEADS,
     SETTINGS,
     SIZES,
     Layer,
@@ -33,7 +34,7 @@ def output(encoding, parameters, x, block=None):
     x = encoding.embed(parameters, x, positions)
     q, k, v = (
         (x @ normal(n, x.shape[-1], count * width)).reshape(*x.shape[:2], count, width) * 0.2
-        for n, count in enumerate((SIZES.heads, SIZES.kv_heads, SIZES.kv_heads))
+        for n, count in enumerate((SIZES.heads, KV_HEADS, KV_HEADS))
     )
     return Layer(encoding, parameters, positions, width).attend(q, k, v, block)
 
@@ -115,7 +116,7 @@ def shifted_logits(name, offset):
     """Return the logits of the last S tokens among themselves, `offset` tokens from the start."""
     encoding, parameters = made(name)
     q, k, _ = random_qkv(S)
-    before = normal(5, 2, offset, SIZES.kv_heads, SIZES.head_dim)
+    before = normal(5, 2, offset, KV_HEADS, SIZES.head_dim)
     layer = Layer(encoding, parameters, window(S + offset), SIZES.head_dim, last=S)
     return layer.logits(q, jnp.concatenate([before, k], axis=1))[..., offset:]
 

@@ -100,7 +100,8 @@ DEFINITIONS = {
     "lm_infinite": (lm_infinite, {"recent": 14, "sinks": 3}, (14, 3)),
     "string": (string, {"shift": 13, "local": 2}, (13, 2)),
 }
-LENGTH, WINDOW, GEOMETRY = 90, 24, RotaryGeometry(8, 100.0, 24)
+# 91 is no multiple of 6, so blocks of at most 16 need padding
+LENGTH, WINDOW, GEOMETRY = 91, 24, RotaryGeometry(8, 100.0, 24)
 
 
 def map_and_relative(name):
