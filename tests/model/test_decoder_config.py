@@ -133,8 +133,8 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
         called.append((q.shape, k.shape, v.shape, segment_ids.shape))
         return q
 
-    monkeypatch.setitem(attention.BACKENDS, "recorded", recorded)
-    model = LanguageModel(FULL.model_copy(update={"attention": "recorded"}), V)
+    monkeypatch.setitem(attention.BACKENDS, "cudnn", recorded)
+    model = LanguageModel(with_fields(FULL, attention="cudnn"), V)
     params = jax.eval_shape(lambda: model.init(0))
     jax.eval_shape(model.nll, params, TOKENS, TOKENS, TOKENS, TOKENS, rotary(12))
     assert called == [((B, T, 6, 12), (B, T, 2, 12), (B, T, 2, 12), (B, T))] * L

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 
+from rope_jax.attention.backends import INTERACTING
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
@@ -107,7 +108,7 @@ def test_later_tokens_change_nothing_and_the_last_targets_are_the_same(method):
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "linear"])
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
-    monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 8)
+    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=8))
     tokens = random_tokens()
     _, params = model_and_params(method, "xla")
 

@@ -4,6 +4,8 @@ Notation as in the maps: i and j positions of a query and a key, d = i − j, L 
 length.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.attention import attend
+from rope_jax.attention.backends import INTERACTING
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
@@ -191,7 +194,7 @@ def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
     # blocks that no border coincides with
-    monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 16)
+    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
     map_, r = map_and_relative(name)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
     q, k, v = inputs(queries=70)
@@ -270,7 +273,7 @@ def test_far_angles_stay_exact_a_million_tokens_away():
 @pytest.mark.parametrize("name", ["rerope", "dual_chunk", "streaming"])
 @pytest.mark.parametrize("backend", ["xla", "blockwise"])
 def test_positions_restart_with_every_packed_document(name, backend, monkeypatch):
-    monkeypatch.setitem(banded_blockwise.__kwdefaults__, "block", 16)
+    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
     map_, r = map_and_relative(name)
     starts = np.array([0, 37, 41])
     ids = np.searchsorted(starts, np.arange(LENGTH), side="right")[None].astype(np.int32)
