@@ -122,18 +122,6 @@ class Config(Frozen):
     )
 
     @model_validator(mode="after")
-    def _geometry_fits_the_heads(self) -> "Config":
-        try:
-            rotary_dim = self.geometry.rotary_dim
-        except ValueError as error:  # begins with a key of the geometry
-            raise ValueError(f"rope.{error}") from None
-        if rotary_dim > self.model.position.rotary_dim(self.model.heads_width):
-            raise ValueError(
-                f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _positions_make_sense(self) -> "Config":
         position = self.model.position
         longest = max(stage.seq_len for stage in self.stages)
@@ -151,6 +139,18 @@ class Config(Frozen):
                 check_map(self.model.attention, position, self.rope.map)
             except ValueError as error:
                 raise ValueError(f"rope.{error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _geometry_fits_the_heads(self) -> "Config":
+        try:
+            rotary_dim = self.geometry.rotary_dim
+        except ValueError as error:  # begins with a key of the geometry
+            raise ValueError(f"rope.{error}") from None
+        if rotary_dim > self.model.position.rotary_dim(self.model.heads_width):
+            raise ValueError(
+                f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -105,7 +105,7 @@ def _for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
         for name in ("query_scale", "attention_factor"):
             if training.model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
                 raise UserError(
-                    f"scalings: {entry.label}: {name} acts on the logits of a softmax, and this "
+                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
                     "model's attention is linear"
                 )
         if entry.map is not None:

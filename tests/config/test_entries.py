@@ -160,7 +160,7 @@ def test_entries_replace_the_trained_scaling(read):
         ),
         (
             "scalings: [trained, {type: pi, factor: 2, name: trained}]",
-            "scalings.1.name: trained means the checkpoint's own scaling; choose another",
+            "scalings.1.name: trained means the checkpoint as it is; choose another",
         ),
         ("scalings: [none, none, trained]", "scalings: none occurs twice; give one a name"),
         (
