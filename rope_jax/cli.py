@@ -6,15 +6,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError, printable
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
-
-_Model = TypeVar("_Model", bound="BaseModel")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -54,9 +52,7 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     return arguments
 
 
-def load_asked(
-    parser: argparse.ArgumentParser, argv: list[str], schema: "type[_Model]"
-) -> "_Model | None":
+def load_asked(parser: argparse.ArgumentParser, argv: list[str], schema: "type[BaseModel]") -> Any:
     """Load a command's own keys, from a file, the command line, or both.
 
     None: it was asked to print them, and has done so. Raises UserError.
