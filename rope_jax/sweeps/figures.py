@@ -23,7 +23,7 @@ from rope_jax.plots import (
 )
 
 # With more curves than this, their bands would hide one another.
-_MOST_BANDS = 6
+_MOST_BANDS = 8
 _MOST_COLUMNS = 4
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
