@@ -14,7 +14,7 @@ import argparse
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +40,18 @@ def rotary_of(encoding: Encoding, map_: PositionMap | None, length: int) -> Rota
     return with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=length)
 
 
-def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Callable[..., Any]:
-    """Return one layer's attention as a compiled function of q, k and v."""
+class Program(NamedTuple):
+    """One layer's attention, compiled."""
+
+    run: Callable[..., Any]
+    """A function of q, k and v."""
+    base: str
+    """The name of the program that it is compared with."""
+    temporary_mib: float
+
+
+def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Program:
+    """Compile one layer's attention."""
     encoding = encoding.fitted(length)
     rotary = rotary_of(encoding, map_, length)
     positions = jnp.arange(length)[None]
@@ -63,29 +73,28 @@ def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Callable
 
     shape = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)
     program = jax.jit(run).lower(rotary, parameters, shape, shape, shape).compile()
-    called = functools.partial(program, rotary, parameters)
-    called.temporary_mib = program.memory_analysis().temp_size_in_bytes / 2**20  # type: ignore
-    return called
+    memory = program.memory_analysis()
+    assert memory is not None  # CPU, GPU and TPU all report it
+    return Program(
+        functools.partial(program, rotary, parameters),
+        "rope" if encoding.is_rotary else "none",
+        memory.temp_size_in_bytes / 2**20,
+    )
 
 
-def sides(length: int) -> dict[str, tuple[Callable[..., Any], str]]:
-    """Return each program, and the name of the one it is compared with."""
-    made: dict[str, tuple[Callable[..., Any], str]] = {}
-    for name, encoding in ENCODINGS.items():
-        made[name] = (
-            layer(encoding(type=name), None, length),
-            "rope" if encoding.is_rotary else "none",
-        )
+def sides(length: int) -> dict[str, Program]:
+    """Return the programs by name."""
+    made = {name: layer(encoding(type=name), None, length) for name, encoding in ENCODINGS.items()}
     for name, map_ in MAPS.items():
-        more = {"far": {"type": "pi", "factor": 32.0}} if name == "far_frequencies" else {}
-        # half of the text is near, so that both bands have much to do
-        size = {"window": length // 2} if "window" in map_.model_fields else {}
-        settings = map_.model_validate({"type": name} | more | size)
-        resolved = settings.at(WINDOW, length)
-        made[f"map {name}"] = layer(RoPE(), resolved, length), "rope"
-        if size:
-            small = map_.model_validate({"type": name} | more).at(WINDOW, length)
-            made[f"map {name}, w {small.window}"] = layer(RoPE(), small, length), "rope"  # type: ignore
+        settings: dict[str, Any] = {"type": name}
+        if name == "far_frequencies":
+            settings["far"] = {"type": "pi", "factor": 32.0}
+        # once with half of the text near, so that both bands have much to do, once as by default
+        halves = [{"window": length // 2}] if "window" in map_.model_fields else []
+        for more in (*halves, {}):
+            resolved = map_.model_validate(settings | more).at(WINDOW, length)
+            assert resolved is not None  # the text is longer than the window
+            made[f"map {resolved.label}"] = layer(RoPE(), resolved, length)
     return made
 
 
@@ -103,18 +112,18 @@ def main() -> None:
     programs = sides(arguments.length)
     times: dict[str, list[float]] = {name: [] for name in programs}
     for index in range(arguments.rounds + 1):  # the first round warms up
-        for name, (program, _) in programs.items():
+        for name, program in programs.items():
             start = time.perf_counter()
-            jax.block_until_ready(program(*qkv))
+            jax.block_until_ready(program.run(*qkv))
             if index:
                 times[name].append(time.perf_counter() - start)
     print(f"{arguments.length:,} tokens, {arguments.rounds} rounds; ratio: median (quartiles)")
-    for name, (program, base) in programs.items():
-        ratios = np.array(times[name]) / np.array(times[base])
+    for name, program in programs.items():
+        ratios = np.array(times[name]) / np.array(times[program.base])
         low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
         print(
-            f"{name:34} {1e3 * np.median(times[name]):8.1f} ms  {middle:5.2f} ({low:.2f} to "
-            f"{high:.2f}) × {base}  {program.temporary_mib:7.1f} MiB"  # type: ignore
+            f"{name:44} {1e3 * np.median(times[name]):8.1f} ms  {middle:5.2f} ({low:.2f} to "
+            f"{high:.2f}) × {program.base}  {program.temporary_mib:7.1f} MiB"
         )
 
 

@@ -14,8 +14,7 @@ from rich.console import Console
 from rope_jax import stopping
 from rope_jax.attention import check_backend
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import AttentionName, check_attention, check_map
-from rope_jax.config.sweep import SweepConfig, TrainedEntry
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
     describe_map,
@@ -33,20 +32,20 @@ from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.plan import check_entries, sweep_lengths
+from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.reader import LastNLLFunction
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
-from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.rope import Rotary
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
+from rope_jax.sweeps.fit import check_run_entries, for_encoding, with_attention
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
@@ -63,10 +62,10 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     """Sweep a run's checkpoints and write RUN/evals/<name>/."""
     check_code()
     trained_with = training
-    config = _for_encoding(training, config)
+    config = for_encoding(training, config)
     if config.attention is not None:
-        training = _with_attention(training, config.attention)
-    _check_entries(training, config)
+        training = with_attention(training, config.attention)
+    check_run_entries(training, config)
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -86,81 +85,6 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
                 f"{error.filename or run.path}: {error.strerror or error}; what was measured so "
                 "far is kept, and once that is fixed, the same command continues"
             ) from error
-
-
-def _for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
-    """Return the sweep without its default scalings if the model's positions have none.
-
-    UserError if the sweep asks for scalings or maps that the model's positions cannot have.
-    """
-    position = training.model.position
-    if not position.is_rotary and "scalings" not in config.model_fields_set:
-        return config.model_copy(update={"scalings": (TrainedEntry(),)})
-    for entry in config.scalings:
-        if not position.is_rotary and entry.type not in ("trained", "none"):
-            raise UserError(
-                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
-                "to scale; sweep it with scalings=[trained]"
-            )
-        for name in ("query_scale", "attention_factor"):
-            if training.model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
-                raise UserError(
-                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
-                    "model's attention is linear"
-                )
-        if entry.map is not None:
-            try:
-                check_map(config.attention or training.model.attention, position, entry.map)
-            except ValueError as error:
-                raise UserError(f"scalings: {entry.label}: {error}") from None
-    return config
-
-
-def _with_attention(training: Config, attention: AttentionName) -> Config:
-    """Return a run's config with another attention backend; UserError if it cannot have it."""
-    if "linear" in (attention, training.model.attention) and attention != training.model.attention:
-        raise UserError(
-            f"attention: {attention} computes something else than {training.model.attention}, with "
-            "which this model was trained"
-        )
-    try:
-        check_attention(attention, training.model.position)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if training.rope.map is not None and attention not in OWN_BACKENDS:
-        raise UserError(
-            f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
-            f"model was trained; use {' or '.join(OWN_BACKENDS)}"
-        )
-    model = training.model.model_copy(update={"attention": attention})
-    return training.model_copy(update={"model": model})
-
-
-def _check_entries(training: Config, config: SweepConfig) -> None:
-    """UserError if an entry cannot be used, whichever of the run's checkpoints is swept.
-
-    That is, at none of the stages that they may belong to; `sweep` checks the others.
-    """
-    last = sum(stage.steps for stage in training.stages)
-    stages = set(range(len(training.stages)))
-    if isinstance(config.steps, tuple):
-        stages = {training.stage_at(step) for step in config.steps if step <= last}
-    errors: list[UserError] = []
-    for stage in sorted(stages):
-        window = training.stages[stage].seq_len
-        try:
-            check_entries(
-                config,
-                training.rotary_layers,
-                training.stage_scaling(stage),
-                window,
-                sweep_lengths(config, window)[-1],
-                training.stage_map(stage),
-            )
-        except UserError as error:
-            errors.append(error)
-    if errors and len(errors) == len(stages):
-        raise errors[-1]
 
 
 def _sweep(

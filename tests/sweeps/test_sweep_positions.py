@@ -8,8 +8,9 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
+from rope_jax.sweeps.fit import check_run_entries
 from rope_jax.sweeps.journal import FileJournal
-from rope_jax.sweeps.run import _check_entries, sweep_run
+from rope_jax.sweeps.run import sweep_run
 from tests.sweeps.test_sweep_run import rows, swept, trained
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -103,7 +104,7 @@ def test_an_entry_is_refused_if_it_works_at_no_stage_of_the_steps(steps, window,
     raw = {"scalings": [entry], "steps": steps, "lengths": [16, 128]}
     config = SweepConfig.model_validate(raw)
     if not refused:
-        _check_entries(STAGED, config)
+        check_run_entries(STAGED, config)
         return
     with pytest.raises(UserError, match=r"^scalings: none-rerope: map.window: "):
-        _check_entries(STAGED, config)
+        check_run_entries(STAGED, config)

@@ -1,0 +1,83 @@
+"""Whether a sweep fits a run: its model's positions, its attention, and its stages."""
+
+from rope_jax.config.model import AttentionName, check_attention, check_map
+from rope_jax.config.sweep import SweepConfig, TrainedEntry
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.evaluation.plan import check_entries, sweep_lengths
+from rope_jax.positions.encodings import OWN_BACKENDS
+
+
+def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
+    """Return the sweep without its default scalings if the model's positions have none.
+
+    UserError if the sweep asks for scalings or maps that the model's positions cannot have.
+    """
+    position = training.model.position
+    if not position.is_rotary and "scalings" not in config.model_fields_set:
+        return config.model_copy(update={"scalings": (TrainedEntry(),)})
+    for entry in config.scalings:
+        if not position.is_rotary and entry.type not in ("trained", "none"):
+            raise UserError(
+                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
+                "to scale; sweep it with scalings=[trained]"
+            )
+        for name in ("query_scale", "attention_factor"):
+            if training.model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
+                raise UserError(
+                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
+                    "model's attention is linear"
+                )
+        if entry.map is not None:
+            try:
+                check_map(config.attention or training.model.attention, position, entry.map)
+            except ValueError as error:
+                raise UserError(f"scalings: {entry.label}: {error}") from None
+    return config
+
+
+def with_attention(training: Config, attention: AttentionName) -> Config:
+    """Return a run's config with another attention backend; UserError if it cannot have it."""
+    if "linear" in (attention, training.model.attention) and attention != training.model.attention:
+        raise UserError(
+            f"attention: {attention} computes something else than {training.model.attention}, with "
+            "which this model was trained"
+        )
+    try:
+        check_attention(attention, training.model.position)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    if training.rope.map is not None and attention not in OWN_BACKENDS:
+        raise UserError(
+            f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
+            f"model was trained; use {' or '.join(OWN_BACKENDS)}"
+        )
+    model = training.model.model_copy(update={"attention": attention})
+    return training.model_copy(update={"model": model})
+
+
+def check_run_entries(training: Config, config: SweepConfig) -> None:
+    """UserError if an entry cannot be used, whichever of the run's checkpoints is swept.
+
+    That is, at none of the stages that they may belong to; `sweep` checks the others.
+    """
+    last = sum(stage.steps for stage in training.stages)
+    stages = set(range(len(training.stages)))
+    if isinstance(config.steps, tuple):
+        stages = {training.stage_at(step) for step in config.steps if step <= last}
+    errors: list[UserError] = []
+    for stage in sorted(stages):
+        window = training.stages[stage].seq_len
+        try:
+            check_entries(
+                config,
+                training.rotary_layers,
+                training.stage_scaling(stage),
+                window,
+                sweep_lengths(config, window)[-1],
+                training.stage_map(stage),
+            )
+        except UserError as error:
+            errors.append(error)
+    if errors and len(errors) == len(stages):
+        raise errors[-1]
