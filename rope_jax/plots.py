@@ -318,10 +318,10 @@ def _mark_truncation(axis: Axes, nlls: Sequence[float]) -> None:
             "truncation to the window",
             (0.99, np.exp(nll)),
             xycoords=("axes fraction", "data"),
-            xytext=(0, 2),
+            xytext=(0, -3),  # below: no curve is expected there
             textcoords="offset points",
             ha="right",
-            va="bottom",
+            va="top",
             fontsize=8,
             color="0.35",
         )

@@ -8,8 +8,7 @@ Draws a figure with the models' training windows, and prints one row per model.
 
 from pathlib import Path
 
-from rope_jax import cli, stopping
-from rope_jax.errors import printable
+from rope_jax import cli
 
 
 def main(argv: list[str]) -> None:
@@ -28,16 +27,9 @@ def main(argv: list[str]) -> None:
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
-    from rope_jax.console import plain_console
-    from rope_jax.inspection.geometries import Geometry, print_geometries, write_base_figure
+    from rope_jax.inspection.geometries import base_figure, show_geometries
 
-    stopping.check()
-    geometries = [Geometry.of_model(model) for model in asked.models]
-    console = plain_console()
-    print_geometries(console, geometries)
-    stopping.check()
-    write_base_figure(output, geometries)
-    console.print(printable(f"figure: {output}"))
+    show_geometries(asked.models, output, base_figure)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@
 Draws a figure, and prints one row per model.
 """
 
+import functools
 from pathlib import Path
 
-from rope_jax import cli, stopping
-from rope_jax.errors import printable
+from rope_jax import cli
 
 
 def main(argv: list[str]) -> None:
@@ -29,16 +29,10 @@ def main(argv: list[str]) -> None:
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
-    from rope_jax.console import plain_console
-    from rope_jax.inspection.geometries import Geometry, print_geometries, write_turns_figure
+    from rope_jax.inspection.geometries import show_geometries, turns_figure
 
-    stopping.check()
-    geometries = [Geometry.of_model(model) for model in asked.models]
-    console = plain_console()
-    print_geometries(console, geometries)
-    stopping.check()
-    write_turns_figure(output, geometries, asked.windows)
-    console.print(printable(f"figure: {output}"))
+    draw = functools.partial(turns_figure, windows=asked.windows)
+    show_geometries(asked.models, output, draw)
 
 
 if __name__ == "__main__":

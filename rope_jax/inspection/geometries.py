@@ -3,7 +3,7 @@
 No scaling is involved. Imports no jax.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rope_jax import stopping
 from rope_jax.config.inspection import ModelGeometry
+from rope_jax.console import plain_console
+from rope_jax.errors import printable
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import output_file
 from rope_jax.rope import RotaryGeometry
@@ -71,8 +74,27 @@ class Geometry:
         return unseen_share(theta, windows * length, theta, length)
 
 
-def print_geometries(console: Console, geometries: Sequence[Geometry]) -> None:
-    """Print one row per geometry."""
+def show_geometries(
+    models: Sequence[ModelGeometry], output: Path, draw: Callable[[Sequence[Geometry]], Figure]
+) -> None:
+    """Print one row per model, and save what `draw` makes of them.
+
+    UserError: `output` cannot be written.
+    """
+    stopping.check()
+    geometries = [Geometry.of_model(model) for model in models]
+    console = plain_console()
+    _print_table(console, geometries)
+    stopping.check()
+    with (
+        matplotlib.rc_context({"text.parse_math": False}),  # `$a$` in a name is not a formula
+        output_file(output) as temporary,
+    ):
+        draw(geometries).savefig(temporary, dpi=120)
+    console.print(printable(f"figure: {output}"))
+
+
+def _print_table(console: Console, geometries: Sequence[Geometry]) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("model")
     headings = ("d", "base", "window", "longest wavelength", "score < 0 from", "full circles")
@@ -97,18 +119,11 @@ def print_geometries(console: Console, geometries: Sequence[Geometry]) -> None:
     )
 
 
-def write_base_figure(path: Path, geometries: Sequence[Geometry]) -> None:
+def base_figure(geometries: Sequence[Geometry]) -> Figure:
     """Draw the longest wavelength and the first negative score against the base, by d.
 
     The models' training windows are drawn as points.
-
-    UserError: the file cannot be written.
     """
-    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
-        _save(_base_figure(geometries), path)
-
-
-def _base_figure(geometries: Sequence[Geometry]) -> Figure:
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.28))
     known = [made.geometry.base for made in geometries]
@@ -162,18 +177,11 @@ def _first_negatives(thetas: Sequence[Pairwise]) -> list[int]:
     return distances
 
 
-def write_turns_figure(path: Path, geometries: Sequence[Geometry], windows: int) -> None:
+def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
     """Draw the turns of each pair in the window, and the angles unseen in a longer text.
 
     windows: length of that text, in training windows.
-
-    UserError: the file cannot be written.
     """
-    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
-        _save(_turns_figure(geometries, windows), path)
-
-
-def _turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
     figure = Figure(figsize=(8, 6.4), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
     for nth, made in enumerate(geometries):
@@ -211,8 +219,3 @@ def _label_decades(axis: Axis) -> None:
 def _plain(axis: Axes) -> None:
     axis.grid(True, which="major", color="0.92")
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with output_file(path) as temporary:
-        figure.savefig(temporary, dpi=120)

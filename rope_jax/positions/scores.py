@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 # scores(numbers, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
-# block of keys. numbers: the layer's arrays, as `Encoding.numbers` makes them. The indices are
-# consecutive places in the window; below 0 is padding, which is masked afterwards, as is whatever
-# a query must not see.
+# block of keys, up to a constant per query, which must be the same for all its keys. numbers: the
+# layer's arrays, as `Encoding.numbers` makes them. The indices are consecutive places in the
+# window; below 0 is padding, which is masked afterwards, as is whatever a query must not see.
 Scores = Callable[
     [
         Any,

@@ -65,9 +65,9 @@ def test_an_entry_gives_its_map_with_numbers(config):
     own = LeakyReRoPE(window=64, k=2.0)
     # at the window, auto means no map; `trained` keeps the checkpoint's own
     assert [entry.map_at(128, 128, own) for entry in config.scalings] == [own, *[None] * 4]
-    # k = 2·(n − w)/(L − w) = 2 · 416/32
+    # k = (n − 1 − w)/(L − 1 − w) = 415/31, rounded up
     made = [entry.map_at(512, 128, own) for entry in config.scalings]
-    assert made == [own, None, None, None, LeakyReRoPE(window=96, k=26.0)]
+    assert made == [own, None, None, None, LeakyReRoPE(window=96, k=13.39)]
     assert config.scalings[4].label == "none-leaky_rerope"
 
 

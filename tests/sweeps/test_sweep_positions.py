@@ -40,13 +40,13 @@ MAPPED = [
 def test_maps_with_automatic_settings_are_those_of_the_length(run, monkeypatch):
     folder, said = swept(run, name="maps", scalings=MAPPED)
     assert "auto: " in said
-    # w = 3L/4 and k = 2·(n − w)/(L − w) at n = 64
-    assert "map leaky_rerope: window 12, k 26" in said
+    # w = 3L/4 and k = (n − 1 − w)/(L − 1 − w) at n = 64
+    assert "map leaky_rerope: window 12, k 17" in said
     found = {(row["name"], row["length"]): row for row in rows(folder)}
     for length in (8, 16, 64):
         plain, auto = found["trained", length], found["auto", length]
         assert (plain["nll"] == auto["nll"]) == (length <= 16)
-        assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=26")
+        assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=17")
     assert found["none-streaming", 64]["map"] == "streaming+sinks=2+recent=13"
 
     def interrupted(self, key, figures):

@@ -39,9 +39,9 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
-    """Add −slope·(i − j) as a number per query and a number per key, both relative to the last key.
+    """Add slope·(j − t), with t the last of the queries: a number per key instead of one per pair.
 
-    On a CPU that costs half as much as a distance per pair of a query and a key.
+    That differs from −slope·(i − j) by slope·(t − i), a constant per query, which softmax ignores.
     """
     import jax.numpy as jnp
 
@@ -49,7 +49,5 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
 
     slopes = alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32)
     slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, 1)
-    query, key = (x - key_index[-1] for x in (query_index, key_index))
-    of_query = slopes * query.astype(jnp.float32)[None, None, None, :, None]
-    of_key = slopes * key.astype(jnp.float32)[None, None, None, None, :]
-    return dot_product(numbers, q, k, query_index, key_index) - of_query + of_key
+    behind = (key_index - query_index[-1]).astype(jnp.float32)[None, None, None, None]
+    return dot_product(numbers, q, k, query_index, key_index) + slopes * behind

@@ -15,9 +15,6 @@ from rope_jax.positions.maps.base import (
 from rope_jax.positions.visible import Visible
 from rope_jax.rope.numbers import single_error
 
-# `auto` lets far distances fill this part of what the near ones leave of the window.
-_FILLED = 0.5
-
 
 class ReRoPE(PositionMap):
     """ReRoPE: exact distances below w, the same distance w for all keys farther away.
@@ -47,8 +44,8 @@ class ReRoPE(PositionMap):
 class LeakyReRoPE(PositionMap):
     """Leaky ReRoPE: exact distances below w, distances that grow k times more slowly beyond.
 
-    Like ReRoPE it is meant to be used with logn. "auto" sets w to 3L/4 and k to 2·(n − w)/(L − w),
-    so that far distances fill half of what is left of the window.
+    Like ReRoPE it is meant to be used with logn. "auto" sets w to 3L/4 and k to the smallest number
+    that keeps n tokens inside the window, (n − 1 − w)/(L − 1 − w), rounded up to four digits.
     """
 
     source: ClassVar[str] = "Su, kexue.fm/archives/9708, bojone/rerope"
@@ -60,15 +57,13 @@ class LeakyReRoPE(PositionMap):
         single_error("should be auto or a number from 1 to 1e9"),
     ] = Field(
         "auto",
-        description="how many times more slowly distances grow beyond w; auto: 2·(n − w)/(L − w)",
+        description="how many times more slowly distances grow beyond w; auto: the smallest that "
+        "keeps n tokens inside the window, (n − 1 − w)/(L − 1 − w)",
     )
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         w = max(1, 3 * window // 4) if self.window == "auto" else self.window
-        k = self.k
-        if k == "auto":
-            k = (length - w) / (_FILLED * (window - w)) if w < window else 1.0
-            k = max(k, _least_k(w, window, length))
+        k = _rounded_up(_least_k(w, window, length)) if self.k == "auto" else self.k
         return self.model_dump() | {"window": w, "k": k}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
@@ -86,7 +81,7 @@ class LeakyReRoPE(PositionMap):
             reach = math.floor(w + k * (window - 1 - w)) + 1
             raise ValueError(
                 f"k: {k:g} reaches {reach:,} tokens, not {length:,}, before distances leave the "
-                f"window of {window:,} tokens; give at least {_rounded_up(least)}"
+                f"window of {window:,} tokens; give at least {_rounded_up(least):.4g}"
             )
 
 
@@ -107,7 +102,7 @@ def _least_k(w: int, window: int, length: int) -> float:
     return max(1.0, (length - 1 - w) / (window - 1 - w)) if w < window - 1 else 1.0
 
 
-def _rounded_up(number: float) -> str:
-    """Return a number in four digits that is not below it."""
+def _rounded_up(number: float) -> float:
+    """Return the smallest number of four digits that is not below a number."""
     step = 10 ** (math.floor(math.log10(number)) - 3)
-    return f"{math.ceil(number / step - 1e-9) * step:.4g}"
+    return float(f"{math.ceil(number / step - 1e-9) * step:.4g}")

@@ -171,5 +171,10 @@ def random_qkv(length, sizes=SIZES, last=None, seed=1):
 
 
 def causal(logits):
-    """Return only the logits that a causal mask leaves, as one vector. logits: [B, N, S, S]."""
-    return np.asarray(logits)[..., np.tril(np.ones(logits.shape[-2:], bool))]
+    """Return only the logits that a causal mask leaves, less that of the query's own key.
+
+    Scores need only be right up to a constant per query. logits: [B, N, S, S]; as one vector.
+    """
+    logits = np.asarray(logits)
+    own = np.diagonal(logits, axis1=-2, axis2=-1)[..., None]
+    return (logits - own)[..., np.tril(np.ones(logits.shape[-2:], bool))]

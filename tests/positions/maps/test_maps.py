@@ -290,8 +290,8 @@ def test_positions_restart_with_every_packed_document(name, backend, monkeypatch
     ("settings", "resolved"),
     [
         ({"type": "rerope"}, "rerope+window=96"),
-        ({"type": "leaky_rerope"}, "leaky_rerope+window=96+k=122"),
-        ({"type": "leaky_rerope", "window": 64}, "leaky_rerope+window=64+k=62"),
+        ({"type": "leaky_rerope"}, "leaky_rerope+window=96+k=62.94"),
+        ({"type": "leaky_rerope", "window": 64}, "leaky_rerope+window=64+k=31.48"),
         ({"type": "self_extend"}, "self_extend+window=64+group=32"),
         ({"type": "self_extend", "group": 16}, "self_extend+window=64+group=16"),
         ({"type": "dual_chunk"}, "dual_chunk+chunk=96+local=16"),
