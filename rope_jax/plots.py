@@ -307,16 +307,13 @@ def mark_window(axis: Axes, window: int) -> None:
 
 
 def _mark_truncation(axis: Axes, nlls: Sequence[float]) -> None:
-    """Draw a line for each value; of values within 0.1 nats, label only the first."""
-    labelled: list[float] = []
+    """Draw a line for each value, and label the lowest."""
     for nll in nlls:
         axis.axhline(np.exp(nll), color="0.45", linestyle=":", linewidth=1.2)
-        if any(abs(nll - other) < 0.1 for other in labelled):
-            continue
-        labelled.append(nll)
+    if nlls:
         axis.annotate(
             "truncation to the window",
-            (0.99, np.exp(nll)),
+            (0.99, np.exp(min(nlls))),
             xycoords=("axes fraction", "data"),
             xytext=(0, -3),  # below: no curve is expected there
             textcoords="offset points",

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rope_jax.comparison.curves import Comparison
+from rope_jax.comparison.figure import assign_group_styles
 from rope_jax.comparison.report import format_interval, points_of
 from rope_jax.errors import printable
 from rope_jax.sweeps.terminal import perplexity_text
@@ -17,15 +18,20 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     protocol = curves[0].points[0].protocol
     plotted = points_of(protocol, curves)
     lengths = sorted({length for one in plotted for length in one.points})
+    # Where all groups have one and the same curve, a column for its name would take away the room
+    # without which Rich shortens the names of all groups to the same beginning.
+    by_group = bool(assign_group_styles(comparison))
+    what = f"perplexity of {curves[0].name}" if by_group else "perplexity"
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=f"perplexity, {protocol}: ± half of the 95% interval over documents and seeds",
+        title=f"{what}, {protocol}: ± half of the 95% interval over documents and seeds",
         title_justify="left",
         title_style="bold",
     )
-    table.add_column("runs")
-    table.add_column("scaling", no_wrap=True)
+    table.add_column("runs", overflow="fold")
+    if not by_group:
+        table.add_column("scaling", no_wrap=True)
     for length in lengths:
         table.add_column(f"{length}", justify="right")
     previous = None
@@ -37,7 +43,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         ]
         # Text, not strings: in a string Rich would read [red] in a name as markup
         label = Text("" if group is previous else group.label)
-        table.add_row(label, Text(one.curve.name), *map(Text, cells))
+        names = [label] if by_group else [label, Text(one.curve.name)]
+        table.add_row(*names, *map(Text, cells))
         previous = group
     console.print(table)
     for note in comparison.notes:

@@ -140,6 +140,19 @@ def test_alibi(heads):
     np.testing.assert_allclose(found_logits(encoding, parameters, q, k), causal(logits), atol=1e-5)
 
 
+@pytest.mark.parametrize("heads", [4, 12])
+def test_the_bias_of_alibi_is_exact_in_bfloat16(heads):
+    encoding, _ = made("alibi")
+    q, k = (jnp.zeros((1, heads, *shape, 8), jnp.bfloat16) for shape in ((1, 2), (5,)))
+    distances = np.array([0, 3, 257, 65_537, 1_234_567])
+    found = encoding.scores({}, q, k, jnp.array([2e6, 2e6 + 1], jnp.int32), 2_000_001 - distances)
+    slopes = alibi_slopes(heads).astype(np.float32)
+    wanted = (-slopes[:, None].astype(np.float64) * distances).astype(np.float32)
+    np.testing.assert_allclose(
+        found, np.tile(wanted[None, :, None, None], (1, 1, 1, 2, 1)), rtol=2e-7
+    )
+
+
 def test_alibi_slopes_golden():
     eight = [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
     np.testing.assert_array_equal(alibi_slopes(8), eight)
