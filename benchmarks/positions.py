@@ -4,10 +4,10 @@
     python benchmarks/positions.py --length 16384 --rounds 5
 
 One layer's attention over one window, forward, in float32, with the heads of the demo model:
-turning queries and keys, scores, softmax and values. The programs take turns, one call each, so
-that other load on the machine affects all of them. The ratio is the median over rounds of the time
-to that of `rope` for maps and rotary encodings, to that of `none` for the other encodings, in the
-same round. Memory is what the compiler reserves for intermediate results.
+turning queries and keys, scores, softmax and values. The programs take turns. The ratio is the
+median over rounds of the time to that of `rope` for maps and rotary encodings, and of `none` for
+the other encodings, which is called just before, so that other load on the machine affects both.
+Memory is what the compiler reserves for intermediate results.
 """
 
 import argparse
@@ -90,9 +90,11 @@ def sides(length: int) -> dict[str, Program]:
         if name == "far_frequencies":
             settings["far"] = {"type": "pi", "factor": 32.0}
         # once with half of the text near, so that both bands have much to do, once as by default
-        halves = [{"window": length // 2}] if "window" in map_.model_fields else []
-        for more in (*halves, {}):
-            resolved = map_.model_validate(settings | more).at(WINDOW, length)
+        variants: list[tuple[int, dict[str, Any]]] = [(WINDOW, {})]
+        if "window" in map_.model_fields:
+            variants.insert(0, (3 * length // 4, {"window": length // 2}))
+        for window, more in variants:
+            resolved = map_.model_validate(settings | more).at(window, length)
             assert resolved is not None  # the text is longer than the window
             made[f"map {resolved.label}"] = layer(RoPE(), resolved, length)
     return made
@@ -110,19 +112,24 @@ def main() -> None:
     shape = 1, arguments.length, HEADS, HEAD_DIM
     qkv = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for _ in range(3)]
     programs = sides(arguments.length)
-    times: dict[str, list[float]] = {name: [] for name in programs}
+
+    def seconds(program: Program) -> float:
+        start = time.perf_counter()
+        jax.block_until_ready(program.run(*qkv))
+        return time.perf_counter() - start
+
+    pairs: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
     for index in range(arguments.rounds + 1):  # the first round warms up
         for name, program in programs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(program.run(*qkv))
+            pair = seconds(programs[program.base]), seconds(program)
             if index:
-                times[name].append(time.perf_counter() - start)
+                pairs[name].append(pair)
     print(f"{arguments.length:,} tokens, {arguments.rounds} rounds; ratio: median (quartiles)")
     for name, program in programs.items():
-        ratios = np.array(times[name]) / np.array(times[program.base])
-        low, middle, high = np.quantile(ratios, [0.25, 0.5, 0.75])
+        base, own = np.array(pairs[name]).T
+        low, middle, high = np.quantile(own / base, [0.25, 0.5, 0.75])
         print(
-            f"{name:44} {1e3 * np.median(times[name]):8.1f} ms  {middle:5.2f} ({low:.2f} to "
+            f"{name:44} {1e3 * np.median(own):8.1f} ms  {middle:5.2f} ({low:.2f} to "
             f"{high:.2f}) × {program.base}  {program.temporary_mib:7.1f} MiB"
         )
 

@@ -67,7 +67,7 @@ def _visits_of(
     visits: list[Visit] = []
     changes = max(limits) // block + 3  # the first offset from which on nothing changes
     for offset in range(min(changes, key_blocks)):
-        nearest, farthest = max(0, (offset - 1) * block + 1), (offset + 1) * block - 1
+        nearest, farthest = _least_distance(offset, block), _greatest_distance(offset, block)
         needed = tuple(n for n in group if _sees(bands[n], nearest, farthest, any))
         whole = offset > 0 and all(_sees(bands[n], nearest, farthest, all) for n in needed)
         last = visits[-1] if visits else None
@@ -80,6 +80,14 @@ def _visits_of(
     if visits and any(bands[number].beyond is None for number in visits[-1].bands):
         visits[-1] = visits[-1]._replace(last=None)
     return visits
+
+
+def _least_distance(offset: int, block: int) -> int:
+    return max(0, (offset - 1) * block + 1)
+
+
+def _greatest_distance(offset: int, block: int) -> int:
+    return (offset + 1) * block - 1
 
 
 def _sees(band: Visible, nearest: int, farthest: int, quantity: Callable[[Any], bool]) -> bool:
@@ -201,7 +209,9 @@ class Blocks:
         """Return which keys a band holds in a pair of blocks; None: all of them."""
         band = self.settings.interaction.visible[number]
         seen = self._masks[number, visit.first][None] if visit.masked else None
-        if band.goes_by_place:
+        block = self.settings.block
+        farthest = None if visit.last is None else _greatest_distance(visit.last, block)
+        if band.goes_by_place(_least_distance(visit.first, block), farthest):
             by_place = band.by_place(self.places[self.diagonal(i)], self.places[j])
             seen = by_place if seen is None else seen & by_place
         return None if seen is None else seen[:, None, None]

@@ -66,7 +66,7 @@ def _seen(
     if segment_ids is not None:
         own, others = segment_ids[:, query_index], segment_ids[:, key_index]
         seen = seen & (own[:, :, None] == others[:, None])
-    if visible.goes_by_place:
+    if visible.goes_by_place(0, None):
         places = key_index[None]  # one document
         if segment_ids is not None:
             places = places_in_document(segment_ids)

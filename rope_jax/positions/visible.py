@@ -27,10 +27,18 @@ class Visible:
     chunk: int | None = None
     chunks_back: tuple[int, int | None] = (0, None)
 
-    @property
-    def goes_by_place(self) -> bool:
-        """Whether distances alone do not decide."""
-        return self.first is not None or self.chunk is not None
+    def goes_by_place(self, nearest: int, farthest: int | None) -> bool:
+        """Whether places decide about keys at these distances, from the first to the last.
+
+        farthest: None: there is no last one.
+        """
+        if self.first is not None or self.chunk is None:
+            return self.first is not None
+        least, most = self.chunks_back
+        # a key at distance d is ⌊d/chunk⌋ or ⌈d/chunk⌉ chunks back
+        if nearest // self.chunk < least:
+            return True
+        return most is not None and (farthest is None or -(-farthest // self.chunk) > most)
 
     def within(self, sliding_window: int | None) -> "Visible":
         """Return the same keys, of which only those in a sliding window are visible."""

@@ -1,0 +1,28 @@
+"""`Visible`: which keys a band holds."""
+
+import numpy as np
+import pytest
+
+from rope_jax.positions.visible import Visible
+
+
+@pytest.mark.parametrize("chunks_back", [(0, 0), (1, 1), (2, None), (0, None), (1, 3)])
+def test_places_are_ignored_only_where_every_pair_obeys_them(chunks_back):
+    band = Visible(chunk=5, chunks_back=chunks_back)
+    query = np.arange(200, 260)
+    ignored = []
+    for nearest in range(30):
+        for farthest in (*range(nearest, 40), None):
+            distances = np.arange(nearest, 100 if farthest is None else farthest + 1)
+            obeyed = [
+                band.by_place(query[i : i + 1], query[i] - distances).all() for i in range(60)
+            ]
+            assert band.goes_by_place(nearest, farthest) or all(obeyed)
+            if not band.goes_by_place(nearest, farthest):
+                ignored.append((nearest, farthest))
+    assert ignored
+
+
+def test_sinks_go_by_place_at_every_distance():
+    assert Visible(first=4).goes_by_place(10_000, None)
+    assert not Visible(nearest=4, beyond=8).goes_by_place(0, None)
