@@ -54,6 +54,9 @@ the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.
 # The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
+# The comparisons in docs/positions.md.
+MAP_RESULTS = ROOT / "results/maps/comparison.csv"
+ENCODING_RESULTS = ROOT / "results/encodings/comparison.csv"
 
 
 def json_schema(model: type[BaseModel]) -> str:
@@ -185,37 +188,41 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def perplexity_table(path: Path, key: str) -> str:
-    """Return a table of perplexities on the same tokens: one row per curve, one column per length.
-
-    path: a results.csv, or the comparison.csv of several runs. key: the column that names a curve.
-    """
+def demo_table() -> str:
+    """Return a table of perplexities on the same tokens, by curve and length."""
 
     def cell(row: Mapping[str, str]) -> str:
         half = (math.exp(float(row["ci_high"])) - math.exp(float(row["ci_low"]))) / 2
         return f"{float(row['ppl']):.2f} ± {half:.2f}"
 
-    return _by_length(path, key, cell)
+    return _by_length(_same_tokens(DEMO), "name", cell)
 
 
 def above_truncation_table(path: Path, key: str) -> str:
-    """Return a table of how far each curve lies above truncation, in nats, with its interval.
+    """Return a table of losses at the window, and of how far each curve lies above them beyond.
 
     path: the comparison.csv of several runs. key: the column that names a curve.
     """
 
     def cell(row: Mapping[str, str]) -> str:
-        if not row["gain"]:
-            return ""
+        if row["length"] == row["window"]:
+            half = (float(row["ci_high"]) - float(row["ci_low"])) / 2
+            return f"{float(row['nll']):.3f} ± {half:.3f}"
         half = (float(row["gain_high"]) - float(row["gain_low"])) / 2
         return f"{-float(row['gain']):+.3f} ± {half:.3f}"
 
-    return _by_length(path, key, cell)
+    rows = [row for row in _same_tokens(path) if int(row["length"]) >= int(row["window"])]
+    return _by_length(rows, key, cell)
 
 
-def _by_length(path: Path, key: str, cell: Callable[[Mapping[str, str]], str]) -> str:
+def _same_tokens(path: Path) -> list[dict[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
+        return [row for row in csv.DictReader(file) if row["protocol"] == "same_tokens"]
+
+
+def _by_length(
+    rows: Sequence[Mapping[str, str]], key: str, cell: Callable[[Mapping[str, str]], str]
+) -> str:
     lengths = sorted({int(row["length"]) for row in rows})
     table = []
     for name in dict.fromkeys(row[key] for row in rows):
@@ -299,13 +306,17 @@ def between(text: str, name: str, content: str) -> str:
 def generated() -> dict[Path, str]:
     """Return every generated file with the text it should have."""
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
-    readme = between(readme, "demo", perplexity_table(DEMO, "name"))
+    readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())
     readme = between(readme, "position maps", maps_table())
     readme = between(readme, "position encodings", encodings_table())
     positions = between(POSITIONS.read_text(encoding="utf-8"), "maps", map_settings_table())
     positions = between(positions, "encodings", encoding_properties_table())
     positions = between(positions, "encoding settings", encoding_settings_table())
+    positions = between(positions, "map results", above_truncation_table(MAP_RESULTS, "name"))
+    positions = between(
+        positions, "encoding results", above_truncation_table(ENCODING_RESULTS, "group")
+    )
     scalings = between(SCALINGS.read_text(encoding="utf-8"), "settings", settings_table())
     scalings = between(scalings, "query scales", query_scales_table())
     return {

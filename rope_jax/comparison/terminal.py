@@ -18,10 +18,13 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     protocol = curves[0].points[0].protocol
     plotted = points_of(protocol, curves)
     lengths = sorted({length for one in plotted for length in one.points})
-    # Where all groups have one and the same curve, a column for its name would take away the room
-    # without which Rich shortens the names of all groups to the same beginning.
-    by_group = bool(assign_group_styles(comparison))
-    what = f"perplexity of {curves[0].name}" if by_group else "perplexity"
+    # What all rows have in common is part of the title, because there is little room beside the
+    # numbers: Rich would cut the names of all groups after the same few letters.
+    what, columns = "perplexity", ["runs", "scaling"]
+    if len(comparison.groups) == 1:
+        what, columns = f"{what} of {comparison.groups[0].label}", ["scaling"]
+    elif assign_group_styles(comparison):
+        what, columns = f"{what} of {curves[0].name}", ["runs"]
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -29,9 +32,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         title_justify="left",
         title_style="bold",
     )
-    table.add_column("runs", overflow="fold")
-    if not by_group:
-        table.add_column("scaling", no_wrap=True)
+    for column in columns:
+        table.add_column(column, no_wrap=column == "scaling", overflow="fold")
     for length in lengths:
         table.add_column(f"{length}", justify="right")
     previous = None
@@ -42,9 +44,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             for point in map(one.points.get, lengths)
         ]
         # Text, not strings: in a string Rich would read [red] in a name as markup
-        label = Text("" if group is previous else group.label)
-        names = [label] if by_group else [label, Text(one.curve.name)]
-        table.add_row(*names, *map(Text, cells))
+        names = {"runs": "" if group is previous else group.label, "scaling": one.curve.name}
+        table.add_row(*(Text(names[column]) for column in columns), *map(Text, cells))
         previous = group
     console.print(table)
     for note in comparison.notes:
