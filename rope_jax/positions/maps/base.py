@@ -168,6 +168,12 @@ class PositionMap(BaseModel):
         return "+".join([self.type, *(f"{k}={v}" for k, v in self.shown_settings.items())])
 
 
+def check_least_window(window: int, least: int) -> None:
+    """ValueError if the trained window L is too short for any setting of a map."""
+    if window < least:
+        raise ValueError(f"type: needs a window of at least {least} tokens, not {window}")
+
+
 def relative_positions(
     bands: tuple[MapBand, ...], queries: Int64[np.ndarray, " T"], keys: Int64[np.ndarray, " S"]
 ) -> Float64[np.ndarray, "T S"]:

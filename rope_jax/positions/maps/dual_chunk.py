@@ -11,6 +11,7 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
+    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.visible import Visible
@@ -69,10 +70,12 @@ class DualChunk(PositionMap):
         )
 
     def check_reach(self, window: int, length: int) -> None:
-        s = resolved_number(self.chunk)
-        largest = min(2 * (s - resolved_number(self.local)) - 1, s)
-        if largest > window - 1 and length > window:
-            raise ValueError(
-                f"chunk: {s:,} is too large for a window of {window:,} tokens; give at most "
-                f"{window - 1:,}"
-            )
+        s, w = resolved_number(self.chunk), resolved_number(self.local)
+        if length <= window or min(2 * (s - w) - 1, s) < window:
+            return
+        check_least_window(window, 3)
+        with_local = f", and local at most {window - 2:,}" if w > window - 2 else ""
+        raise ValueError(
+            f"chunk: {s:,} is too large for a window of {window:,} tokens; give at most "
+            f"{window - 1:,}{with_local}"
+        )

@@ -48,4 +48,5 @@ class FarFrequencies(PositionMap):
         )
 
     def check_reach(self, window: int, length: int) -> None:
-        check_window(resolved_number(self.window), window, length)
+        if length > window:
+            check_window(resolved_number(self.window), window, most=window - 1)

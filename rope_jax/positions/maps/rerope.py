@@ -10,6 +10,7 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
+    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.visible import Visible
@@ -38,7 +39,8 @@ class ReRoPE(PositionMap):
         return MapBand(Visible(beyond=w)), far
 
     def check_reach(self, window: int, length: int) -> None:
-        check_window(resolved_number(self.window), window, length)
+        if length > window:
+            check_window(resolved_number(self.window), window, most=window - 1)
 
 
 class LeakyReRoPE(PositionMap):
@@ -62,8 +64,11 @@ class LeakyReRoPE(PositionMap):
     )
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
-        w = max(1, 3 * window // 4) if self.window == "auto" else self.window
-        k = _rounded_up(_least_k(w, window, length)) if self.k == "auto" else self.k
+        longest = max(1, min(3 * window // 4, window - 2))
+        w, k = longest if self.window == "auto" else resolved_number(self.window), self.k
+        if k == "auto":
+            check_window(w, window, most=window - 2)
+            k = _rounded_up(_least_k(w, window, length))
         return self.model_dump() | {"window": w, "k": k}
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
@@ -74,8 +79,19 @@ class LeakyReRoPE(PositionMap):
         )
 
     def check_reach(self, window: int, length: int) -> None:
-        w, k = resolved_number(self.window), float(self.k)
-        check_window(w, window, length, most=window - 2)
+        if length <= window:
+            return
+        check_least_window(window, 3)
+        w, k, most = resolved_number(self.window), float(self.k), window - 2
+        if w > most:
+            # the largest w with which this k reaches; 0: there is none
+            most = math.floor((k * (window - 1) - (length - 1)) / (k - 1)) if k > 1 else 0
+        if most < 1:
+            raise ValueError(
+                f"window: {w:,} is too large for a window of {window:,} tokens; give at most "
+                f"{window - 2:,}, and k: auto"
+            )
+        check_window(w, window, most=most)
         least = _least_k(w, window, length)
         if k < least:
             reach = math.floor(w + k * (window - 1 - w)) + 1
@@ -85,21 +101,18 @@ class LeakyReRoPE(PositionMap):
             )
 
 
-def check_window(w: int, window: int, length: int, most: int | None = None) -> None:
-    """ValueError if a text longer than the window L has distances beyond L − 1.
-
-    most: the largest w that does; None: L − 1.
-    """
-    most = window - 1 if most is None else most
-    if w > most and length > window:
+def check_window(w: int, window: int, *, most: int) -> None:
+    """ValueError if w is larger than `most`, which must be at least 1, in a window of L tokens."""
+    check_least_window(window, window - most + 1)
+    if w > most:
         raise ValueError(
             f"window: {w:,} is too large for a window of {window:,} tokens; give at most {most:,}"
         )
 
 
 def _least_k(w: int, window: int, length: int) -> float:
-    """Return the smallest k that keeps n tokens inside the window; 1 if w itself does not fit."""
-    return max(1.0, (length - 1 - w) / (window - 1 - w)) if w < window - 1 else 1.0
+    """Return the smallest k that keeps n > L tokens inside the window, for w at most L − 2."""
+    return (length - 1 - w) / (window - 1 - w)
 
 
 def _rounded_up(number: float) -> float:

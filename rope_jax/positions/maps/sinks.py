@@ -10,6 +10,7 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
+    check_least_window,
     resolved_number,
 )
 from rope_jax.positions.visible import Visible
@@ -48,10 +49,12 @@ class Streaming(PositionMap):
         s, r = self.sinks, resolved_number(self.recent)
         if length <= window or s + r < window:
             return
+        check_least_window(window, 2)
         if s > window - 2:
+            with_recent = ", and recent: auto" if r > 1 else ""
             raise ValueError(
                 f"sinks: {s:,} leave no recent tokens in a window of {window:,} tokens; give at "
-                f"most {max(0, window - 2):,}"
+                f"most {window - 2:,}{with_recent}"
             )
         raise ValueError(
             f"recent: {r:,} is too large for a window of {window:,} tokens with {s:,} sinks; give "
@@ -87,7 +90,10 @@ class LMInfinite(PositionMap):
 
     def check_reach(self, window: int, length: int) -> None:
         b = resolved_number(self.recent)
-        if b > window - 1 and length > window:
+        if length <= window:
+            return
+        check_least_window(window, 2)
+        if b > window - 1:
             raise ValueError(
                 f"recent: {b:,} is too large for a window of {window:,} tokens; give at most "
                 f"{window - 1:,}"
