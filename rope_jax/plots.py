@@ -235,7 +235,9 @@ def shared_limits(
         room = max(math.sqrt(high / low), 1.5)
         ends = _finite(np.append(low_ends, high_ends))
         values = np.append(values, np.clip(ends, low / room, high * room))
-    return float(values.min() / 1.08), float(values.max() * 1.15)
+    low, high = values.min(), values.max()
+    # Below, there is room for the label of the truncation line.
+    return float(low / max(1.08, (high / low) ** 0.06)), float(high * 1.15)
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ from rope_jax.positions.maps import MAPS, relative_positions
 from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
+from scripts import show_maps
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/positions.md").read_text(encoding="utf-8")
@@ -53,6 +54,13 @@ def test_every_map_is_described_and_in_the_figure():
     (figure,) = re.findall(r"\n    python scripts/show_maps.py\n\n!\[.*?\]\((.*?)\)", PAGE)
     assert (ROOT / "docs" / figure).stat().st_size < 400_000
     assert (MapsConfig().window, MapsConfig().text_length) == (128, 512)
+
+
+def test_the_figure_of_the_maps_is_the_one_that_the_script_draws(tmp_path):
+    """By the last row of every panel, which the script writes to a file of its own."""
+    show_maps.main([f"output={tmp_path}/maps.png"])
+    drawn = (ROOT / "docs/figures/maps.csv").read_text()
+    assert (tmp_path / "maps.csv").read_text() == drawn
 
 
 def test_every_encoding_is_described():

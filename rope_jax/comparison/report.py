@@ -35,8 +35,9 @@ def format_markdown(comparison: Comparison) -> str:
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_format_protocol(protocol, curves))
     parts.append(
-        "Usable is the longest length up to which the loss on the same tokens stays within "
-        f"{comparison.tolerance:g} nats per token of `trained` at the window.\n"
+        "Usable is the longest length up to which the loss on the same tokens, at the upper end of "
+        f"its interval, stays within {comparison.tolerance:g} nats per token of `trained` at the "
+        "window.\n"
     )
     return "\n".join(parts)
 

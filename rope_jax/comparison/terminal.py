@@ -25,12 +25,13 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         what, columns = f"{what} of {comparison.groups[0].label}", ["scaling"]
     elif assign_group_styles(comparison):
         what, columns = f"{what} of {curves[0].name}", ["runs"]
+    title = f"{what}, {protocol}: ± half of the 95% interval over documents and seeds"
+    # Text, not strings: in a string Rich would read [red] in a name as markup
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
-        title=f"{what}, {protocol}: ± half of the 95% interval over documents and seeds",
+        title=Text(title, style="bold"),
         title_justify="left",
-        title_style="bold",
     )
     for column in columns:
         table.add_column(column, no_wrap=column == "scaling", overflow="fold")
@@ -43,7 +44,6 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             f"{perplexity_text(point.nll)}\n{format_interval(point)}".rstrip() if point else ""
             for point in map(one.points.get, lengths)
         ]
-        # Text, not strings: in a string Rich would read [red] in a name as markup
         names = {"runs": "" if group is previous else group.label, "scaling": one.curve.name}
         table.add_row(*(Text(names[column]) for column in columns), *map(Text, cells))
         previous = group

@@ -131,8 +131,8 @@ def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -
         )
     if attention == "linear":
         raise ValueError(
-            "map: attention linear sums over all keys at once, so it cannot see near and far keys "
-            "at different distances"
+            "map: a model with linear attention cannot have one: it sums over all keys at once, so "
+            "it cannot see near and far keys at different distances"
         )
     if attention not in OWN_BACKENDS:
         raise ValueError(

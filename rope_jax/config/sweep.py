@@ -60,10 +60,11 @@ class SweepEntry(Frozen):
     @property
     def is_auto(self) -> bool:
         """Whether the factor, or a setting of the map, follows from length and window."""
-        return self._factor_is_auto or (self.map is not None and self.map.is_auto)
+        return self.factor_is_auto or (self.map is not None and self.map.is_auto)
 
     @property
-    def _factor_is_auto(self) -> bool:
+    def factor_is_auto(self) -> bool:
+        """Whether the factor follows from length and window."""
         return self._written_factor == "auto"
 
     @property
@@ -99,7 +100,7 @@ class SweepEntry(Frozen):
         A factor of "auto" is length / window, at least 1: an oracle that knows the length.
         Raises ValueError if that factor does not fit the other settings.
         """
-        if not self._factor_is_auto:
+        if not self.factor_is_auto:
             return self.scaling_at_window
         return self.scaling_at_window.with_factor(max(1.0, length / window))
 

@@ -318,8 +318,8 @@ def check_entries(
                     f"{window:,} tokens, and no length is longer; give numbers"
                 )
             if map_ is not None and map_ != trained_map:
-                _check_map(map_, layers, window, length)
                 map_.check_reach(_known_length(scaling, trained, window, length), length)
+                _check_map(map_, layers, window, length)
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: map.{error}") from None
 

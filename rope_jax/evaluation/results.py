@@ -21,6 +21,7 @@ class Row(NamedTuple):
     """The position map with its settings at this length, as `PositionMap.label`; "" without one."""
     factor: float | None
     auto: bool
+    """Whether the factor follows from the length."""
     protocol: str
     length: int
     first_position: int
@@ -114,7 +115,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         scaling=m.scaling.type,
         map=m.map.label if m.map else "",
         factor=getattr(m.scaling, "factor", None),
-        auto=entry.is_auto,
+        auto=entry.factor_is_auto,
         protocol=m.protocol,
         length=m.length,
         first_position=m.first_position,

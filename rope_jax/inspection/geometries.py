@@ -188,7 +188,8 @@ def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
         place = np.arange(made.turns.size) / made.turns.size
         style = _style(nth) | {"markersize": 3.5, "linewidth": 1.2}
         shown = made.geometry
-        label = f"{made.name} (d {shown.rotary_dim}, b {shown.base:,.0f}, L {shown.train_length:,})"
+        base = short_number(shown.base)
+        label = f"{made.name} (d {shown.rotary_dim}, b {base}, L {shown.train_length:,})"
         above.plot(place, made.turns, label=label, **style)
         below.plot(place, made.unseen(windows), **style)
     above.axhline(1, color="0.4", linewidth=1)

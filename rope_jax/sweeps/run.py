@@ -62,9 +62,9 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
     """Sweep a run's checkpoints and write RUN/evals/<name>/."""
     check_code()
     trained_with = training
-    config = for_encoding(training, config)
     if config.attention is not None:
         training = with_attention(training, config.attention)
+    config = for_encoding(training, config)
     check_run_entries(training, config)
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():

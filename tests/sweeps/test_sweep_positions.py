@@ -47,6 +47,7 @@ def test_maps_with_automatic_settings_are_those_of_the_length(run, monkeypatch):
         plain, auto = found["trained", length], found["auto", length]
         assert (plain["nll"] == auto["nll"]) == (length <= 16)
         assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=17")
+        assert not auto["auto"]  # which is about factors
     assert found["none-streaming", 64]["map"] == "streaming+sinks=2+recent=13"
 
     def interrupted(self, key, figures):
