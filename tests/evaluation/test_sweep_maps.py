@@ -361,8 +361,13 @@ def test_a_factor_of_length_by_window_makes_every_length_known(window, length):
     [
         (
             {"map": {"type": "rerope", "window": 24}},
+            [8, 16],
+            "map.type: rerope with these settings changes nothing in a text of 16 tokens",
+        ),
+        (
+            {"map": {"type": "rerope", "window": 24}},
             [8, 16, 24],
-            "map.type: rerope with these settings changes nothing in a text of 24 tokens",
+            "map.window: 24 is too large for a window of 16 tokens; give at most 15",
         ),
         (
             {"map": {"type": "dual_chunk", "local": 100}},

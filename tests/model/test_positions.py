@@ -35,6 +35,14 @@ MAP_SETTINGS = {
 }
 METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear"]
 BACKENDS = {name: "xla" for name in METHODS} | {"linear": "linear"}
+# One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place.
+SAMPLE = ("alibi", "shaw", "pope", "map leaky_rerope", "map dual_chunk", "linear")
+
+
+def marked(methods):
+    """Mark as slow what only the whole suite tries."""
+    slow = pytest.mark.slow
+    return [pytest.param(m, marks=() if m in SAMPLE else slow) for m in methods]
 
 
 @functools.cache
@@ -87,7 +95,7 @@ def random_tokens(length=LENGTH):
     return np.random.default_rng(1).integers(0, VOCABULARY, (2, length + 1)).astype(np.int32)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", marked(METHODS))
 def test_packed_documents_are_read_like_separate_ones(method):
     tokens = random_tokens()
     packed = nll(method, tokens, lengths=DOCUMENTS)
@@ -106,7 +114,7 @@ def test_later_tokens_change_nothing_and_the_last_targets_are_the_same(method):
     np.testing.assert_allclose(nll(method, tokens, last=7), whole[:, -7:], atol=2e-5)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "linear"])
+@pytest.mark.parametrize("method", marked(name for name in METHODS if name != "linear"))
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
     monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=8))
     tokens = random_tokens()
