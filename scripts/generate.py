@@ -201,7 +201,8 @@ def demo_table() -> str:
 def above_truncation_table(path: Path, key: str) -> str:
     """Return a table of losses at the window, and of how far each curve lies above them beyond.
 
-    path: the comparison.csv of several runs. key: the column that names a curve.
+    path: the comparison.csv of several runs. key: the column that names a curve, such as
+    "encoding-alibi (3 seeds)", of which "alibi" is shown.
     """
 
     def cell(row: Mapping[str, str]) -> str:
@@ -212,6 +213,8 @@ def above_truncation_table(path: Path, key: str) -> str:
         return f"{-float(row['gain']):+.3f} ± {half:.3f}"
 
     rows = [row for row in _same_tokens(path) if int(row["length"]) >= int(row["window"])]
+    for row in rows:
+        row[key] = row[key].partition(" (")[0].removeprefix("encoding-")
     return _by_length(rows, key, cell)
 
 
