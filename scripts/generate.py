@@ -54,7 +54,8 @@ the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.
 # The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
-# The comparisons in docs/positions.md.
+# The comparisons in docs/positions.md and docs/scalings.md.
+SCALING_RESULTS = ROOT / "results/scalings/comparison.csv"
 MAP_RESULTS = ROOT / "results/maps/comparison.csv"
 ENCODING_RESULTS = ROOT / "results/encodings/comparison.csv"
 
@@ -322,6 +323,8 @@ def generated() -> dict[Path, str]:
     )
     scalings = between(SCALINGS.read_text(encoding="utf-8"), "settings", settings_table())
     scalings = between(scalings, "query scales", query_scales_table())
+    results = above_truncation_table(SCALING_RESULTS, "name")
+    scalings = between(scalings, "scaling results", results)
     return {
         SCALINGS: scalings,
         POSITIONS: positions,
