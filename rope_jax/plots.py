@@ -237,7 +237,7 @@ def shared_limits(
         values = np.append(values, np.clip(ends, low / room, high * room))
     low, high = values.min(), values.max()
     # Below, there is room for the label of the truncation line.
-    return float(low / max(1.08, (high / low) ** 0.06)), float(high * 1.15)
+    return float(low / max(1.08, (high / low) ** 0.045)), float(high * 1.15)
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
