@@ -64,8 +64,8 @@ class LeakyReRoPE(PositionMap):
     )
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
-        longest = max(1, min(3 * window // 4, window - 2))
-        w, k = longest if self.window == "auto" else resolved_number(self.window), self.k
+        auto = max(1, min(3 * window // 4, window - 2))
+        w, k = auto if self.window == "auto" else resolved_number(self.window), self.k
         if k == "auto":
             check_window(w, window, most=window - 2)
             k = _rounded_up(_least_k(w, window, length))

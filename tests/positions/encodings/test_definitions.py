@@ -145,7 +145,11 @@ def test_the_bias_of_alibi_is_exact_in_bfloat16(heads):
     encoding, _ = made("alibi")
     q, k = (jnp.zeros((1, heads, *shape, 8), jnp.bfloat16) for shape in ((1, 2), (5,)))
     distances = np.array([0, 3, 257, 65_537, 1_234_567])
-    found = encoding.scores({}, q, k, jnp.array([2e6, 2e6 + 1], jnp.int32), 2_000_001 - distances)
+    last = 2_000_001
+    query_index, key_index = (
+        jnp.asarray(last - x, jnp.int32) for x in (np.array([1, 0]), distances)
+    )
+    found = encoding.scores({}, q, k, query_index, key_index)
     slopes = alibi_slopes(heads).astype(np.float32)
     wanted = (-slopes[:, None].astype(np.float64) * distances).astype(np.float32)
     np.testing.assert_allclose(
