@@ -1,5 +1,6 @@
 """Damage a file that a command reads: it says so, or gives the same figures as without."""
 
+import contextlib
 import random
 import shutil
 import time
@@ -125,16 +126,26 @@ def _damage(path: Path, chance: random.Random) -> str:
 
 def _interrupted_sweep(bench: Bench) -> dict[str, bytes]:
     """Kill a sweep half-way and return the journals that it left, by name."""
-    runs = bench.copy("interrupted").parent
-    evals = runs / NAME / "evals"
-    shutil.rmtree(evals / "swept")
-    process = bench.start("eval_ppl.py", *bench.commands("interrupted")["eval_ppl.py"])
-    left: dict[str, bytes] = {}
-    while process.poll() is None:
-        left = {path.name: path.read_bytes() for path in evals.glob(".*.journal")} or left
-        if any(content.count(b"\n") > 3 for content in left.values()):
-            break
-        time.sleep(0.001)
-    process.kill()
-    process.communicate()
-    return left
+    evals = bench.copy("interrupted") / "evals"
+    # On a busy machine a sweep can end between two looks at it; then another one is tried.
+    for _ in range(20):
+        shutil.rmtree(evals / "swept", ignore_errors=True)
+        process = bench.start("eval_ppl.py", *bench.commands("interrupted")["eval_ppl.py"])
+        while process.poll() is None:
+            if any(content.count(b"\n") > 3 for content in _journals(evals).values()):
+                break
+            time.sleep(0.001)
+        process.kill()
+        process.communicate()
+        if left := _journals(evals):
+            return left
+    raise RuntimeError("twenty sweeps ended before they could be interrupted")
+
+
+def _journals(evals: Path) -> dict[str, bytes]:
+    """Return the journals of sweeps under way, by name; one deleted meanwhile is left out."""
+    found = {}
+    for path in evals.glob(".*.journal"):
+        with contextlib.suppress(FileNotFoundError):
+            found[path.name] = path.read_bytes()
+    return found
