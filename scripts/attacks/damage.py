@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from attacks.bench import NAME, Bench, Worker
+from attacks.bench import Bench, Worker
 from attacks.kills import same_state
 
 
