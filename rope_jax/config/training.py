@@ -136,7 +136,7 @@ class Config(Frozen):
             self._check_linear()
         if self.rope.map is not None:
             try:
-                check_map(self.model.attention, position, self.rope.map)
+                check_map(self.model, self.rope.map)
             except ValueError as error:
                 raise ValueError(f"rope.{error}") from None
         return self
@@ -186,6 +186,8 @@ class Config(Frozen):
         for number, stage in enumerate(self.stages):
             try:
                 map_ = self.stage_map(number)
+                if map_ is not None:
+                    map_.check_layers(self.rotary_layers)
             except ValueError as error:  # begins with a key of the map
                 raise ValueError(f"rope.map.{error}") from None
             if map_ is not None:

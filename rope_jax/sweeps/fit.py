@@ -30,7 +30,7 @@ def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
                 )
         if entry.map is not None:
             try:
-                check_map(training.model.attention, position, entry.map)
+                check_map(training.model, entry.map)
             except ValueError as error:
                 raise UserError(f"scalings: {entry.label}: {error}") from None
     return config

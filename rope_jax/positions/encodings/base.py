@@ -96,13 +96,13 @@ class Encoding(BaseModel):
     def turn_queries(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn queries [B, T, N, H] by cos and sin [#B, T, pairs]. numbers: those of the layer."""
+        """Turn queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. numbers: the layer's."""
         return x
 
     def turn_keys(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn keys [B, S, K, H] by cos and sin [#B, S, pairs]. numbers: those of the layer."""
+        """Turn keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]. numbers: the layer's."""
         return x
 
     @property

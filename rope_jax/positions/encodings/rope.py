@@ -18,9 +18,9 @@ class RoPE(Encoding):
     def turn_queries(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
     ) -> Any:
-        from rope_jax.rope import rotate
+        from rope_jax.rope.rotation import rotate_heads
 
-        return rotate(x, cos, sin, layout)
+        return rotate_heads(x, cos, sin, layout)
 
     def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         return self.turn_queries(numbers, x, cos, sin, layout)

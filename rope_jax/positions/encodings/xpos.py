@@ -43,7 +43,7 @@ class XPosEncoding(Encoding):
     ) -> Any:
         import jax.numpy as jnp
 
-        from rope_jax.rope import rotate
+        from rope_jax.rope.rotation import rotate_heads
 
         if layout == "interleaved":
             # Scores don't know the layout. Reordered dimensions give the same products, since
@@ -51,7 +51,7 @@ class XPosEncoding(Encoding):
             dim = 2 * cos.shape[-1]
             parts = x[..., 0:dim:2], x[..., 1:dim:2], x[..., dim:]
             x = jnp.concatenate(parts, axis=-1)
-        return rotate(x, cos, sin, "half")
+        return rotate_heads(x, cos, sin, "half")
 
     def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         return self.turn_queries(numbers, x, cos, sin, layout)
