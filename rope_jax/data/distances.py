@@ -1,6 +1,6 @@
 """Which distances a batch trains: counts of (query, key) pairs by relative position.
 
-Shapes: B rows, T tokens per window, D buckets of distances.
+Shapes: B rows, T tokens per window; counts: negative distances, then one per bucket.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ def distance_edges(length: int) -> list[int]:
     return [0, *(2**power for power in range((length - 1).bit_length()))]
 
 
-def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " 1+D"]:
+def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " counts"]:
     """Return how many pairs are at a distance below 0, and in each bucket of `distance_edges`.
 
     A pair is a query and a key that it sees: its own token or an earlier one with the same segment
@@ -23,7 +23,7 @@ def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " 1+D"]:
     if positions restart while documents see each other. Sliding windows and position maps, which
     hide keys or show them at other distances, are not taken into account.
 
-    Takes D binary searches per token.
+    Takes one binary search per token and bucket.
     """
     positions = np.asarray(batch.positions, np.int64).ravel()
     new_segment = np.ones(batch.segment_ids.shape, bool)

@@ -1,6 +1,6 @@
 """Scalars logged at a training step or a validation, by tag.
 
-Shapes: P buckets of places, D buckets of distances.
+Shapes: P buckets of places; counts: negative distances, then one per bucket of distances.
 """
 
 import itertools
@@ -29,7 +29,7 @@ def training_scalars(
     }
 
 
-def distance_scalars(pairs: Int[np.ndarray, " 1+D"], length: int) -> Scalars:
+def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
     """Return each bucket's share of the pairs, as `count_distances` counts them.
 
     Distances below 0 are listed only if there are any.
