@@ -93,7 +93,7 @@ def test_the_commands_for_windows_are_valid():
     assert [stage.positions.type for stage in stages] == ["randomized", "pose", "pose", "plain"]
     assert [stage.length for stage in stages] == [512] * 4
     assert [stage.seq_len for stage in stages] == [128, 128, 128, 512]
-    assert stages[-1].mixed and stages[-1].mixed.seq_len == 128
+    assert stages[-1].mixed.seq_len == 128
 
 
 def test_the_sweep_entries_are_what_the_text_says():

@@ -448,7 +448,7 @@ class Config(Frozen):
     def stage_map(self, stage: int) -> PositionMap | None:
         """Return the position map in force at a stage, without "auto"; None: none.
 
-        L is `train_length`.
+        L is `train_length`, n the stage's `length`.
         """
         length = self.stages[stage].length
         return self.rope.map and self.rope.map.at(self.geometry.train_length, length)

@@ -9,8 +9,8 @@ from rope_jax.rope import AnyScaling
 from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
 
-# The rows of a batch cannot be split more finely than this.
-_OF_A_ROW = 1e-3
+# How far fraction · rows may be from a whole number, so that 0.3333 is a third of 3 rows.
+_TOLERANCE = 1e-3
 
 
 class Positions(Frozen):
@@ -105,7 +105,7 @@ class MixedConfig(Frozen):
         """
         exact = self.fraction * windows
         rows = round(exact)
-        if abs(exact - rows) <= _OF_A_ROW and 0 < rows < windows:
+        if abs(exact - rows) <= _TOLERANCE and 0 < rows < windows:
             return rows
         if windows == 1:
             raise ValueError(
