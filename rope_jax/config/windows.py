@@ -51,7 +51,7 @@ class JumpingPositions(Positions):
 class RandomizedPositions(JumpingPositions):
     """Randomized positions: a sorted sample without replacement from [0, length), one per row.
 
-    Ruoss et al., arXiv 2305.16843, §3.
+    Ruoss et al., arXiv 2305.16843.
     """
 
     type: Literal["randomized"] = "randomized"
@@ -88,8 +88,8 @@ AnyPositions = Annotated[
 class MixedConfig(Frozen):
     """Rows that hold short windows side by side, with a scaling of their own.
 
-    LongRoPE2, arXiv 2502.20082, §3.3 (mixed context window training): short windows keep the
-    original frequencies while long ones learn the rescaled ones.
+    LongRoPE2's mixed context window training, arXiv 2502.20082: short windows keep the original
+    frequencies while long ones learn the rescaled ones.
     """
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = Field(

@@ -37,7 +37,7 @@ def position_functions(
 def randomized(bits: np.random.Philox, seq_len: int, length: int) -> NDArray[np.int64]:
     """Return T different integers below n ≥ T in ascending order: int64 [T].
 
-    Every set of T integers has the same probability. Ruoss et al., arXiv 2305.16843, §3.
+    Every set of T integers has the same probability. Ruoss et al., arXiv 2305.16843.
     """
     if 2 * seq_len > length:  # draw those that are left out
         return np.flatnonzero(~_different(bits, length - seq_len, length))

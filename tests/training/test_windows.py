@@ -147,6 +147,19 @@ def test_a_length_dependent_scaling_sees_the_length_trained_for():
     assert abs(float(other) - float(wanted)) > 1e-3
 
 
+def test_a_learned_table_has_all_positions_that_are_trained():
+    model = MODEL | {"position": {"type": "learned"}}
+    config = config_of({"positions": {"type": "pose", "length": 200}}, model=model)
+    assert config.encoding.longest == 200
+
+
+def test_a_rounded_fraction_of_the_rows_is_enough():
+    mixed = {"fraction": 0.3333, "seq_len": 8}
+    config = config_of({"batch_size": 6, "grad_accumulation": 2, "mixed": mixed})
+    stage = config.stages[0]
+    assert stage.mixed.rows_of(stage.micro_batch) == 1
+
+
 STAGES = {
     "pose": {"positions": {"type": "pose", "length": 200}},
     "open, reset": {"documents": {"mask": "none"}},
