@@ -23,6 +23,7 @@ class PoPEEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Gopalakrishnan et al., arXiv 2509.10534"
+    uses_positions: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     # Every dimension turns by a frequency of its own, and there are no pairs.
     ignored: ClassVar[tuple[str, ...]] = ("rotary_dim", "layout")

@@ -10,6 +10,7 @@ class RoPE(Encoding):
     """Rotary: pairs of dimensions of queries and keys turn by angles p·θ_i (section `rope`)."""
 
     source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
+    uses_positions: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
     takes_maps: ClassVar[bool] = True

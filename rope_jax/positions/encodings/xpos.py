@@ -25,6 +25,8 @@ class XPosEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
+    uses_positions: ClassVar[bool] = True
+    uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
