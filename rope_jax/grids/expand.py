@@ -29,6 +29,8 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 Axes = Mapping[str, tuple[Any, ...]]
 Values = Mapping[str, Any]
+# The settings of sweeps by their files and overrides.
+Loaded = dict[tuple[Path, tuple[str, ...]], dict[str, Any]]
 # Replaces the placeholders in a value; the second argument is its key, for messages.
 Fill = Callable[[Any, str], Any]
 
@@ -57,6 +59,7 @@ def expand(grid: GridConfig) -> list[Job]:
     by_name = {template.name: template for template in grid.runs}
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
     made: dict[str, list[_Made]] = {}
+    sweep_settings: Loaded = {}
 
     def make(name: str) -> None:
         template = by_name[name]
@@ -65,8 +68,8 @@ def expand(grid: GridConfig) -> list[Job]:
         if template.source is not None:
             make(template.source)
         sources = [] if template.source is None else made[template.source]
-        expander = _Template(grid, template, f"runs.{numbers[name]}", sources)
-        made[name] = list(expander.expand())
+        key = f"runs.{numbers[name]}"
+        made[name] = list(_Template(grid, template, key, sources, sweep_settings).expand())
 
     for template in grid.runs:
         make(template.name)
@@ -83,10 +86,19 @@ class _Template:
     """One entry of `runs`, with the runs that it starts from."""
 
     def __init__(
-        self, grid: GridConfig, template: RunTemplate, key: str, sources: Sequence[_Made]
+        self,
+        grid: GridConfig,
+        template: RunTemplate,
+        key: str,
+        sources: Sequence[_Made],
+        sweep_settings: Loaded,
     ) -> None:
-        """key: where the entry is in the grid, for messages."""
+        """key: where the entry is in the grid, for messages.
+
+        sweep_settings: of the sweeps loaded so far, to which others are added.
+        """
         self.grid, self.template, self.key, self.sources = grid, template, key, sources
+        self.sweep_settings = sweep_settings
         self.used: set[str] = set()
         """Axes that the entry refers to."""
 
@@ -261,7 +273,11 @@ class _Template:
                     settings["name"] = f"{settings.get('name', 'sweep')}-{made.folder.name}"
                     overrides = (*overrides, *_arguments({"name": settings["name"]}))
             else:
-                settings = load(SweepConfig, config, overrides).model_dump(mode="json")
+                # most runs have the same sweeps, and loading one takes milliseconds
+                if (asked := (config, overrides)) not in self.sweep_settings:
+                    loaded = load(SweepConfig, config, overrides)
+                    self.sweep_settings[asked] = loaded.model_dump(mode="json")
+                settings = self.sweep_settings[asked]
         name = str(settings["name"])
         return SweepJob(
             name=f"{run.folder.name}/sweep-{name}",

@@ -328,7 +328,7 @@ def test_any_grid_expands_or_is_a_user_error(folder):
     everywhere = [path for path in places(raw) if path]
     assert len(everywhere) > 50
     refused = 0
-    for path in rng.choices(everywhere, k=100):
+    for path in rng.choices(everywhere, k=60):
         changed = copy.deepcopy(raw)
         node = changed
         for part in path[:-1]:
@@ -338,7 +338,7 @@ def test_any_grid_expands_or_is_a_user_error(folder):
             assert expand_text(yaml.safe_dump(changed))
         except UserError:
             refused += 1
-    assert 50 < refused < 100
+    assert 30 < refused < 60
 
 
 def test_an_override_changes_an_entry(folder):
