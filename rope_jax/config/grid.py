@@ -60,7 +60,8 @@ class RunTemplate(Frozen):
     source: FolderName | None = Field(
         None,
         description="name of the entry whose runs these start from: training begins with their "
-        "weights (init_from), a fit is made on them; its axes apply here as well",
+        "weights (init_from), a fit is made on them; its axes apply here as well. Training may "
+        "also start from a fit: with the weights of the run that it was made on",
     )
     axes: dict[str, AxisValues] = Field(
         {},
@@ -70,8 +71,8 @@ class RunTemplate(Frozen):
     set: dict[str, Any] = Field(
         {},
         description="keys of the config to set, as {dotted.key: value}; a text may contain {axis}, "
-        "{window}, {length} (window × the axis factor), {name}, {run}, {source} and {fit}, the "
-        "last three being folders",
+        "{window}, {length} (window × the axis factor), {name}, and the folders {run}, {source} "
+        "(the run that this one starts from) and {fit}",
     )
     sweeps: Annotated[tuple[AnySweep, ...], Field(strict=False)] = Field(
         (), description="sweeps of each run, for eval_ppl.py"
@@ -110,7 +111,7 @@ class SlurmConfig(Frozen):
 
     partition: str | None = Field(None, description="partition; null: the cluster's default")
     time_minutes: PositiveInt = Field(
-        60, description="time limit of a job; a job that exceeds it stops cleanly and can resume"
+        60, description="time limit of a job; 90 s before it, a job stops cleanly, and can resume"
     )
     gpus: NonNegativeInt = Field(0, description="GPUs per job")
     cpus: PositiveInt = Field(2, description="CPU cores per job")
@@ -167,8 +168,8 @@ class GridConfig(Frozen):
                 raise ValueError(
                     f"{key}: no entry is called {source}; {known if trained else 'add one'}"
                 )
-            if by_name[source].fit is not None:
-                raise ValueError(f"{key}: {source} is a fit; name an entry with train")
+            if by_name[source].fit is not None and template.fit is not None:
+                raise ValueError(f"{key}: {source} is a fit as well; name an entry with train")
             chain = [template.name]
             while source is not None:
                 if source in chain:

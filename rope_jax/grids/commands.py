@@ -39,11 +39,13 @@ def run_job(
     logs: Path,
     report: Callable[[str], None] = lambda line: None,
     inherited: Sequence[int] = (),
+    prefix: Sequence[str] = (),
 ) -> None:
     """Run the command of a job that is ready, and record that the job is done.
 
     report: called about once per second with the newest line of the log.
     inherited: open files that the command keeps open as well.
+    prefix: words in front of the command, for a program that runs it.
 
     Raises JobFailed if the command fails or leaves no result, Stopped if a signal ended it, and
     UserError if the log cannot be written.
@@ -51,7 +53,7 @@ def run_job(
     log = log_of(job, logs)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        status = _run(command_of(job, root), log, report, inherited)
+        status = _run([*prefix, *command_of(job, root)], log, report, inherited)
         if status:
             raise JobFailed(_reason(status, log))
         if not job.is_finished():

@@ -106,9 +106,11 @@ class _Template:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
         self._check_axes()
         own = {axis: v for axis, v in self.template.axes.items() if axis not in self._source_axes()}
-        starts: Sequence[_Made | None] = [s for s in self.sources if self._takes(s)]
+        starts: list[_Made | None] = [s for s in self.sources if self._takes(s)]
+        if self.template.source is None:
+            starts = [None]
         for chosen in itertools.product(*own.values()):
-            for start in starts or [None]:
+            for start in starts:
                 values = dict(zip(own, chosen, strict=True)) | dict(start.values if start else {})
                 yield self._made(values, own, start)
         for axis in own:
@@ -161,6 +163,8 @@ class _Template:
             variables |= {"name": name, "run": str(folder)}
             if source is not None:
                 variables["source"] = str(source.run.folder)
+                if isinstance(source.job, FitJob):
+                    variables["fit"] = str(source.job.folder)
             fill = self._filler(variables)
             job = run = self._train(folder, str(self.template.train), source, fill)
         sweeps = [self._sweep(n, job, run, fill) for n in range(len(self.template.sweeps))]
@@ -226,7 +230,7 @@ class _Template:
         return int(length)
 
     def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
-        config = Path(fill(file, "train"))
+        config = Path(_short(fill(file, "train")))
         own = self._overrides("set", self.template.set, fill, reserved=("name", "runs_dir"))
         places = {"name": folder.name, "runs_dir": self.grid.runs_dir}
         # first, so that `set` can ask for more than the newest weights
@@ -242,12 +246,12 @@ class _Template:
             folder=folder,
             settings={key: value for key, value in settings.items() if key not in places},
             overrides=overrides,
-            needs=() if source is None else (source.run,),
+            needs=() if source is None else (source.job,),
             config=config,
         )
 
     def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
-        config = Path(fill(file, "fit"))
+        config = Path(_short(fill(file, "fit")))
         own = self._overrides("set", self.template.set, fill, reserved=("name",))
         with _naming(f"{self.key} ({folder.name})"):
             settings = _raw(config, own)
@@ -262,7 +266,7 @@ class _Template:
 
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
-        config = Path(fill(template.config, f"{key}.config"))
+        config = Path(_short(fill(template.config, f"{key}.config")))
         overrides = self._overrides(f"{key}.set", template.set, fill)
         with _naming(f"{self.key}.{key}"):
             if isinstance(made, FitJob):

@@ -25,6 +25,10 @@ RECORD = "grid.json"
 _MOST_BYTES = 2**24  # of a record or a summary
 
 
+class NotReady(UserError):
+    """The config of a run that needs the results of other jobs, and they are not there yet."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One command of a grid."""
@@ -103,7 +107,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """A training run. `needs` has the run that it starts from, if any.
+    """A training run. `needs` has the run, or the fit on a run, that it starts from, if any.
 
     A run that was trained by hand with the same config counts.
     """
@@ -116,8 +120,16 @@ class TrainJob(Job):
         return ["train.py", str(self.config), *self.overrides]
 
     def load_config(self) -> Config:
-        """Return the run's config; if it starts from another run, that has to exist. UserError."""
-        return load(Config, self.config, self.overrides)
+        """Return the run's config.
+
+        Raises UserError; NotReady if the run starts from another one, which may be the reason.
+        """
+        try:
+            return load(Config, self.config, self.overrides)
+        except UserError as error:
+            if self.needs:
+                raise NotReady(str(error)) from None
+            raise
 
     def is_finished(self) -> bool:
         config = self.load_config()
@@ -133,7 +145,7 @@ class TrainJob(Job):
         if recorded is not None and recorded.get("inputs") != new["inputs"]:
             sources = " and ".join(str(job.folder) for job in self.needs)
             raise UserError(
-                f"{self.folder}: was started from another {sources}, which has been trained anew; "
+                f"{self.folder}: was started from another {sources}, which has been made anew; "
                 "delete this folder, or give the entry another name"
             )
         return True

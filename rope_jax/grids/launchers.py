@@ -21,6 +21,9 @@ from rope_jax.runs.files import write_text
 
 # Among the logs: the ids of the jobs that were submitted.
 _IDS = "slurm.json"
+# Near the time limit, Slurm sends SIGUSR2 to all processes of a job. submitit's own then raises an
+# exception, at which the command is ended cleanly; the signal itself would kill it.
+_IGNORING_USR2 = ("sh", "-c", "trap '' USR2; exec \"$@\"", "sh")
 
 
 def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path) -> list[str]:
@@ -94,7 +97,7 @@ def run_submitted(job: Job, root: Path, logs: Path) -> None:
         try:
             ready = job.ready()
             if not ready.is_done():
-                run_job(ready, root, logs)
+                run_job(ready, root, logs, prefix=_IGNORING_USR2)
         except (JobFailed, UserError, Stopped) as error:
             raise RuntimeError(f"{job.name}: {error}") from None
 

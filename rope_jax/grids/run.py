@@ -15,7 +15,7 @@ from rich.text import Text
 from rope_jax import stopping
 from rope_jax.errors import UserError, printable
 from rope_jax.grids.commands import JobFailed, log_of, run_job
-from rope_jax.grids.jobs import Job
+from rope_jax.grids.jobs import Job, NotReady
 
 
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
@@ -26,8 +26,11 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     """
     done: set[str] = set()
     for job in jobs:
-        if all(other.name in done for other in job.follows) and job.is_done():
-            done.add(job.name)
+        if not all(other.name in done for other in job.follows):
+            continue
+        with contextlib.suppress(NotReady):  # a failure only if it is still so when its turn comes
+            if job.is_done():
+                done.add(job.name)
     return frozenset(done)
 
 

@@ -3,12 +3,14 @@
 import copy
 import math
 import random
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 import yaml
 
+from rope_jax.config.explain import validate
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.load import load
 from rope_jax.errors import UserError
@@ -46,6 +48,11 @@ runs:
     sweeps:
       - config: sweep.yaml
         set: {scalings: [trained, {type: explicit, path: '{fit}/strategy.yaml'}]}
+  - name: tuned
+    train: run.yaml
+    source: search
+    axes: {factor: [8]}
+    set: {stages.0.scaling: {type: explicit, path: '{fit}/strategy.yaml'}}
   - name: long
     train: run.yaml
     axes: {factor: [16]}
@@ -71,7 +78,7 @@ def test_names_and_order(jobs):
     base = [f"base-s{s}/{kind}" for s in (0, 1, 2) for kind in ("train", "sweep-short")]
     fits = [f"base-s2/{kind}-x{f}" for f in (2, 8) for kind in ("fit-search", "sweep-short-search")]
     # the sources come first, although the entry of base is the second
-    assert list(jobs) == [*base, *yarn, *fits, "long-x16/train", "compare"]
+    assert list(jobs) == [*base, *yarn, *fits, "tuned-x8-s2/train", "long-x16/train", "compare"]
 
 
 def test_every_job_comes_after_those_that_it_follows(jobs):
@@ -117,6 +124,12 @@ def test_the_commands(jobs):
         "scalings=[trained, {type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}]",
         "name=short-search-x8",
     ]
+    # training from a fit: the weights are those of the run that it was made on
+    assert [job.name for job in jobs["tuned-x8-s2/train"].needs] == ["base-s2/fit-search-x8"]
+    assert jobs["tuned-x8-s2/train"].arguments()[2:4] == [
+        "init_from=out/base-s2",
+        "stages.0.scaling={type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}",
+    ]
     compare = jobs["compare"].arguments()
     assert compare[:2] == ["scripts/compare.py", "out/base-s0/evals/short"]
     assert compare[-2:] == ["output=compared", "resamples=100"]
@@ -146,6 +159,17 @@ def test_the_grids_of_the_repository_expand(path, monkeypatch):
     assert jobs[-1].name == "compare"
 
 
+def test_the_grid_of_the_readme_expands(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```yaml\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    (text,) = (block for block in blocks if "axes" in block)
+    jobs = expand(validate(GridConfig, yaml.safe_load(text), "README.md"))
+    runs = [job.folder.name for job in jobs if isinstance(job, TrainJob)]
+    # as the comments in it say
+    long = [f"long-x{factor}-s{seed}" for seed in (0, 1) for factor in (2, 4)]
+    assert runs == ["base-s0", "base-s1", *long]
+
+
 TINY = "{name: tiny, train: run.yaml}"
 BASE = "{name: base, train: run.yaml, axes: {seed: [0, 1]}, set: {seed: '{seed}'}}"
 
@@ -169,9 +193,9 @@ WRONG = {
         f"[{TINY}, {{name: a, train: run.yaml, source: tony}}]",
         "runs.1.source: no entry is called tony; the others that train are tiny",
     ),
-    "a source that is a fit": (
-        f"[{TINY}, {{name: f, fit: x, source: tiny}}, {{name: a, train: run.yaml, source: f}}]",
-        "runs.2.source: f is a fit; name an entry with train",
+    "a fit of a fit": (
+        f"[{TINY}, {{name: f, fit: x, source: tiny}}, {{name: g, fit: x, source: f}}]",
+        "runs.2.source: f is a fit as well; name an entry with train",
     ),
     "its own source": (
         "[{name: a, train: run.yaml, source: a}]",
@@ -328,7 +352,7 @@ def test_any_grid_expands_or_is_a_user_error(folder):
     everywhere = [path for path in places(raw) if path]
     assert len(everywhere) > 50
     refused = 0
-    for path in rng.choices(everywhere, k=60):
+    for path in rng.choices(everywhere, k=40):
         changed = copy.deepcopy(raw)
         node = changed
         for part in path[:-1]:
@@ -338,7 +362,7 @@ def test_any_grid_expands_or_is_a_user_error(folder):
             assert expand_text(yaml.safe_dump(changed))
         except UserError:
             refused += 1
-    assert 30 < refused < 60
+    assert 20 < refused < 40
 
 
 def test_an_override_changes_an_entry(folder):

@@ -18,6 +18,7 @@ from rope_jax.config.load import load
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids import jobs as jobs_module
+from rope_jax.grids.commands import run_job
 from rope_jax.grids.expand import expand
 from rope_jax.grids.run import done_jobs, run_jobs
 from tests.grids.conftest import ROOT
@@ -177,7 +178,7 @@ runs:
     assert set(run().values()) == {"already done"}
     Path("runs/base-3/metrics.jsonl").write_text("other weights")
     assert run()["more-3/train"] == (
-        "failed: runs/more-3: was started from another runs/base-3, which has been trained anew; "
+        "failed: runs/more-3: was started from another runs/base-3, which has been made anew; "
         "delete this folder, or give the entry another name"
     )
 
@@ -249,6 +250,20 @@ def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
     assert err == "grid.py: stopped; run the same command again to resume\n"
     assert "train: done in" in out
     assert log.read_text().endswith("stopped by signal 2\n")
+
+
+def test_a_command_does_not_outlive_an_error(stand_ins, folder):
+    """Such as the one that submitit raises when Slurm's time limit is near."""
+    Path("hang-tiny-s0").touch()
+    job, *_ = expand(load(GridConfig, Path("grid.yaml")))
+
+    def report(line: str) -> None:
+        assert line == "begins tiny-s0"
+        raise RuntimeError("the limit is near")
+
+    with pytest.raises(RuntimeError):
+        run_job(job, stand_ins, Path("logs"), report)
+    assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
 
 
 @pytest.mark.slow
