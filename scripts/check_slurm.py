@@ -5,14 +5,16 @@
 Needs the commands of Slurm and munge (on Debian: apt-get install slurm-wlm munge) and the package
 submitit (pip install -e '.[slurm]'); installs nothing. Starts munged, slurmctld and slurmd as this
 user, with everything that they write in a temporary folder, on 127.0.0.1. The grid has a run that
-succeeds and one that fails. Checks that the sweep of the first runs after its training, that the
-sweep of the second does not run, that the comparison runs in spite of it, and that submitting the
-grid again repeats nothing that is queued or done. Takes about two minutes.
+succeeds, one that fails, and one that is cancelled. Checks that the sweep of the first runs after
+its training, that the sweep of the second does not run, that the comparison runs in spite of it,
+that the third saves before it ends, and that submitting the grid again repeats nothing that is
+queued or done. Takes about two minutes.
 """
 
 import contextlib
 import getpass
 import importlib.util
+import json
 import os
 import shutil
 import socket
@@ -26,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Debian has the daemons where the path of a user does not lead.
 SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
-COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scontrol")
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel")
 # Minutes until the jobs of the grid have to have ended.
 LONGEST = 10
 
@@ -45,6 +47,9 @@ name: check
 runs:
   - {name: good, train: run.yaml, sweeps: [sweep.yaml]}
   - {name: bad, train: run.yaml, set: {data.files: [no/such/file]}, sweeps: [sweep.yaml]}
+  - name: endless
+    train: run.yaml
+    set: {stages.0.steps: 1000000, checkpoint.every_steps: 1000000}
 compare: {resamples: 100}
 launcher: slurm
 slurm: {time_minutes: 10, cpus: 1}
@@ -94,10 +99,15 @@ def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
         return _run(["squeue", "--noheader", "--format=%i %j %T %r"], environment)
 
     first = grid()
-    if first.count("submitted as job") != 5:
-        yield "not all of the five jobs were submitted"
-    if grid().count("in the queue as job") != 5:
+    if first.count("submitted as job") != 6:
+        yield "not all of the six jobs were submitted"
+    if grid().count("in the queue as job") != 6:
         yield "jobs that are queued were submitted again"
+    metrics = folder / "runs/endless/metrics.jsonl"
+    if not _wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, LONGEST * 60):
+        yield "the run without an end did not begin"
+    ids = json.loads((folder / "runs/grids/check/slurm.json").read_text())
+    _run(["scancel", ids["endless/train"]], environment)
     if not _wait_until(lambda: not queue().strip(), LONGEST * 60):
         yield f"the jobs had not ended after {LONGEST} minutes: {queue()}"
         return
@@ -110,6 +120,9 @@ def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     log = folder / "runs/grids/check/bad/train.log"
     if not log.exists() or "no file matches" not in log.read_text():
         yield "the run that fails did not say why in its log"
+    log = folder / "runs/grids/check/endless/train.log"
+    if "which is saved" not in log.read_text():
+        yield "the run that was cancelled did not save"
     if (folder / "runs/grids/check/bad/sweep-short.log").exists():
         yield "the sweep of the run that failed was started"
     done = grid("dry_run=true").splitlines()

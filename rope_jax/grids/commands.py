@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError
@@ -16,6 +17,20 @@ from rope_jax.grids.jobs import Job
 _TAIL_BYTES = 4096
 # Seconds between two looks at the log, for the line that shows the progress.
 _LOOK = 1.0
+
+
+class Surroundings(NamedTuple):
+    """What the command of a job is started in and stopped with."""
+
+    inherited: tuple[int, ...] = ()
+    """Open files that the command keeps open as well."""
+    prefix: tuple[str, ...] = ()
+    """Words in front of the command: a program that runs it."""
+    stop: signal.Signals | None = None
+    """The signal that asks the command to stop; None: the one that this process was sent."""
+
+
+_PLAIN = Surroundings()
 
 
 class JobFailed(Exception):
@@ -38,14 +53,11 @@ def run_job(
     root: Path,
     logs: Path,
     report: Callable[[str], None] = lambda line: None,
-    inherited: Sequence[int] = (),
-    prefix: Sequence[str] = (),
+    surroundings: Surroundings = _PLAIN,
 ) -> None:
     """Run the command of a job that is ready, and record that the job is done.
 
     report: called about once per second with the newest line of the log.
-    inherited: open files that the command keeps open as well.
-    prefix: words in front of the command, for a program that runs it.
 
     Raises JobFailed if the command fails or leaves no result, Stopped if a signal ended it, and
     UserError if the log cannot be written.
@@ -53,7 +65,7 @@ def run_job(
     log = log_of(job, logs)
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        status = _run([*prefix, *command_of(job, root)], log, report, inherited)
+        status = _run(command_of(job, root), log, report, surroundings)
         if status:
             raise JobFailed(_reason(status, log))
         if not job.is_finished():
@@ -78,11 +90,11 @@ def last_line(log: Path) -> str:
 
 
 def _run(
-    command: Sequence[str], log: Path, report: Callable[[str], None], inherited: Sequence[int]
+    command: Sequence[str], log: Path, report: Callable[[str], None], surroundings: Surroundings
 ) -> int:
     """Run a command with its output appended to a log; return its exit status.
 
-    A signal that asks this process to stop is passed on once, and the command is waited for.
+    If this process is asked to stop, the command is asked to, once, and waited for.
     """
     with log.open("ab") as file:
         file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
@@ -90,19 +102,19 @@ def _run(
         # In a session of its own: at Ctrl-C, the terminal would send a second signal to it, which
         # ends a command at once instead of cleanly.
         process = subprocess.Popen(
-            command,
+            [*surroundings.prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            pass_fds=tuple(inherited),
+            pass_fds=surroundings.inherited,
         )
     told, looked = False, time.monotonic()
     try:
         while True:
             number = stopping.requested()
             if number is not None and not told:
-                process.send_signal(number)
+                process.send_signal(surroundings.stop or number)
                 told = True
             if time.monotonic() - looked > _LOOK:
                 report(last_line(log))
@@ -114,7 +126,7 @@ def _run(
                 continue
     finally:
         if process.poll() is None:  # an exception, such as that of Slurm's time limit
-            process.terminate()
+            process.send_signal(surroundings.stop or signal.SIGTERM)
             process.wait()
     if (number := stopping.requested()) is not None:
         raise Stopped("stopped; run the same command again to resume", number)

@@ -4,6 +4,7 @@ import getpass
 import json
 import shlex
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,16 +15,19 @@ from rich.console import Console
 from rope_jax import stopping
 from rope_jax.config.grid import SlurmConfig
 from rope_jax.errors import Stopped, UserError
-from rope_jax.grids.commands import JobFailed, command_of, last_line, log_of, run_job
+from rope_jax.grids.commands import JobFailed, Surroundings, command_of, last_line, log_of, run_job
 from rope_jax.grids.jobs import Job
 from rope_jax.grids.run import print_line
 from rope_jax.runs.files import write_text
 
 # Among the logs: the ids of the jobs that were submitted.
 _IDS = "slurm.json"
-# Near the time limit, Slurm sends SIGUSR2 to all processes of a job. submitit's own then raises an
-# exception, at which the command is ended cleanly; the signal itself would kill it.
-_IGNORING_USR2 = ("sh", "-c", "trap '' USR2; exec \"$@\"", "sh")
+# Slurm sends its signals to all processes of a job: SIGUSR2 near the time limit, SIGTERM when the
+# job is cancelled. Both must reach this process alone, which stops the command cleanly and once:
+# SIGUSR2 would kill the command, and so would a second SIGTERM.
+_IN_SLURM = Surroundings(
+    prefix=("sh", "-c", "trap '' USR2 TERM; exec \"$@\"", "sh"), stop=signal.SIGINT
+)
 
 
 def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path) -> list[str]:
@@ -97,7 +101,7 @@ def run_submitted(job: Job, root: Path, logs: Path) -> None:
         try:
             ready = job.ready()
             if not ready.is_done():
-                run_job(ready, root, logs, prefix=_IGNORING_USR2)
+                run_job(ready, root, logs, surroundings=_IN_SLURM)
         except (JobFailed, UserError, Stopped) as error:
             raise RuntimeError(f"{job.name}: {error}") from None
 

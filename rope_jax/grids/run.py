@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.errors import UserError, printable
-from rope_jax.grids.commands import JobFailed, log_of, run_job
+from rope_jax.grids.commands import JobFailed, Surroundings, log_of, run_job
 from rope_jax.grids.jobs import Job, NotReady
 
 
@@ -58,7 +58,7 @@ def run_jobs(jobs: Sequence[Job], root: Path, logs: Path, console: Console) -> M
                     continue
                 with console.status(Text(printable(title))) as status:
                     report = functools.partial(_show, status, title)
-                    run_job(ready, root, logs, report, inherited=[lock])
+                    run_job(ready, root, logs, report, Surroundings(inherited=(lock,)))
             except (JobFailed, UserError) as error:
                 failed[job.name] = str(error)
                 print_line(console, f"{title}: failed: {error}", "red")

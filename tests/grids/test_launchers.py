@@ -83,9 +83,10 @@ def test_a_machine_without_slurm_is_said(stand_ins, folder, monkeypatch):
 
 def test_submitted_jobs_run_and_are_recorded(stand_ins, folder, slurm):
     """In processes that submitit starts on this machine: every job at once, so without sweeps."""
-    # as Slurm does near the time limit; a command must not die of it
+    # what Slurm sends to all processes of a job; a command must not die of it
     command = stand_ins / "train.py"
-    command.write_text(f"import os, signal\nos.kill(0, signal.SIGUSR2)\n{command.read_text()}")
+    kill = "for number in (signal.SIGUSR2, signal.SIGTERM): os.kill(0, number)"
+    command.write_text(f"import os, signal\n{kill}\n{command.read_text()}")
     Path("fail-tiny-s1").touch()
     only_runs = ["runs.0.sweeps=[]", "compare=null"]
     submitted, out = submit_grid(stand_ins, *only_runs, cluster="local")
