@@ -7,6 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.positions.fitted import FittedNumbers
@@ -36,6 +37,9 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
         axis.set_xscale("log")
         if is_log:
             axis.set_yscale("log")
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            scale.set_minor_formatter(NullFormatter())
         axis.set_xlabel("wavelength without scaling, tokens" if x is None else "distance, tokens")
         axis.grid(alpha=0.25)
     return figure
@@ -54,7 +58,6 @@ def _panels(
         if {"far_frequencies", "far_divisor"} & learn:
             found.append((f"θ'/θ, {where}", None, numbers.far_inv_freq[band] / theta, False))
         if "far_phase" in learn:
-            # the distance whose plain angle is φ, as far as the fastest pairs leave it unique
             turned = numbers.far_phase[band] - np.asarray(parameters.start.far_phase)[band]
             found.append((f"phase φ minus its start, {where}", None, turned, False))
         if "far_amplitude" in learn:
@@ -67,9 +70,9 @@ def _panels(
         found.append(("m", None, m, False))
     if "query_scale" in learn:
         length = parameters.training.geometry.train_length
-        positions = np.geomspace(2, parameters.length, 50)
-        ratio = np.log(positions) / math.log(length)
-        scale = np.maximum(1, numbers.scale_s[..., None] * ratio ** numbers.scale_p[..., None])
+        positions = np.geomspace(length / 2, parameters.length, 50)
+        ratio = np.maximum(1, np.log(positions) / math.log(length))
+        scale = numbers.scale_s[..., None] * ratio ** numbers.scale_p[..., None]
         found.append(("query scale, by position", positions, scale, False))
     return found
 

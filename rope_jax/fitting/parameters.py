@@ -169,14 +169,14 @@ class Parameters:
     def strategy(self, free: Free, made_by: dict[str, Any] | None = None) -> Strategy:
         """Return the strategy that the free parameters give.
 
-        Frequencies alone, at most by layer, need no map: they are `explicit`, which
+        Frequencies and m alone, at most by layer, need no map: they are `explicit`, which
         transformers can read as LongRoPE's factors.
         """
         numbers: Any = jax.tree.map(np.asarray, self.numbers(free))
         made_by = made_by or {}
-        shared = self.start.scale_s is None or np.size(self.start.scale_s) == 1
         by_head = [x for x in (numbers.near_inv_freq, numbers.attention_factor) if x is not None]
-        if self.borders or not shared or any(x.shape[1] > 1 for x in by_head):
+        has_scale = numbers.scale_s is not None
+        if self.borders or has_scale or any(x.shape[1] > 1 for x in by_head):
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
         settings: dict[str, Any] = {
             "inv_freq": self._frequencies(numbers),
@@ -184,9 +184,6 @@ class Parameters:
             "query_scale": self.scaling.query_scale,
             "train_length": self.training.geometry.train_length,
         }
-        if numbers.scale_s is not None:
-            s, p = numbers.scale_s.item(), numbers.scale_p.item()
-            settings["query_scale"] = PowerScale(s=s, p=p) if p > 0 else None
         return Strategy(scaling=ExplicitScaling(**settings), made_by=made_by)
 
     def _frequencies(self, numbers: Any) -> Any:
@@ -278,9 +275,11 @@ def _check_start(
     if all(layer.scaling is not None for layer in layers.pattern):
         raise ValueError("every layer of this model has a scaling of its own, which stays as it is")
     scale = scaling.query_scale
-    if "query_scale" in config.learn and not isinstance(scale, LogN | PowerScale | None):
+    is_power = isinstance(scale, PowerScale) and scale.s == 1
+    if "query_scale" in config.learn and not (is_power or isinstance(scale, LogN | None)):
         raise ValueError(
-            f"learn: query_scale {scale.type} has no s and p; start from logn, power or none"
+            f"learn: query_scale {scale.type} has another form than s·max(1, ln n / ln L)^p; start "
+            "from logn, from power with s 1, or from none"
         )
     if training.rotary_layers.frequencies(scaling).inv_freq.max() == 0 and not of_far:
         raise ValueError("no pair rotates, and no factor changes a frequency of 0")
@@ -380,9 +379,9 @@ def _more_knots(bias: np.ndarray, knots: int) -> np.ndarray:
 
 
 def _power(scaling: Scaling) -> tuple[float, float]:
-    """Return s and p of a query scale; p = 0: no scale."""
+    """Return s and p of a query scale s·max(1, ln n / ln L)^p."""
     if isinstance(scaling.query_scale, PowerScale):
-        return scaling.query_scale.s, scaling.query_scale.p
+        return 1.0, scaling.query_scale.p
     return 1.0, float(isinstance(scaling.query_scale, LogN))
 
 

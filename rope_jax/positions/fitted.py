@@ -120,14 +120,11 @@ def _or_constant(numbers: Array | None, constant: float, near: Frequencies) -> A
 
 
 def _query_scale(s: Array, p: Array, positions: Array, train_length: int, xp: ModuleType) -> Array:
-    """Return max(1, s·(ln n / ln L)^p), n = position + 1 but at least 2: float32 [#L, #B, #N, S].
-
-    ln 1 = 0 has no derivative with respect to p.
-    """
-    tokens = xp.maximum(positions, 1)[None, :, None].astype(np.float64 if xp is np else np.float32)
-    ratio = xp.log1p(tokens) / tokens.dtype.type(math.log(train_length))
-    grown = s[:, None, :, None] * ratio ** p[:, None, :, None]
-    return _float32(xp.maximum(grown, grown.dtype.type(1)))
+    """Return s·max(1, ln n / ln L)^p with n = position + 1: float32 [#L, #B, #N, S]."""
+    beyond = xp.maximum(positions, train_length - 1)[None, :, None]
+    beyond = beyond.astype(np.float64 if xp is np else np.float32)
+    ratio = xp.log1p(beyond) / beyond.dtype.type(math.log(train_length))
+    return _float32(s[:, None, :, None] * ratio ** p[:, None, :, None])
 
 
 def _by_distance(bias: Array, first: int, seq_len: int, xp: ModuleType) -> Array:

@@ -76,7 +76,7 @@ class FittedMap(PositionMap):
     )
     scale_s: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
         None,
-        description="s of the query scale max(1, s·(ln n / ln L)^p), [layers or 1][heads or 1]; "
+        description="s of the query scale s·max(1, ln n / ln L)^p, [layers or 1][heads or 1]; "
         "null: the scaling's own query scale",
     )
     scale_p: _nested(_Finite, 2) | None = Field(  # type: ignore[valid-type]
