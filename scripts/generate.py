@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rope_jax.config.annotations import models_in
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -96,9 +97,10 @@ def query_scales_table() -> str:
 
 def maps_table() -> str:
     """Return a table of position maps: type, r(i, j), settings with their defaults, source."""
-    rows = [
-        (f"`{name}`", map_.relative, _defaults(map_), map_.source) for name, map_ in MAPS.items()
-    ]
+    rows = []
+    for name, map_ in MAPS.items():
+        written = f"(numbers that `{map_.written_by}` finds)" if map_.written_by else ""
+        rows.append((f"`{name}`", map_.relative, written or _defaults(map_), map_.source))
     return _table(("`type`", "r(i, j)", "settings and their defaults", "source"), rows)
 
 
@@ -180,7 +182,9 @@ def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "(a scaling)" if models_in(field.annotation) else "(required)"
     default = field.get_default()
-    return "null" if default is None else f"{default:g}" if type(default) is float else str(default)
+    if type(default) is float:
+        return f"{default:g}"
+    return "null" if default is None else "none" if default == () else str(default)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -332,6 +336,7 @@ def generated() -> dict[Path, str]:
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
         ROOT / "configs/schema/grid.json": json_schema(GridConfig),
+        ROOT / "configs/schema/fit.json": json_schema(FitConfig),
         README: readme,
         ROOT / "docs/bad-input.md": bad_input(),
     }

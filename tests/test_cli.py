@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from rope_jax import cli
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.keys import list_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
@@ -51,7 +52,10 @@ def command(tmp_path):
     return command
 
 
-@pytest.mark.parametrize(("script", "schema"), [("train.py", Config), ("eval_ppl.py", SweepConfig)])
+@pytest.mark.parametrize(
+    ("script", "schema"),
+    [("train.py", Config), ("eval_ppl.py", SweepConfig), ("scripts/fit.py", FitConfig)],
+)
 def test_help_lists_every_key(command, script, schema):
     status, out, err = command(script, "--help")
     assert (status, err) == (0, "")

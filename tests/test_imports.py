@@ -33,6 +33,7 @@ LAYERS = (
     ("training",),
     ("plots",),
     ("sweeps", "inspection"),
+    ("fitting",),
     ("comparison",),
     ("grids",),
     ("cli",),

@@ -30,6 +30,7 @@ from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import output_file
 from rope_jax.plots import literal_text
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
+from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.pairs import exact_frequencies
@@ -95,6 +96,11 @@ def shown_maps(asked: MapsConfig) -> list[ShownMap]:
 
 def _shown_map(name: str, map_: PositionMap, asked: MapsConfig) -> ShownMap:
     window, length = asked.window, asked.text_length
+    if isinstance(map_, FittedMap):
+        raise ValueError(
+            "type: fitted has no single r(i, j), because its numbers differ between pairs and "
+            "heads; numbers.png beside its strategy file shows them"
+        )
     resolved = map_.at(window, length)
     if resolved is None:
         return _shown(name, "auto: no map up to L tokens", _PLAIN, asked)

@@ -36,12 +36,18 @@ def rotate(
 
 def rotate_heads(
     x: Float[Array | np.ndarray, "*batch T heads head_dim"],
-    cos: Float[Array | np.ndarray, "*#batch T #heads pairs"],
-    sin: Float[Array | np.ndarray, "*#batch T #heads pairs"],
+    cos: Float[Array | np.ndarray, "*#batch T groups pairs"],
+    sin: Float[Array | np.ndarray, "*#batch T groups pairs"],
     layout: Layout = "half",
 ) -> Float[Array, "*batch T heads head_dim"]:
-    """Rotate as `rotate` does, by angles that may differ between heads. Errors: as there."""
-    half = cos.shape[-1]
+    """Rotate as `rotate` does, by angles that may differ between heads.
+
+    groups divides heads; heads/groups consecutive heads share the angles of one group, as the query
+    heads of grouped-query attention share a key-value head. Errors: as in `rotate`.
+    """
+    half, groups = cos.shape[-1], cos.shape[-2]
+    if 1 < groups < x.shape[-2]:
+        cos, sin = (jnp.repeat(c, x.shape[-2] // groups, axis=-2) for c in (cos, sin))
     if 2 * half > x.shape[-1]:
         raise ValueError(
             f"x: has heads of {x.shape[-1]} dimensions, fewer than the {2 * half} to rotate"

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, create_model
 
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.keys import list_keys
 from rope_jax.config.sweep import SweepConfig
@@ -29,7 +30,7 @@ def keys_by_json_schema(schema):
         found = False
         for choice in (*node.get("anyOf", ()), *node.get("oneOf", ())):
             found |= walk(choice, prefix)
-        if node.get("type") == "array":
+        if "items" in node:
             found |= walk(node["items"], f"{prefix}N.")
         for name, inner in node.get("properties", {}).items():
             found = True
@@ -52,7 +53,7 @@ def row_of(key, rows):
     return rows[key]
 
 
-@pytest.mark.parametrize("schema", [Config, SweepConfig, GridConfig])
+@pytest.mark.parametrize("schema", [Config, SweepConfig, GridConfig, FitConfig])
 def test_every_key_is_listed_once_and_described(schema):
     rows = {key: row for key, *row in list_keys(schema)}
     assert len(rows) == len(list(list_keys(schema)))

@@ -33,6 +33,20 @@ MAP_SETTINGS = {
     "string": {"shift": 6, "local": 2},
     "far_frequencies": {"window": 5, "far": parse_scaling({"type": "pi", "factor": 4.0})},
 }
+# 2 pairs, 4 heads and 2 key-value heads; every number differs, so that none can stand for another
+RNG = np.random.default_rng(5)
+MAP_SETTINGS["fitted"] = {
+    "train_length": WINDOW,
+    "borders": [5, 9],
+    "near_inv_freq": RNG.uniform(0, 1, (1, 2, 2)).tolist(),
+    "attention_factor": RNG.uniform(0.8, 1.2, (1, 2)).tolist(),
+    "far_inv_freq": RNG.uniform(-0.1, 0.5, (2, 1, 2, 2)).tolist(),
+    "far_phase": RNG.uniform(-3, 3, (2, 1, 4, 2)).tolist(),
+    "far_amplitude": RNG.uniform(0.5, 2, (2, 1, 4, 2)).tolist(),
+    "scale_s": RNG.uniform(0.8, 1.2, (1, 4)).tolist(),
+    "scale_p": RNG.uniform(0, 1, (1, 4)).tolist(),
+    "bias": RNG.uniform(-1, 1, (1, 4, 3)).tolist(),
+}
 METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear"]
 BACKENDS = {name: "xla" for name in METHODS} | {"linear": "linear"}
 # One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place.

@@ -97,6 +97,8 @@ class PositionMap(BaseModel):
     """The paper or code that the map comes from."""
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
+    written_by: ClassVar[str] = ""
+    """The script that finds the map's numbers; empty: people choose its settings."""
 
     type: str
 

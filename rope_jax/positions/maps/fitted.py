@@ -49,6 +49,7 @@ class FittedMap(PositionMap):
 
     source: ClassVar[str] = "rope-jax"
     relative: ClassVar[str] = "by pair, head and band: (θ'·d + φ)/θ"
+    written_by: ClassVar[str] = "scripts/fit.py"
     type: Literal["fitted"] = "fitted"
     train_length: Annotated[int, Whole] = Field(
         ge=2, le=MOST_TOKENS, description="L of the model that the numbers were fitted for"

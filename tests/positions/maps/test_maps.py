@@ -312,7 +312,7 @@ def test_auto_follows_from_window_and_length(settings, resolved):
     assert inside is None if settings["type"] != "string" else inside.label == resolved
 
 
-@pytest.mark.parametrize("name", sorted(set(MAPS) - {"string", "far_frequencies"}))
+@pytest.mark.parametrize("name", sorted(set(MAPS) - {"string", "far_frequencies", "fitted"}))
 @pytest.mark.parametrize(("window", "length"), [(128, 129), (128, 2048), (100, 333), (4096, 65536)])
 def test_auto_stays_inside_the_window(name, window, length):
     map_ = parse({"type": name}).at(window, length)
