@@ -133,6 +133,10 @@ class FitConfig(Frozen):
             )
         if self.windows and not {*self.learn} & {*OF_FAR, "bias"}:
             raise ValueError("windows: nothing in learn belongs to far keys")
+        if max(self.windows, default=0) >= self.length[-1]:
+            raise ValueError(
+                f"windows: {max(self.windows)} leaves no far keys in {self.length[-1]} tokens"
+            )
         return self
 
 

@@ -57,7 +57,13 @@ class Validation:
             }
         )
         return self._loaded.sweep(
-            settings, self._texts, self._params, self._step, lengths, programs=self._programs
+            settings,
+            self._texts,
+            self._params,
+            self._step,
+            lengths,
+            programs=self._programs,
+            progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
         )
 
     def objective(self, nll: dict[int, float]) -> float:
@@ -97,7 +103,7 @@ class Fitter:
     ) -> FitState:
         """Fit until step `last`, or until checks stop improving; return the last state.
 
-        save: called after every check. Stopped after a signal: the last check is saved.
+        save: called after every check, and at a signal. Raises Stopped after a signal.
         """
         if state.step == 0:
             state = self._checked(state, log, progress)
@@ -121,10 +127,9 @@ class Fitter:
                 state = self._checked(state, log, progress)
                 save(state)
             if asked := stopping.requested():
+                save(state)
                 raise Stopped(
-                    f"stopped after step {number} of {last}; the same command continues from the "
-                    f"last check, at step {state.checks[-1]['step']:g}",
-                    asked,
+                    f"stopped after step {number} of {last}; the same command continues", asked
                 )
         save(state)
         return state

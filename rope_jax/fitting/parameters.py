@@ -31,6 +31,11 @@ from rope_jax.rope.strategies import ExplicitScaling
 # Free parameters by name; all float32.
 Free = dict[str, Array]
 _STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
+# The largest float32 below π, above which a frequency looks like a slower one.
+_MOST = np.nextafter(np.float32(np.pi), np.float32(0))
+# Factors without bounds of their own stay between 1e-4 and 1e4, so that none becomes 0 or infinite.
+_UNBOUNDED = ("attention_factor", "query_scale_s", "far_amplitude")
+_MOST_LOG = np.float32(math.log(1e4))
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class Parameters:
         found: FittedNumbers = start
         if "frequencies" in free:
             inv_freq = start.near_inv_freq * jnp.exp(-free["frequencies"])
-            found = found._replace(near_inv_freq=jnp.minimum(inv_freq, np.float32(np.pi)))
+            found = found._replace(near_inv_freq=jnp.minimum(inv_freq, _MOST))
         if "attention_factor" in free:
             found = found._replace(
                 attention_factor=start.attention_factor * jnp.exp(free["attention_factor"])
@@ -112,7 +117,7 @@ class Parameters:
         inv_freq = start.far_inv_freq
         if "far_frequencies" in free:
             turned = inv_freq + free["far_frequencies"] / np.float32(self.length)
-            inv_freq = jnp.clip(turned, np.float32(-np.pi), np.float32(np.pi))
+            inv_freq = jnp.clip(turned, -_MOST, _MOST)
         if "far_divisor" in free:
             inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
         # What is changed by the frequency at the first border is taken back there, so that the
@@ -131,6 +136,8 @@ class Parameters:
 
     def projected(self, free: Free) -> Free:
         """Return the free parameters moved into the bounds, and into order if that is asked."""
+        factors_of = {name: free[name] for name in _UNBOUNDED if name in free}
+        free = free | {n: jnp.clip(x, -_MOST_LOG, _MOST_LOG) for n, x in factors_of.items()}
         low, high = (np.float32(math.log(bound)) for bound in self.bounds)
         if "frequencies" in free:
             factors = jnp.clip(free["frequencies"], low, high)
@@ -176,7 +183,9 @@ class Parameters:
         made_by = made_by or {}
         by_head = [x for x in (numbers.near_inv_freq, numbers.attention_factor) if x is not None]
         has_scale = numbers.scale_s is not None
-        if self.borders or has_scale or any(x.shape[1] > 1 for x in by_head):
+        # a layer with a scaling of its own would not take an explicit one
+        own = any(layer.scaling is not None for layer in self.training.rotary_layers.pattern)
+        if self.borders or has_scale or own or any(x.shape[1] > 1 for x in by_head):
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
         settings: dict[str, Any] = {
             "inv_freq": self._frequencies(numbers),
@@ -231,7 +240,9 @@ def parameters_of(
         training=training,
         learn=config.learn,
         start=numbers,
-        scaling=_without_query_scale(scaling) if numbers.scale_s is not None else scaling,
+        scaling=scaling.model_copy(update={"query_scale": None})
+        if numbers.scale_s is not None
+        else scaling,
         borders=borders,
         layers=1 if config.per == "model" else training.model.num_hidden_layers,
         heads=training.model.num_attention_heads if config.per == "head" else 1,
@@ -243,14 +254,14 @@ def parameters_of(
 
 
 def default_start(training: Config, stage: int) -> dict[str, Any]:
-    """Return the entry at which a fit starts by default: ReRoPE from half the window, with logn."""
+    """Return the entry at which a fit starts by default: ReRoPE from half the window, with logn.
+
+    The scaling is the checkpoint's own, and so is its query scale if it has one.
+    """
     window = max(1, training.stages[stage].seq_len // 2)
-    return {
-        "type": "none",
-        "name": "rerope",
-        "map": {"type": "rerope", "window": window},
-        "query_scale": {"type": "logn"},
-    }
+    scaling = training.stage_scaling(stage).model_dump(exclude_none=True)
+    map_ = {"type": "rerope", "window": window}
+    return {"query_scale": {"type": "logn"}} | scaling | {"name": "rerope", "map": map_}
 
 
 def _check_start(
@@ -281,8 +292,8 @@ def _check_start(
             f"learn: query_scale {scale.type} has another form than s·max(1, ln n / ln L)^p; start "
             "from logn, from power with s 1, or from none"
         )
-    if training.rotary_layers.frequencies(scaling).inv_freq.max() == 0 and not of_far:
-        raise ValueError("no pair rotates, and no factor changes a frequency of 0")
+    if "frequencies" in config.learn and layers.frequencies(scaling).inv_freq.max() == 0:
+        raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")
 
 
 def _numbers_at_start(
@@ -314,13 +325,20 @@ def _numbers_at_start(
         found["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
     borders: tuple[int, ...] = ()
     if map_ is not None:
-        borders, far, phase = _far(map_, theta, training, n, first_border, config)
+        borders, far, phase, amplitude = _far(
+            map_, theta, training, scaling, n, first_border, config
+        )
         if borders:
+            if "far_divisor" in learn and not far.any():
+                raise ValueError(
+                    f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
+                    "divisor changes; learn far_frequencies, or start from leaky_rerope"
+                )
             found["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
-            found["far_phase"] = _full(phase, layers, heads, axis=1)
-            amplitude = given.get("far_amplitude")
-            if "far_amplitude" in learn or amplitude is not None:
-                amplitude = np.ones_like(phase) if amplitude is None else amplitude
+            # frequencies that differ between heads move the phase of every head
+            phases = model.num_attention_heads if far.shape[2] > 1 else heads
+            found["far_phase"] = _full(phase, layers, phases, axis=1)
+            if "far_amplitude" in learn or (amplitude != 1).any():
                 found["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
             knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
             if "bias" in learn or "bias" in given:
@@ -334,22 +352,26 @@ def _far(
     map_: PositionMap,
     theta: np.ndarray,
     training: Config,
+    scaling: Scaling,
     length: int,
     first_border: int | None,
     config: FitConfig,
-) -> tuple[tuple[int, ...], np.ndarray, np.ndarray]:
-    """Return the borders, θ' [F, l, k, pairs] and φ [F, l, h, pairs] of a map.
+) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
+    """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map.
 
     first_border replaces where the map's far keys begin.
     """
     if isinstance(map_, FittedMap):
         if not map_.borders:
-            return (), theta, theta
+            return (), theta, theta, theta
         if first_border is not None:
             raise ValueError("windows: a fitted map already has its borders; leave them out")
-        return map_.borders, map_.numbers["far_inv_freq"], map_.numbers["far_phase"]
+        phase = map_.numbers["far_phase"]
+        amplitude = map_.numbers.get("far_amplitude", np.ones_like(phase))
+        return map_.borders, map_.numbers["far_inv_freq"], phase, amplitude
     settings: Any = map_
     w = first_border or int(settings.window)
+    amplitude = np.ones_like(theta)
     if isinstance(map_, ReRoPE):
         far = np.zeros_like(theta)
     elif isinstance(map_, LeakyReRoPE):
@@ -358,11 +380,16 @@ def _far(
         own = training.rotary_layers.frequencies(settings.far, length)
         far = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
         far = np.broadcast_to(far, np.broadcast_shapes(far.shape, theta.shape))
+        # the far scaling's m acts on queries and keys of far keys, and an amplitude on one of them
+        near = training.rotary_layers.frequencies(scaling).attention_factor.astype(np.float64)
+        ratio = own.attention_factor.astype(np.float64) / near
+        amplitude = np.broadcast_to((ratio**2)[:, 0][:, None, None], far.shape)
     borders = [w]
     while config.far_bands == "octaves" and 2 * borders[-1] < length:
         borders.append(2 * borders[-1])
     phase = (theta - far) * w
-    return tuple(borders), np.stack([far] * len(borders)), np.stack([phase] * len(borders))
+    far, phase, amplitude = (np.stack([x] * len(borders)) for x in (far, phase, amplitude))
+    return tuple(borders), far, phase, amplitude
 
 
 def _full(x: np.ndarray, layers: int, heads: int, axis: int = 0) -> np.ndarray:
@@ -383,10 +410,6 @@ def _power(scaling: Scaling) -> tuple[float, float]:
     if isinstance(scaling.query_scale, PowerScale):
         return 1.0, scaling.query_scale.p
     return 1.0, float(isinstance(scaling.query_scale, LogN))
-
-
-def _without_query_scale(scaling: Scaling) -> Scaling:
-    return scaling.model_copy(update={"query_scale": None})
 
 
 def _as_heads(x: Array, heads: int) -> Array:

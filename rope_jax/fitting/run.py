@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from rope_jax.console import describe_map, describe_scaling, print_overview, pri
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import UserError, printable
+from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
 from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
@@ -31,11 +33,12 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
 from rope_jax.model.decoder import Params
 from rope_jax.plots import save_figure
+from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.files import replacing, write_text
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
-from rope_jax.sweeps.code import code_hash
+from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.fit import for_encoding, with_attention
 from rope_jax.sweeps.model import LoadedModel, load_model
 
@@ -50,15 +53,17 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     The same call continues a fit that was stopped, and does nothing for one that is complete.
     Raises UserError for bad input; Stopped after a signal.
     """
+    check_code()
     if config.attention is not None:
         training = with_attention(training, config.attention)
-    if not training.model.position.is_rotary:
-        raise UserError(
-            f"{run.path}: its position {training.model.position.type} has no rotary numbers to fit"
-        )
+    position, attention = training.model.position.type, training.model.attention
+    if position != "rope":
+        raise UserError(f"{run.path}: its position is {position}, and a fit is for rope")
+    if attention == "linear":
+        raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
     check_backend(training.model)
     folder = run.fits / config.name
-    with _locked(folder, config):
+    with _locked(folder, config), _renamed(steps="step", lengths="length"):
         if (folder / _SUMMARY).exists():
             console.print(f"{printable(str(folder))}: already fitted")
             return folder
@@ -76,16 +81,15 @@ def _fit_in(
     step, params = next(iter(checkpoints))
     stage = training.stage_at(step)
     window = training.stages[stage].seq_len
-    if config.length[0] <= window:
-        raise UserError(
-            f"length: {config.length[0]:,} is within the window of {window:,} tokens; a fit is "
-            "for longer texts"
-        )
+    _check_window(config, window)
     start = _start(training, config, stage)
     validation = Validation(loaded, params, step, config, window)
     identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
     borders: tuple[int | None, ...] = config.windows or (None,)
     first = parameters_of(training, config, start, borders[0], stage)
+    _check_attention(training, first)
+    # the texts are long enough: said now, not after the trials
+    fit_step = FitStep(loaded.model, params, first, config, loaded.corpus.train, window)
     _announce(console, run, loaded, config, first, start, step, window)
     began = time.perf_counter()
     border = borders[0]
@@ -93,8 +97,10 @@ def _fit_in(
         border = _best_border(
             folder, loaded, params, config, start, stage, validation, identity, console
         )
-    parameters = parameters_of(training, config, start, border, stage)
-    fit_step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
+    parameters = first
+    if border != borders[0]:
+        parameters = parameters_of(training, config, start, border, stage)
+        fit_step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
     fitter = Fitter(parameters, fit_step, validation, config)
     path = state_file(folder, None)
     own = identity_of(config, identity, parameters)
@@ -145,21 +151,66 @@ def _best_border(
 
 
 def _start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
-    """Return the entry at which the fit starts. UserError if the model cannot read with it."""
+    """Return the entry at which the fit starts. UserError if a sweep could not read with it."""
     start = config.start
     if start is None:
         adapter: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
         start = adapter.validate_python(default_start(training, stage))
-    for_encoding(training, SweepConfig(scalings=(start,)))
+    asked, window = SweepConfig(scalings=(start,)), training.stages[stage].seq_len
+    scaling, map_ = training.stage_scaling(stage), training.stage_map(stage)
+    with _renamed(scalings="start"):
+        for_encoding(training, asked)
+        layers, length = training.rotary_layers, config.length[-1]
+        check_entries(asked, layers, scaling, window, length, map_)
     return start
+
+
+def _check_window(config: FitConfig, window: int) -> None:
+    """UserError if the settings do not go with the checkpoint's window."""
+    if config.length[0] <= window:
+        raise UserError(
+            f"length: {config.length[0]:,} is within the window of {window:,} tokens; a fit is "
+            "for longer texts"
+        )
+    if (config.targets or 0) > window // 2:
+        raise UserError(
+            f"targets: {config.targets:,} is too many for a window of {window:,} tokens; give at "
+            f"most {window // 2:,}"
+        )
+
+
+def _check_attention(training: Config, parameters: Parameters) -> None:
+    """UserError if the strategy that is fitted needs a map, and the backend has none."""
+    attention = training.model.attention
+    needs_map = parameters.strategy(parameters.initial()).map is not None
+    if needs_map and attention not in OWN_BACKENDS:
+        raise UserError(
+            f"attention: {attention} cannot do the map that these numbers belong to; use "
+            f"{' or '.join(OWN_BACKENDS)}"
+        )
+
+
+@contextlib.contextmanager
+def _renamed(**keys: str) -> Iterator[None]:
+    """Name the fit's keys in the errors of a sweep. keys: a sweep's key = the fit's."""
+    try:
+        yield
+    except UserError as error:
+        key, _, rest = str(error).partition(": ")
+        if key not in keys:
+            raise
+        raise UserError(f"{keys[key]}: {rest}") from None
 
 
 @contextlib.contextmanager
 def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
     """Lock the fit's folder, which is created with its config, or holds a fit with the same.
 
+    What is refused before its first check leaves no folder behind.
+
     UserError: it holds another one, another process fits in it, or it cannot be written.
     """
+    outermost = next((path for path in (folder.parent, folder) if not path.exists()), None)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", blocking=False):
@@ -172,7 +223,12 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
                     )
             else:
                 write_text(file, dump(config))
-            yield
+            try:
+                yield
+            except UserError:
+                if outermost is not None and not any(folder.glob("*.npz")):
+                    shutil.rmtree(outermost)
+                raise
     except Timeout:
         raise UserError(
             f"{folder}: another process is fitting in it; wait for it, or choose another name"

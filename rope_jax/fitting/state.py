@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.errors import UserError
@@ -64,9 +65,10 @@ class FitState:
         tree = self.free, self.opt_state, self.best
         expected, structure = jax.tree.flatten(tree)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                about = json.loads(str(file["about"]))
-                leaves = [file[f"leaf_{i}"] for i in range(len(expected))]
+            # opened here, because numpy does not close a file that is no archive
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                about = json.loads(str(arrays["about"]))
+                leaves = [arrays[f"leaf_{i}"] for i in range(len(expected))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
@@ -76,7 +78,7 @@ class FitState:
                 f"{path}: belongs to a fit with another checkpoint, corpus or code; delete it to "
                 "begin again, or choose another name"
             )
-        free, opt_state, best = jax.tree.unflatten(structure, leaves)
+        free, opt_state, best = jax.tree.unflatten(structure, map(jnp.asarray, leaves))
         return replace(
             self,
             free=free,

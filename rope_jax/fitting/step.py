@@ -1,6 +1,6 @@
 """The training step of a fit: gradients of the loss with respect to the free parameters alone.
 
-Shapes: B windows, n context length, L the model's window.
+Shapes: B windows, n context length; C windows of the model's own length L.
 """
 
 import functools
@@ -32,9 +32,13 @@ class FitStep:
         split: TokenSplit,
         window: int,
     ) -> None:
-        """split: the texts to learn from. window: L."""
+        """split: the texts to learn from. window: L.
+
+        UserError: no text is long enough.
+        """
         self._model, self._params, self._parameters = model, params, parameters
         self._config, self._split, self._window = config, split, window
+        self._windows(config.length[-1], 0)  # refuses texts that are too short
         self.optimizer = optax.adam(
             optax.warmup_cosine_decay_schedule(
                 init_value=0.0 if config.warmup_steps else config.learning_rate,
@@ -79,7 +83,7 @@ class FitStep:
             params: Params,
             tokens: Int[Array, "B n_plus_1"],
             weights: Float[Array, "B scored"],
-            short: Int[Array, "B window_plus_1"] | None,
+            short: Int[Array, "C window_plus_1"] | None,
         ) -> Float[Array, ""]:
             nll = self._nll(params, free, tokens, weights.shape[1])
             # a batch may hold no target that counts
@@ -95,7 +99,7 @@ class FitStep:
             opt_state: Any,
             tokens: Int[Array, "B n_plus_1"],
             weights: Float[Array, "B scored"],
-            short: Int[Array, "B window_plus_1"] | None = None,
+            short: Int[Array, "C window_plus_1"] | None = None,
         ) -> tuple[Free, Any, Float[Array, ""]]:
             value, gradient = jax.value_and_grad(loss)(free, params, tokens, weights, short)
             # optax mixes its integer count with floats

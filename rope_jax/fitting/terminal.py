@@ -1,5 +1,6 @@
 """Terminal output of a fit: an overview, a progress bar with one line for each check, a table."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -75,6 +76,9 @@ def _cell(row: FitRow) -> str:
 
 
 def signed(estimate: Estimate) -> str:
-    """Return a difference with half of its interval, such as "+0.010 ±0.004"."""
+    """Return a difference with half of its interval, such as "+0.0100 ±0.0040".
+
+    With too few documents there is no interval.
+    """
     half = (estimate.high - estimate.low) / 2
-    return f"{estimate.value:+.4f} ±{half:.4f}"
+    return f"{estimate.value:+.4f}" + ("" if math.isnan(half) else f" ±{half:.4f}")

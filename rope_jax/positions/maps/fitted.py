@@ -1,6 +1,5 @@
 """`fitted`: a map whose numbers were found by gradient descent, for each layer and head."""
 
-import functools
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -110,7 +109,8 @@ class FittedMap(PositionMap):
                 raise ValueError(f"{name}: its lists have different lengths")
         return self
 
-    @functools.cached_property
+    # not cached: pydantic compares what is cached as well, and arrays have no single truth value
+    @property
     def numbers(self) -> dict[str, np.ndarray]:
         """The numbers given, as float64 arrays by field."""
         given = {name: getattr(self, name) for name in _NUMBERS}

@@ -35,15 +35,15 @@ POSITIONS = np.concatenate([np.arange(n, dtype=np.int32) for n in DOCUMENTS])[No
 SEGMENTS = np.repeat(np.arange(2, dtype=np.int32), DOCUMENTS)[None]
 
 
-def random_numbers(layers=LAYERS, heads=HEADS, kv_heads=KV_HEADS, bands=len(BORDERS)):
+def random_numbers(layers=LAYERS, heads=HEADS, kv_heads=KV_HEADS):
     """Return numbers in float64, exactly representable in float32."""
     rng = np.random.default_rng(layers + heads)
     made = {
         "near_inv_freq": rng.uniform(0.01, 1, (layers, kv_heads, PAIRS)),
         "attention_factor": rng.uniform(0.8, 1.2, (layers, kv_heads)),
-        "far_inv_freq": rng.uniform(-0.2, 0.6, (bands, layers, kv_heads, PAIRS)),
-        "far_phase": rng.uniform(-3, 3, (bands, layers, heads, PAIRS)),
-        "far_amplitude": rng.uniform(0.5, 2, (bands, layers, heads, PAIRS)),
+        "far_inv_freq": rng.uniform(-0.2, 0.6, (len(BORDERS), layers, kv_heads, PAIRS)),
+        "far_phase": rng.uniform(-3, 3, (len(BORDERS), layers, heads, PAIRS)),
+        "far_amplitude": rng.uniform(0.5, 2, (len(BORDERS), layers, heads, PAIRS)),
         "scale_s": rng.uniform(0.7, 1.3, (layers, heads)),
         "scale_p": rng.uniform(-0.5, 1.5, (layers, heads)),
         "bias": rng.uniform(-1, 1, (layers, HEADS, KNOTS)),

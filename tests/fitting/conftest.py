@@ -1,0 +1,52 @@
+"""A tiny trained run with 2 layers and grouped-query attention, and fits of it."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from rope_jax.config.explain import validate
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.fitting.run import fit_run
+from rope_jax.runs.directory import RunDirectory
+from tests.sweeps.test_sweep_run import trained
+
+WINDOW = 16
+MODEL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "initializer_range": 0.3,  # so that attention is far from uniform
+}
+TINY = {
+    "length": 64,
+    "steps": 4,
+    "check_every": 2,
+    "batch_tokens": 256,
+    "warmup_steps": 0,
+    "max_documents": 4,
+    "max_blocks": 1,
+    "resamples": 20,
+}
+
+
+def fit_config(**settings: object) -> FitConfig:
+    return validate(FitConfig, TINY | settings, "test")
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDirectory, Config]:
+    stages = [{"steps": 2, "seq_len": WINDOW, "batch_size": 4}]
+    rope = {"base": 100.0}
+    return trained(tmp_path_factory.mktemp("fitted"), stages, model=MODEL, rope=rope)
+
+
+def fitted(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
+    """Fit; return the folder and what was printed."""
+    said = plain_console(file=io.StringIO(), width=200)
+    folder = fit_run(*run, fit_config(**settings), said)
+    return folder, said.file.getvalue()

@@ -1,0 +1,147 @@
+"""The loop of a fit: the best step is kept, and what ends it. Steps and losses are made up."""
+
+import io
+import math
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from rope_jax import stopping
+from rope_jax.console import plain_console
+from rope_jax.errors import Stopped, UserError
+from rope_jax.fitting.fitter import Fitter, Validation
+from rope_jax.fitting.step import FitStep
+from rope_jax.fitting.terminal import FitProgress
+from rope_jax.runs.logs import Log
+from tests.fitting.conftest import fit_config
+from tests.fitting.test_parameters import made
+
+
+class MadeUpStep(FitStep):
+    """Adds 0.1 to ln s at every step, and 0 to p."""
+
+    def __init__(self, not_finite_at: int = 0) -> None:
+        self.optimizer = optax.adam(0.1)
+        self.not_finite_at = not_finite_at
+        self.steps: list[int] = []
+
+    def __call__(self, free, opt_state, step):
+        self.steps.append(step)
+        loss = jnp.float32(math.nan if step == self.not_finite_at else 1.0)
+        moved = free | {"query_scale_s": free["query_scale_s"] + np.float32(0.1)}
+        with jax.numpy_dtype_promotion("standard"):
+            _, opt_state = self.optimizer.update(free, opt_state, free)
+        return moved, opt_state, loss
+
+
+class MadeUpValidation(Validation):
+    """The loss at each check, in turn."""
+
+    def __init__(self, losses, config):
+        self.losses, self._config, self._window = list(losses), config, 16
+
+    def nll(self, strategy):
+        return {64: self.losses.pop(0)}
+
+
+@pytest.fixture
+def fit():
+    """Return a function that runs the loop; it returns the state, the output and the steps."""
+
+    def fit(losses, *, state=None, last=12, not_finite_at=0, save=lambda state: None, **settings):
+        config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
+        parameters = made("none", learn=["query_scale"], per="model")
+        step = MadeUpStep(not_finite_at)
+        fitter = Fitter(parameters, step, MadeUpValidation(losses, config), config)
+        said = plain_console(file=io.StringIO(), width=200)
+        with FitProgress(said, last, 0, "fitting") as progress:
+            state = fitter.run(state or fitter.fresh(), last, save, Log([], []), progress)
+        return state, said.file.getvalue(), step.steps
+
+    return fit
+
+
+def test_the_best_check_is_kept(fit):
+    state, said, _ = fit([5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 3.3], patience=9)
+    assert (state.step, state.best_step, state.best_nll, state.stopped) == (12, 4, 3.0, "")
+    np.testing.assert_allclose(state.best["query_scale_s"], 0.4, rtol=1e-6)
+    np.testing.assert_allclose(state.free["query_scale_s"], 1.2, rtol=1e-6)
+    assert [check["step"] for check in state.checks] == [0, 2, 4, 6, 8, 10, 12]
+    assert "step    4/12  validation 3.0000 at 64  (best so far)\n" in said
+    assert said.count("(best so far)") == 2
+
+
+def test_it_stops_when_checks_stop_improving(fit):
+    state, _, steps = fit([5.0, 4.0, 4.5, 4.5, 4.5], patience=3)
+    assert (state.step, state.best_step) == (8, 2)
+    assert state.stopped == "no improvement in 3 checks"
+    assert steps == list(range(1, 9))
+
+
+def test_a_loss_that_is_not_finite_keeps_the_best(fit):
+    saved = []
+    state, _, _ = fit([5.0, 4.0, 3.0], not_finite_at=5, save=saved.append)
+    assert state.stopped == "the loss is nan at step 5; lower learning_rate"
+    assert (state.best_step, state.best_nll) == (4, 3.0)
+    np.testing.assert_allclose(state.free["query_scale_s"], 0.4, rtol=1e-6)
+    assert saved[-1] is state
+    again, _, steps = fit([], state=state)
+    assert (again, steps) == (state, [])
+
+
+def test_a_check_that_is_not_finite_is_never_the_best(fit):
+    state, _, _ = fit([5.0, math.nan, math.nan], patience=2)
+    assert (state.best_step, state.stopped) == (0, "no improvement in 2 checks")
+
+
+def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
+    losses = [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 3.3]
+    whole, _, _ = fit(losses, patience=9)
+    path = tmp_path / "state.npz"
+    fresh, _, _ = fit(losses[:1], last=0)
+
+    def save(state):
+        state.save(path, "this fit")
+        if state.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with stopping.listening(), pytest.raises(Stopped, match=r"^stopped after step \d of 12; the s"):
+        fit(losses, save=save, patience=9)
+    state = fresh.restored(path, "this fit")
+    done = state.step
+    assert done in (6, 7)  # a signal is noticed a moment later
+    state, _, steps = fit(losses[4:], state=state, patience=9)
+    assert steps == list(range(done + 1, 13))
+    for mine, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda content: b"", "is damaged (EOFError); delete it to begin the fit again"),
+        (
+            lambda content: content[:-30],
+            "is damaged (BadZipFile); delete it to begin the fit again",
+        ),
+        (lambda content: b"\0" * 99, "is damaged (ValueError); delete it to begin the fit again"),
+        (
+            None,
+            "belongs to a fit with another checkpoint, corpus or code; delete it to begin again",
+        ),
+    ],
+    ids=["empty", "cut off", "zeros", "another"],
+)
+def test_a_damaged_state_is_refused(fit, tmp_path, damage, says):
+    path = tmp_path / "state.npz"
+    state, _, _ = fit([5.0, 4.0], last=2, save=lambda state: state.save(path, "this fit"))
+    if damage:
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError) as caught:
+        state.restored(path, "this fit" if damage else "that fit")
+    assert str(caught.value).startswith(f"{path}: {says}")

@@ -1,0 +1,339 @@
+"""What a fit learns, and that a sweep of the strategy file computes what the fit computed."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from rope_jax.config.fit import LEARNED
+from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
+from rope_jax.config.sweep import AnyEntry
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
+from rope_jax.model.decoder import language_model
+from rope_jax.positions.mapping import with_map
+from rope_jax.rope import Rotary
+from rope_jax.rope.hf import to_hf
+from tests.fitting.conftest import MODEL, WINDOW, fit_config
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+VOCABULARY, LENGTH = 23, 64
+STAGE = {"steps": 2, "seq_len": WINDOW, "batch_size": 4}
+POSITIONS = np.arange(LENGTH, dtype=np.int32)[None]
+parse_entry = TypeAdapter(AnyEntry).validate_python
+LOGN = {"query_scale": {"type": "logn"}}
+STARTS: dict[str, Any] = {
+    "none": "none",
+    "pi": {"type": "pi", "factor": 4},
+    "yarn": {"type": "yarn", "factor": 4, **LOGN},
+    "rerope": {"type": "none", "map": {"type": "rerope", "window": 9}, **LOGN},
+    "leaky": {"type": "none", "map": {"type": "leaky_rerope", "window": 7}},
+    "far": {
+        "type": "pi",
+        "factor": 1.5,
+        "query_scale": {"type": "power", "p": 0.3},
+        # its m, which acts on far keys only, becomes an amplitude
+        "map": {"type": "far_frequencies", "window": 8, "far": {"type": "yarn", "factor": 4.0}},
+    },
+}
+OF_ALL = ["frequencies", "attention_factor", "query_scale"]
+OF_MAPS = [name for name in LEARNED if name != "far_divisor"]
+
+
+@functools.cache
+def training_config(pattern: str = "") -> Config:
+    rope: dict[str, Any] = {"base": 100.0}
+    if pattern:
+        layer = {"base": {"base": 400.0}, "scaling": {"scaling": {"type": "pi", "factor": 2.0}}}
+        rope["layer_pattern"] = [{}, layer[pattern]]
+    return Config.model_validate(
+        {"name": "x", "model": MODEL, "rope": rope, "stages": [STAGE], "optim": {"warmup_steps": 0}}
+    )
+
+
+@functools.cache
+def model_and_params() -> Any:
+    model = language_model(training_config(), VOCABULARY)
+    return model, model.init(0), jax.jit(model.nll)
+
+
+def tokens() -> np.ndarray:
+    return np.random.default_rng(1).integers(0, VOCABULARY, (2, LENGTH + 1)).astype(np.int32)
+
+
+def nll(rotary: Rotary) -> Any:
+    _, params, run = model_and_params()
+    text = tokens()
+    return run(params, text[:, :-1], text[:, 1:], POSITIONS, None, rotary)
+
+
+def made(
+    start: Any, training: Config | None = None, border: int | None = None, **how: Any
+) -> Parameters:
+    training = training or training_config()
+    return parameters_of(training, fit_config(**how), parse_entry(start), border, 0)
+
+
+def as_swept(scaling: Any, map_: Any, training: Config | None = None) -> Rotary:
+    """Return the model's argument as a sweep makes it."""
+    layers = (training or training_config()).rotary_layers
+    rotary = layers.rotary(scaling, POSITIONS, LENGTH)
+    if map_ is None:
+        return rotary
+    return with_map(rotary, map_, layers, POSITIONS, window=WINDOW, seq_len=LENGTH)
+
+
+def random_free(parameters: Parameters, size: float = 0.3) -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    free = parameters.initial()
+    moved = {
+        name: jnp.asarray(rng.uniform(-size, size, x.shape), jnp.float32)
+        for name, x in free.items()
+    }
+    return parameters.projected(moved)
+
+
+@pytest.mark.parametrize("per", ["model", "head"])
+@pytest.mark.parametrize("name", STARTS)
+def test_the_start_gives_the_same_losses_as_without_a_fit(name, per):
+    entry = parse_entry(STARTS[name])
+    map_ = entry.map_at(LENGTH, WINDOW, None)
+    parameters = made(STARTS[name], learn=OF_MAPS if map_ else OF_ALL, per=per)
+    found = nll(parameters.rotary(parameters.initial(), POSITIONS, LENGTH))
+    scaling = entry.at(LENGTH, WINDOW, training_config().stage_scaling(0))
+    np.testing.assert_allclose(found, nll(as_swept(scaling, map_)), atol=2e-5)
+
+
+WRITTEN = {
+    "everything, by head and octave": ("rerope", {"learn": OF_MAPS, "far_bands": "octaves"}),
+    "everything, by layer": ("far", {"learn": OF_MAPS, "per": "layer"}),
+    "far keys, by head": ("leaky", {"learn": ["far_frequencies"]}),
+    "a divisor, by model": ("leaky", {"learn": ["far_divisor"], "per": "model"}),
+    "far phases only": ("rerope", {"learn": ["far_phase"]}),
+    "near keys, by head": ("none", {"learn": ["frequencies", "attention_factor"]}),
+    "a query scale, by layer": ("pi", {"learn": ["query_scale"], "per": "layer"}),
+    "explicit, by layer": ("yarn", {"learn": OF_ALL[:2], "per": "layer"}),
+    "explicit, by model": ("none", {"learn": ["frequencies"], "per": "model"}),
+    "m alone": ("pi", {"learn": ["attention_factor"], "per": "model"}),
+}
+
+
+@pytest.mark.parametrize("pattern", ["", "base", "scaling"])
+@pytest.mark.parametrize(("start", "how"), WRITTEN.values(), ids=WRITTEN)
+def test_a_sweep_of_the_strategy_file_computes_what_the_fit_computed(start, how, pattern, tmp_path):
+    """The model's argument, leaf by leaf: a pattern of layers changes no program."""
+    training = training_config(pattern)
+    parameters = made(STARTS[start], training, **how)
+    free = random_free(parameters)
+    write_strategy(parameters.strategy(free), tmp_path / "strategy.json")
+    strategy = read_strategy(str(tmp_path / "strategy.json"))
+    swept = as_swept(strategy.scaling, strategy.map, training)
+    fitted = parameters.rotary(free, POSITIONS, LENGTH)
+    if strategy.map is None:  # the fit has one band, and the sweep none
+        band = fitted.bands[0].frequencies
+        pairs = zip(band, swept.frequencies, strict=True)
+        for mine, theirs in ((x[:, :, 0], y) for x, y in pairs):
+            np.testing.assert_allclose(*np.broadcast_arrays(mine, theirs), atol=1e-7)
+        scales = np.broadcast_arrays(fitted.query_scale, swept.query_scale)
+        np.testing.assert_array_equal(*scales)
+        return
+    assert jax.tree.structure(fitted) == jax.tree.structure(swept)
+    for mine, theirs in zip(jax.tree.leaves(fitted), jax.tree.leaves(swept), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-6, atol=1e-7)
+    if not pattern:
+        np.testing.assert_allclose(nll(fitted), nll(swept), atol=2e-5)
+
+
+def test_shared_frequencies_in_a_map_are_those_of_explicit():
+    parameters = made("none", learn=["frequencies"], per="layer")
+    strategy = parameters.strategy(random_free(parameters))
+    assert strategy.map is None
+    by_head = made("none", learn=["frequencies"], per="head")
+    free = random_free(parameters)["frequencies"]
+    every = {"frequencies": jnp.broadcast_to(free, by_head.initial()["frequencies"].shape)}
+    map_ = by_head.strategy(every).map
+    assert map_ is not None
+    none = training_config().stage_scaling(0)
+    found = nll(as_swept(none, map_)), nll(as_swept(strategy.scaling, None))
+    np.testing.assert_allclose(*found, atol=2e-5)
+
+
+def test_every_kind_of_number_has_a_gradient_in_every_layer_and_head():
+    parameters = made(STARTS["rerope"], learn=OF_MAPS, far_bands="octaves")
+    _, params, _ = model_and_params()
+    model, text = model_and_params()[0], jnp.asarray(tokens())
+
+    @jax.jit
+    def loss(free: Any, params: Any) -> Any:
+        rotary = parameters.rotary(free, POSITIONS, LENGTH)
+        return model.nll(
+            params, text[:, :-1], text[:, 1:], jnp.asarray(POSITIONS), None, rotary
+        ).mean()
+
+    gradient = jax.grad(loss)(parameters.initial(), params)
+    assert set(gradient) == {*OF_MAPS, "query_scale_s", "query_scale_p"} - {"query_scale"}
+    for name, leaf in gradient.items():
+        assert np.isfinite(leaf).all()
+        # every number acts on a text of 64 tokens: bands begin at 9, 18 and 36
+        assert (np.asarray(leaf) != 0).all(), name
+    start, size = parameters.initial(), 0.02
+    lower = loss(jax.tree.map(lambda x, g: x - size * jnp.sign(g), start, gradient), params)
+    assert lower < loss(start, params)
+
+
+@pytest.mark.parametrize(("per", "count"), [("model", 1), ("layer", 2), ("head", 8)])
+def test_how_many_numbers_are_learned(per, count):
+    """2 pairs; 2 layers, 4 heads and 2 key-value heads, which have the frequencies."""
+    kv = min(count, 4)
+    counts = {
+        "frequencies": 2 * kv,
+        "attention_factor": kv,
+        "query_scale": 2 * count,
+        "far_frequencies": 2 * kv,
+        "far_phase": 2 * count,
+        "far_amplitude": 2 * count,
+        "far_divisor": kv,
+        "bias": 4 * count,  # knots at 9, 18, 36 and 72
+    }
+    for name, wanted in counts.items():
+        start = STARTS["leaky"] if name == "far_divisor" else STARTS["rerope"]
+        border = 9 if name == "bias" else None
+        parameters = made(start, border=border, learn=[name], per=per)
+        assert parameters.count == wanted, name
+    octaves = made(STARTS["rerope"], learn=["far_phase"], per=per, far_bands="octaves")
+    assert octaves.borders == (9, 18, 36)
+    assert octaves.count == 3 * counts["far_phase"]
+
+
+def test_bounds_and_order_hold_and_no_number_leaves_its_range():
+    how = {"bounds": [0.5, 8.0], "ordered": True}
+    parameters = made(STARTS["leaky"], learn=["frequencies", "far_divisor"], **how)
+    free = parameters.projected(
+        {
+            "frequencies": jnp.asarray(
+                np.random.default_rng(0).normal(0, 9, (2, 2, 2)), jnp.float32
+            ),
+            "far_divisor": jnp.asarray([[-9.0, 9.0], [0.1, 0.2]], jnp.float32),
+        }
+    )
+    theta = training_config().geometry.inv_freq()
+    factors = theta / np.asarray(parameters.numbers(free).near_inv_freq, np.float64)
+    assert (factors > 0.5 - 1e-6).all()
+    assert (factors < 8 + 1e-5).all()
+    assert (np.diff(factors, axis=-1) >= -1e-6).all()
+    divisors = np.exp(np.asarray(free["far_divisor"]))
+    np.testing.assert_allclose(divisors, [[0.5, 8], np.exp([0.1, 0.2])], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("start", ["rerope", "far"])
+def test_huge_free_parameters_give_a_valid_strategy(start, sign):
+    """Among them frequencies of π, of which float32 has none that is not larger."""
+    parameters = made(STARTS[start], learn=OF_MAPS, bounds=[1e-9, 1e9])
+    huge = jax.tree.map(lambda x: jnp.full_like(x, sign * 1e5), parameters.initial())
+    strategy = parameters.strategy(parameters.projected(huge))
+    assert Strategy.model_validate(strategy.model_dump(mode="json")) == strategy
+    shared = made("none", learn=OF_ALL[:2], per="model", bounds=[1e-9, 1e9])
+    huge = jax.tree.map(lambda x: jnp.full_like(x, sign * 1e5), shared.initial())
+    assert shared.strategy(shared.projected(huge)).scaling.type == "explicit"
+
+
+def test_a_fit_may_start_from_a_fit_with_more_numbers():
+    first = made(STARTS["leaky"], learn=["far_frequencies", "bias"], per="head")
+    free = random_free(first)
+    fitted = first.strategy(free)
+    entry = {"type": "none", "map": fitted.map.model_dump()}
+    for per, learn in (("model", ["far_frequencies"]), ("head", OF_MAPS), ("layer", ["bias"])):
+        parameters = made(entry, learn=learn, per=per)
+        found = parameters.rotary(parameters.initial(), POSITIONS, LENGTH)
+        np.testing.assert_allclose(
+            nll(found), nll(first.rotary(free, POSITIONS, LENGTH)), atol=2e-5
+        )
+        again = parameters.strategy(random_free(parameters))
+        again.map.check_heads(4, 2)
+
+
+def test_hugging_face_reads_explicit_factors():
+    parameters = made("none", learn=["frequencies", "attention_factor"], per="model")
+    strategy = parameters.strategy(random_free(parameters))
+    written = to_hf(training_config().geometry, strategy.scaling)["rope_scaling"]
+    factors = training_config().geometry.inv_freq() / np.array(strategy.scaling.inv_freq)
+    assert written["rope_type"] == "longrope"
+    np.testing.assert_allclose(written["long_factor"], factors, rtol=1e-6)
+    layers = made("none", learn=["frequencies"], per="layer")
+    by_layer = layers.strategy(random_free(layers)).scaling
+    with pytest.raises(ValueError, match="inv_freq: has one entry per layer"):
+        to_hf(training_config().geometry, by_layer)
+
+
+def test_the_default_start_keeps_the_checkpoints_scaling():
+    pi = {"type": "pi", "factor": 2.0}
+    raw = training_config().model_dump() | {"stages": [STAGE, STAGE | {"scaling": pi}]}
+    training = Config.model_validate(raw)
+    assert default_start(training, 0)["type"] == "none"
+    entry = parse_entry(default_start(training, 1))
+    assert (entry.type, entry.factor, entry.query_scale.type) == ("pi", 2.0, "logn")
+    assert entry.map.window == 8
+
+
+REFUSED = {
+    "length-dependent": (
+        {"type": "dynamic_ntk"},
+        {"learn": ["frequencies"]},
+        "start: dynamic_ntk: dynamic_ntk has other frequencies at every length; start from one "
+        "with a fixed factor, or from explicit",
+    ),
+    "no far keys": (
+        "none",
+        {"learn": ["frequencies", "bias"]},
+        "start: none: learn: bias belongs to far keys, of which only a map knows; start from "
+        "rerope, leaky_rerope, far_frequencies or fitted, or learn frequencies",
+    ),
+    "another map": (
+        {"type": "none", "map": {"type": "string"}},
+        {},
+        "start: none-string: map string cannot be fitted; start from rerope, leaky_rerope, "
+        "far_frequencies or fitted",
+    ),
+    "a divisor of 0": (
+        STARTS["rerope"],
+        {"learn": ["far_divisor"]},
+        "start: none-rerope: learn: far_divisor: the far keys of rerope have frequency 0, which no "
+        "divisor changes; learn far_frequencies, or start from leaky_rerope",
+    ),
+    "no rotation": (
+        {"type": "drope"},
+        {"learn": ["frequencies"]},
+        "start: drope: learn: frequencies: no pair rotates, and no λ changes a frequency of 0",
+    ),
+    "another query scale": (
+        {"type": "none", "query_scale": {"type": "ministral", "beta": 0.1}},
+        {"learn": ["query_scale"]},
+        "start: none: learn: query_scale ministral has another form than s·max(1, ln n / ln L)^p; "
+        "start from logn, from power with s 1, or from none",
+    ),
+    "auto without a solution": (
+        {"type": "none", "map": {"type": "leaky_rerope", "window": 15}},
+        {},
+        "start: none-leaky_rerope: window: 15 is too large for a window of 16 tokens; give at most "
+        "14",
+    ),
+}
+
+
+@pytest.mark.parametrize(("start", "how", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_start_that_the_fit_cannot_change_is_refused(start, how, says):
+    with pytest.raises(UserError) as caught:
+        made(start, **how)
+    assert str(caught.value) == says
+
+
+def test_a_query_scale_alone_changes_a_model_that_does_not_rotate():
+    parameters = made({"type": "drope"}, learn=["query_scale"])
+    assert parameters.count == 16

@@ -1,0 +1,269 @@
+"""A fit from checkpoint to strategy file: what it writes and prints, and how it resumes."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from rope_jax.config.strategy import read_strategy
+from rope_jax.config.training import Config
+from rope_jax.data.tokens import TokenSplit
+from rope_jax.errors import UserError
+from rope_jax.fitting.step import FitStep
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.sweeps import model
+from tests.fitting.conftest import MODEL, WINDOW, fitted
+from tests.sweeps.test_sweep_run import rows, swept, trained
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+QUICK = {"learn": ["far_phase", "far_amplitude"], "name": "quick"}
+
+
+def files_of(run):
+    return {p: p.read_bytes() for p in run[0].checkpoints.rglob("*") if p.is_file()}
+
+
+@pytest.fixture(scope="module")
+def without_test_split():
+    """Load corpora whose test split cannot be read."""
+    load = model.load_model
+
+    class Unreadable(TokenSplit):
+        def read(self, begin, end):
+            raise AssertionError("the test split was read")
+
+    def loaded(*arguments):
+        found = load(*arguments)
+        test = Unreadable(**vars(found.corpus.test) | {"tokens": np.zeros(0, np.uint16)})
+        return dataclasses.replace(found, corpus=dataclasses.replace(found.corpus, test=test))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rope_jax.fitting.run.load_model", loaded)
+        yield
+
+
+@pytest.fixture(scope="module")
+def quick(run, without_test_split):
+    """Return the folder of a fit by head, and what was printed."""
+    before = files_of(run)
+    folder, said = fitted(run, **QUICK)
+    assert files_of(run) == before
+    return folder, said
+
+
+def test_the_table_has_start_fitted_and_truncation(quick):
+    folder, said = quick
+    assert "learned     32 numbers: far_phase, far_amplitude, per head" in said
+    assert "step    0/4  validation " in said
+    lines = (folder / "results.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines] == [
+        ["name", "length"],
+        ["truncation", "16"],
+        ["start", "16"],
+        ["fitted", "16"],
+        ["start", "64"],
+        ["fitted", "64"],
+    ]
+    nll = {tuple(line.split(",")[:2]): float(line.split(",")[2]) for line in lines[1:]}
+    summary = json.loads((folder / "summary.json").read_text())
+    checks = {check["step"]: check["64"] for check in summary["checks"]}
+    assert list(checks) == [0, 2, 4]
+    # the checks are on the same targets as the table
+    assert checks[0] == pytest.approx(nll["start", "64"], abs=1e-5)
+    assert checks[summary["best_step"]] == pytest.approx(nll["fitted", "64"], abs=1e-5)
+    assert min(checks.values()) == checks[summary["best_step"]]
+    table = said.partition("nats per token on 24 validation tokens")[2].splitlines()
+    for (name, length), value in nll.items():
+        row = next(line for line in table if line.strip().startswith(f"{name} "))
+        assert f"{value:.4f}" in row, (name, length)
+    assert (folder / "numbers.png").stat().st_size > 10_000
+
+
+def test_a_sweep_takes_the_strategy_file_by_path(run, quick):
+    path = quick[0] / "strategy.json"
+    entries = ["trained", {"type": str(path), "name": "mine"}, str(path)]
+    about = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
+    folder, _ = swept(
+        run, name="of-fit", split="validation", lengths=[16, 64], scalings=entries, **about
+    )
+    found = {(row["name"], row["length"]): row["nll"] for row in rows(folder)}
+    assert found["mine", 64] == found["quick", 64]
+    wanted = {
+        tuple(line.split(",")[:2]): float(line.split(",")[2])
+        for line in (quick[0] / "results.csv").read_text().splitlines()[1:]
+    }
+    assert found["mine", 64] == pytest.approx(wanted["fitted", "64"], abs=1e-6)
+    assert found["mine", 16] == pytest.approx(wanted["fitted", "16"], abs=1e-6)
+    assert found["trained", 16] == pytest.approx(wanted["truncation", "16"], abs=1e-6)
+
+
+def test_training_takes_the_strategy_file_by_path(run, quick):
+    path = quick[0] / "strategy.json"
+    raw = run[1].model_dump(mode="json", exclude_none=True)
+    del raw["rope"]["scaling"]
+    config = Config.model_validate(raw | {"rope": raw["rope"] | {"strategy": str(path)}})
+    assert config.rope.map == read_strategy(str(path)).map
+    assert config.rope.scaling.query_scale.type == "logn"
+    # the file is not needed again
+    assert Config.model_validate(config.model_dump(mode="json")) == config
+    both = raw["rope"] | {"strategy": str(path), "scaling": {"type": "none"}}
+    with pytest.raises(ValueError, match=r"scaling: is given both here and in strategy; keep one"):
+        Config.model_validate(raw | {"rope": both})
+
+
+OTHERS = {
+    "layers": (
+        {"model": {"num_hidden_layers": 3}},
+        r"rope.map.far_inv_freq: has numbers for 2 layers, and the model has 3",
+    ),
+    "heads": (
+        {"model": {"num_attention_heads": 8, "head_dim": 4, "num_key_value_heads": 2}},
+        r"rope.map.far_phase: has numbers for 4 heads, and the model has 8",
+    ),
+    "pairs": (
+        {"model": {"head_dim": 8}},
+        r"rope.map.far_inv_freq: has numbers for 2 pairs, and the model rotates 4 \(rotary_dim 8\)",
+    ),
+    "window": (
+        {"rope": {"train_length": 32}},
+        "rope.map.train_length: was fitted for a model trained at 16 tokens, not 32",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "says"), OTHERS.values(), ids=OTHERS)
+def test_another_model_refuses_the_strategy_file(run, quick, change, says):
+    raw = run[1].model_dump(mode="json", exclude_none=True)
+    for section, values in change.items():
+        raw[section] |= values
+    del raw["rope"]["scaling"]
+    raw["rope"]["strategy"] = str(quick[0] / "strategy.json")
+    with pytest.raises(ValueError, match=says):
+        Config.model_validate(raw)
+
+
+def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick):
+    folder, _ = quick
+    before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
+    again, said = fitted(run, **QUICK)
+    assert again == folder
+    assert said == f"{folder}: already fitted\n"
+    assert {p: p.stat().st_mtime_ns for p in folder.iterdir() if p.name != ".lock"} == {
+        p: t for p, t in before.items() if p.name != ".lock"
+    }
+    with pytest.raises(
+        UserError, match=r"quick: holds a fit with other settings; choose another n"
+    ):
+        fitted(run, **QUICK, seed=5)
+    assert read_strategy(str(folder / "strategy.json"))
+
+
+@pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_killed_fit_ends_with_the_same_strategy_file(
+    run, quick, monkeypatch, tmp_path, killed_at
+):
+    ignored = shutil.ignore_patterns("evals", "fits")
+    copy = RunDirectory(tmp_path / "tiny")
+    shutil.copytree(run[0].path, copy.path, ignore=ignored)
+    again = copy, run[1]
+    call = FitStep.__call__
+
+    def killed(self, free, opt_state, step):
+        if step == killed_at:
+            raise KeyboardInterrupt
+        return call(self, free, opt_state, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FitStep, "__call__", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(again, **QUICK)
+    folder, said = fitted(again, **QUICK)
+    assert "step    0/4" not in said
+    for name in ("strategy.json", "results.csv", "metrics.jsonl"):
+        assert (folder / name).read_bytes() == (quick[0] / name).read_bytes(), name
+
+
+def test_the_best_of_several_borders_is_fitted(run, without_test_split):
+    settings = {"windows": [6, 12], "trial_steps": 1, "steps": 2, "learn": ["far_phase"]}
+    folder, said = fitted(run, name="trials", per="model", **settings)
+    found = said.partition("far keys begin at ")[2]
+    assert "(validation after 1 steps: 6: " in found
+    tried = dict(
+        part.split(": ") for part in found.partition("steps: ")[2].partition(")")[0].split(", ")
+    )
+    best = min(tried, key=lambda border: float(tried[border]))
+    assert found.startswith(f"{best} ")
+    strategy = read_strategy(str(folder / "strategy.json"))
+    assert strategy.map.borders == (int(best),)
+
+
+def test_a_huge_learning_rate_keeps_the_start_and_says_so(run):
+    settings = {"learn": ["frequencies"], "per": "layer", "patience": 1, "learning_rate": 1000.0}
+    start = {"type": "none", "query_scale": {"type": "logn"}}
+    folder, said = fitted(run, name="huge", start=start, check_every=1, **settings)
+    summary = json.loads((folder / "summary.json").read_text())
+    if summary["best_step"] == 0:
+        assert "no step improved on the start, which is what is written" in said
+        strategy = read_strategy(str(folder / "strategy.json"))
+        theta = run[1].geometry.inv_freq()
+        np.testing.assert_allclose(strategy.scaling.inv_freq, [theta] * 2, rtol=1e-6)
+    assert "no improvement in 1 checks" in summary["stopped"]
+
+
+REFUSED = {
+    "within the window": (
+        {"length": 16},
+        "length: 16 is within the window of 16 tokens; a fit is for longer texts",
+    ),
+    "too many targets": (
+        {"targets": 9},
+        "targets: 9 is too many for a window of 16 tokens; give at most 8",
+    ),
+    "no such step": ({"step": 7}, "step: "),
+    "too long for the texts": (
+        {"length": 100_000},
+        "length: no document of the training split has 100,001 tokens; lower length",
+    ),
+    "start beyond the window": (
+        {"start": {"type": "none", "map": {"type": "rerope", "window": 16}}},
+        "start: none-rerope: map.window: 16 is too large for a window of 16 tokens; give at mo",
+    ),
+    "nothing changes": (
+        {"start": {"type": "pi", "factor": 4}},
+        "start: pi-4: learn: far_phase belongs to far keys, of which only a map knows; start from ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("settings", "says"), REFUSED.values(), ids=REFUSED)
+def test_a_refused_fit_leaves_nothing(run, settings, says):
+    before = set(run[0].path.rglob("*"))
+    with pytest.raises(UserError) as caught:
+        fitted(run, name="refused", **settings)
+    assert str(caught.value).startswith(says)
+    assert set(run[0].path.rglob("*")) == before
+
+
+def test_only_rope_with_a_softmax_is_fitted(tmp_path):
+    stages = [{"steps": 1, "seq_len": WINDOW, "batch_size": 2}]
+    pope = trained(tmp_path, stages, model=MODEL | {"position": {"type": "pope"}})
+    with pytest.raises(UserError, match="its position is pope, and a fit is for rope"):
+        fitted(pope)
+    linear = pope[1].model_copy(
+        update={"model": run_model(position={"type": "rope"}, attention="linear")}
+    )
+    with pytest.raises(UserError, match="its attention is linear, and a fit is for a softmax"):
+        fitted((pope[0], linear))
+
+
+def run_model(**settings):
+    return Config.model_validate(
+        {
+            "name": "x",
+            "model": MODEL | settings,
+            "stages": [{"steps": 2000, "seq_len": 16, "batch_size": 1}],
+        }
+    ).model

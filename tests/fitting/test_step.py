@@ -1,0 +1,105 @@
+"""A step of a fit: its loss against the model's own NLL, and what it changes."""
+
+import jax
+import numpy as np
+import pytest
+
+from rope_jax.console import plain_console
+from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
+from rope_jax.fitting.parameters import parameters_of
+from rope_jax.fitting.step import FitStep
+from rope_jax.sweeps.checkpoints import newest_params
+from rope_jax.sweeps.model import load_model
+from tests.fitting.conftest import WINDOW, fit_config
+from tests.fitting.test_parameters import STARTS, parse_entry
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+
+@pytest.fixture(scope="module")
+def loaded(run):
+    return load_model(*run, plain_console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def params(run, loaded):
+    return newest_params(run[0].checkpoints, loaded.like, print)[1]
+
+
+@pytest.fixture
+def step_of(loaded, params):
+    """Return a function that makes a step and its free parameters, which share ReRoPE's start."""
+
+    def step_of(**settings):
+        config = fit_config(learn=["far_phase"], per="model", repeated=2, seed=3, **settings)
+        start = parse_entry(STARTS["rerope"])
+        parameters = parameters_of(loaded.training, config, start, None, 0)
+        step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, WINDOW)
+        return step, parameters
+
+    return step_of
+
+
+def expected_loss(loaded, params, parameters, objective, length, step, count):
+    """Return the mean NLL of the targets that count, window by window, with the start's numbers."""
+    tokens = windows_within_documents(
+        loaded.corpus.train, seed=3, step=step, length=length, count=count
+    )
+    rotary = parameters.rotary(parameters.initial(), np.arange(length)[None], length)
+    nll = np.asarray(loaded.nll(params, jax.numpy.asarray(tokens), rotary))
+    if objective == "far":
+        counts = repeats_from_afar(tokens, WINDOW, 2) == 1
+    else:
+        counts = np.broadcast_to(
+            np.arange(length) >= (WINDOW if objective == "beyond" else 0), nll.shape
+        )
+    assert counts.sum() > 0
+    return nll[counts].mean()
+
+
+@pytest.mark.parametrize("objective", ["beyond", "all"])
+def test_the_loss_is_the_mean_over_the_targets_of_the_objective(loaded, params, step_of, objective):
+    step, parameters = step_of(length=48, batch_tokens=120, objective=objective)
+    free = parameters.initial()
+    moved, _, loss = step(free, step.optimizer.init(free), 1)
+    wanted = expected_loss(loaded, params, parameters, objective, 48, 1, 2)
+    assert float(loss) == pytest.approx(wanted, rel=1e-5)
+    # Adam's first step is the learning rate in every coordinate whose gradient is not 0
+    np.testing.assert_allclose(np.abs(moved["far_phase"]), 0.05, rtol=1e-3)
+
+
+def test_far_targets_short_windows_and_lengths_in_turn(loaded, params, step_of):
+    lengths = (40, 48)
+    step, parameters = step_of(
+        length=list(lengths), batch_tokens=96, objective="far", keep_short=0.5
+    )
+    free = parameters.initial()
+    opt_state = step.optimizer.init(free)
+    for step_number, length in enumerate(lengths * 2, start=1):
+        _, _, loss = step(free, opt_state, step_number)
+        far = expected_loss(loaded, params, parameters, "far", length, step_number, 2)
+        short = expected_loss(loaded, params, parameters, "all", WINDOW, step_number, 6)
+        assert float(loss) == pytest.approx(far + 0.5 * short, rel=1e-5)
+
+
+def test_steps_lower_the_loss_and_leave_the_weights(loaded, params, step_of):
+    step, parameters = step_of(length=48, batch_tokens=480, steps=8)
+    before = jax.tree.map(np.array, params)
+    free = parameters.initial()
+    opt_state = step.optimizer.init(free)
+    losses = []
+    for _ in range(8):  # the same windows every time
+        free, opt_state, loss = step(free, opt_state, 1)
+        losses.append(float(loss))
+    assert losses[-1] < losses[0] - 1e-3
+    for mine, theirs in zip(jax.tree.leaves(before), jax.tree.leaves(params), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    start, fitted = parameters.numbers(parameters.initial()), parameters.numbers(free)
+    changed = {
+        name for name in start._fields if _differs(getattr(start, name), getattr(fitted, name))
+    }
+    assert changed == {"far_phase"}
+
+
+def _differs(a, b):
+    return a is not None and bool((np.asarray(a) != np.asarray(b)).any())
