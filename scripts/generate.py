@@ -293,7 +293,7 @@ def bad_input() -> str:
             else:
                 files = case.get("files", {}).items()
                 shown += [f"{name}: {_code(repr(text))}" for name, text in files if len(files) < 4]
-            command = run.partition(" ")[0]
+            command = Path(run.partition(" ")[0]).name
             parts.append(f"| {'<br>'.join(shown)} | {_code(command + ': ' + case['says'])} |\n")
     return "".join(parts)
 

@@ -23,12 +23,13 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from scripts import fit
 from scripts.generate import bad_input_catalogue
 
 ROOT = Path(__file__).parents[1]
 CATALOGUE = bad_input_catalogue()
 CASES = [case for section in CATALOGUE["sections"] for case in section["cases"]]
-COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main}
+COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main, "scripts/fit.py": fit.main}
 
 
 def content(text) -> bytes:
@@ -87,13 +88,14 @@ def refused(folder, monkeypatch, capsys):
             cli.run(COMMANDS[words[0]])
         shown = capsys.readouterr()
         assert caught.value.code == 2
-        assert shown.err.startswith(f"{words[0]}: ")
+        name = Path(words[0]).name
+        assert shown.err.startswith(f"{name}: ")
         assert shown.err.count("\n") == 1
         assert shown.err.endswith("\n")
         assert len(shown.err) < 1100
         assert shown.err.rstrip("\n").isprintable()
         assert everything_in(folder.parent) == before
-        return shown.err.removeprefix(f"{words[0]}: ").rstrip("\n").replace(str(folder), ".")
+        return shown.err.removeprefix(f"{name}: ").rstrip("\n").replace(str(folder), ".")
 
     return refused
 

@@ -35,6 +35,8 @@ def read_strategy(path: str) -> Strategy:
         raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
     except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters
         raise ValueError(f"{path} is not JSON") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is not a strategy written by scripts/fit.py: it has no keys")
     try:
         return Strategy.model_validate(content)
     except ValidationError as error:

@@ -62,6 +62,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     if attention == "linear":
         raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
     check_backend(training.model)
+    _check_stages(training, config)
     folder = run.fits / config.name
     with _locked(folder, config), _renamed(steps="step", lengths="length"):
         if (folder / _SUMMARY).exists():
@@ -81,13 +82,10 @@ def _fit_in(
     step, params = next(iter(checkpoints))
     stage = training.stage_at(step)
     window = training.stages[stage].seq_len
-    _check_window(config, window)
-    start = _start(training, config, stage)
+    start, first = _checked_start(training, config, stage)
     validation = Validation(loaded, params, step, config, window)
     identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
     borders: tuple[int | None, ...] = config.windows or (None,)
-    first = parameters_of(training, config, start, borders[0], stage)
-    _check_attention(training, first)
     # the texts are long enough: said now, not after the trials
     fit_step = FitStep(loaded.model, params, first, config, loaded.corpus.train, window)
     _announce(console, run, loaded, config, first, start, step, window)
@@ -148,6 +146,36 @@ def _best_border(
         f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})"
     )
     return best
+
+
+def _check_stages(training: Config, config: FitConfig) -> None:
+    """UserError if the fit is impossible, whichever of the run's checkpoints it is for.
+
+    Said before the corpus and a checkpoint are read.
+    """
+    stages = range(len(training.stages))
+    if config.step is not None and config.step <= sum(stage.steps for stage in training.stages):
+        stages = range(training.stage_at(config.step), training.stage_at(config.step) + 1)
+    errors: list[UserError] = []
+    for stage in stages:
+        try:
+            _checked_start(training, config, stage)
+        except UserError as error:
+            errors.append(error)
+    if len(errors) == len(stages):
+        raise errors[-1]
+
+
+def _checked_start(
+    training: Config, config: FitConfig, stage: int
+) -> tuple[SweepEntry, Parameters]:
+    """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
+    _check_window(config, training.stages[stage].seq_len)
+    start = _start(training, config, stage)
+    border = config.windows[0] if config.windows else None
+    parameters = parameters_of(training, config, start, border, stage)
+    _check_attention(training, parameters)
+    return start, parameters
 
 
 def _start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
