@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float32, Int32
 from rich.console import Console
 
 from rope_jax import stopping
@@ -32,14 +31,13 @@ from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
 from rope_jax.evaluation.plan import sweep_lengths
-from rope_jax.evaluation.reader import LastNLLFunction
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, language_model
-from rope_jax.rope import Rotary
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
@@ -110,19 +108,15 @@ def _sweep(
 
     if any(len(text) >= lengths[-1] for text in texts):  # otherwise `sweep` refuses the length
         _check_memory(training, config, row_bytes(longest), longest)
-    nll_of_last = _nll_of_last(model, placement)
+    of_last = nll_of_last(model, placement)
     stopping.check()
-
-    def nll(params: Any, tokens: jax.Array, rotary: Rotary) -> jax.Array:
-        return nll_of_last(params, tokens, rotary, tokens.shape[1] - 1)
-
     programs: dict[Any, Any] = {}
     results: list[Result] = []
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
             stage = training.stage_at(step)
             result = sweep(
-                nll,
+                nll_of_all(of_last),
                 config.scalings,
                 lengths,
                 texts,
@@ -134,7 +128,7 @@ def _sweep(
                 takes_maps=True,
                 longest=training.encoding.longest,
                 bos_id=tokenizer.bos_id,
-                nll_of_last=nll_of_last,
+                nll_of_last=of_last,
                 row_bytes=row_bytes,
                 row_multiple=placement.mesh.size,
                 journal=_journal(run, training, config, corpus, step, console),
@@ -164,19 +158,6 @@ def _unless_stopped(progress: Progress) -> Progress:
         progress(now, done, total)
 
     return check_and_report
-
-
-def _nll_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
-    """Return the model's NLL of a window's last targets, with the rows split over the devices."""
-
-    @placement.split_rows
-    def nll_of_last(
-        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int
-    ) -> Float32[Array, "B last"]:
-        positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
-        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
-
-    return nll_of_last
 
 
 def _finish(
