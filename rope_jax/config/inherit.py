@@ -42,10 +42,14 @@ class Source:
     def check_model(self, config: Config) -> None:
         """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
         if differences := _model_differences(config, self.config):
-            raise UserError(
-                f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave "
-                "these keys out, so that they are inherited"
-            )
+            raise self.refusal(differences)
+
+    def refusal(self, differences: Sequence[str]) -> UserError:
+        """Return the error for a model that differs."""
+        return UserError(
+            f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave these "
+            "keys out, so that they are inherited"
+        )
 
 
 def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
@@ -70,6 +74,7 @@ def training_config(raw: Any, origin: str) -> Config:
         return validate(Config, raw, origin)
     try:
         source = find_source(start)
+        _check_encoding(raw, source)
     except UserError as error:
         raise UserError(f"{origin}: {error}") from None
     config = validate(Config, _with_inherited(raw, start, source), origin)
@@ -138,6 +143,16 @@ def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
             for name, models in sections.items()
         )
     )
+
+
+def _check_encoding(raw: dict[str, Any], source: Source) -> None:
+    """UserError if another encoding is stated; what it inherits would not even be valid with it."""
+    node: Any = raw
+    for key in ("model", "position", "type"):
+        node = node.get(key) if isinstance(node, dict) else None
+    old = source.config.model.position.type
+    if node is not None and node != old:
+        raise source.refusal([f"model.position.type is {old!r} there and {show_value(node)} here"])
 
 
 def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
