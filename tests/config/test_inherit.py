@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rope_jax.config.inherit import load_training, training_config
+from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -124,6 +125,16 @@ def test_the_resolved_config_needs_no_source(source, tmp_path):
     run.rename("runs/gone")
     assert load_training(tmp_path / "again.yaml") == config
     assert load_training(tmp_path / "again.yaml", ["seed=3"]).seed == 3
+
+
+def test_scripts_that_show_a_training_config_inherit_as_well(source, tmp_path):
+    source()
+    stages = "stages: [{steps: 200, seq_len: 1024, batch_size: 1}]"
+    (tmp_path / "more.yaml").write_text(f"name: more\ninit_from: runs/demo@15\n{stages}\n")
+    _, training = load_inspection(ScalingConfig, tmp_path / "more.yaml", ["length=2048"])
+    assert training is not None
+    assert training.geometry.train_length == 64
+    assert training.stage_scaling(0) == PIScaling(factor=4)
 
 
 def test_a_source_that_is_trained_further_does_not_change_a_resolved_config(source, tmp_path):
