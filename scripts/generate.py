@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rope_jax.config.annotations import models_in
+from rope_jax.config.grid import GridConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
@@ -330,6 +331,7 @@ def generated() -> dict[Path, str]:
         POSITIONS: positions,
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
+        ROOT / "configs/schema/grid.json": json_schema(GridConfig),
         README: readme,
         ROOT / "docs/bad-input.md": bad_input(),
     }

@@ -34,6 +34,7 @@ LAYERS = (
     ("plots",),
     ("sweeps", "inspection"),
     ("comparison",),
+    ("grids",),
     ("cli",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}

@@ -80,6 +80,22 @@ def test_links_and_files_exist():
         assert recipe or (ROOT / path).exists(), path
 
 
+def test_the_commands_for_windows_are_valid():
+    """The stage that the text is about: its length, and its short windows."""
+    text = section("## Windows in training")
+    commands = re.findall(r"\n    python train.py (.*)", text)
+    assert len(commands) == 4
+    stages = []
+    for words in commands:
+        path, *overrides = re.findall(r"'[^']*'|[^\s]+", words)
+        config = load(Config, ROOT / path, [word.strip("'") for word in overrides])
+        stages.append(config.stages[-1])
+    assert [stage.positions.type for stage in stages] == ["randomized", "pose", "pose", "plain"]
+    assert [stage.length for stage in stages] == [512] * 4
+    assert [stage.seq_len for stage in stages] == [128, 128, 128, 512]
+    assert stages[-1].mixed.seq_len == 128
+
+
 def test_the_sweep_entries_are_what_the_text_says():
     (entries,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     config = SweepConfig.model_validate(yaml.safe_load(entries))

@@ -21,6 +21,7 @@ from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.toeplitz import plus_by_distance
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
 from rope_jax.rope.geometry import Layout
@@ -83,6 +84,7 @@ def attend(
     query_scale: Float[Array, "#B #S"],
     numbers: Any,
     segment_ids: Int[Array, "B S"] | None,
+    bias: Float[Array, "#B N C"] | None = None,
     *,
     backend: AttentionName,
     encoding: Encoding,
@@ -98,6 +100,7 @@ def attend(
     turns:       how far each band turns.
     query_scale: multiplies whole queries, after they are turned.
     numbers:     the layer's arrays of the encoding.
+    bias:        added to the logits: by head, and distance from 0 to C − 1 and more; None: nothing.
     visible:     which keys each band holds.
     """
     length = q.shape[1]
@@ -113,11 +116,16 @@ def attend(
         (turn,) = turns
         of_queries, of_keys = (functools.partial(f, turn=turn) for f in (turn_queries, turn_keys))
         return linear_attention(q, k, v, of_queries, of_keys, segment_ids)
-    turned = [
-        (_scaled(turn_queries(q, turn), query_scale[:, -length:]), turn_keys(k, turn))
-        for turn in turns
-    ]
-    interaction = Interaction(visible, encoding.scores, encoding.values)
+    turned = []
+    for turn in turns:
+        scale = query_scale[:, -length:, None]
+        if turn.query_scale is not None:
+            scale = scale * turn.query_scale[:, -length:]
+        turned.append((_scaled(turn_queries(q, turn), scale), turn_keys(k, turn)))
+    scores = encoding.scores
+    if bias is not None:  # only beside plain dot products, see `check_map`
+        scores, numbers = plus_by_distance, {"by_distance": bias}
+    interaction = Interaction(visible, scores, encoding.values)
     if interaction.is_plain:
         ((query, key),) = turned
         (band,) = interaction.within(sliding_window).visible
@@ -127,11 +135,9 @@ def attend(
     return INTERACTING[backend](queries, keys, v, segment_ids, interaction, numbers)
 
 
-def _scaled(
-    q: Float[Array, "B T N H"], query_scale: Float[Array, "#B #T"]
-) -> Float[Array, "B T N H"]:
+def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:
     """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
-    return (q.astype(jnp.float32) * query_scale[:, :, None, None]).astype(q.dtype)
+    return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
 def check_backend(model: ModelConfig) -> None:

@@ -35,7 +35,8 @@ def type_in_words(annotation: Any) -> str:
     if is_list(annotation):
         return f"list of {type_in_words(get_args(annotation)[0])}"
     if get_origin(annotation) is dict:
-        return "mapping of lists"
+        values = type_in_words(get_args(annotation)[1])
+        return "mapping of lists" if values.startswith("list of ") else "mapping"
     if args := get_args(annotation):  # Literal
         return "|".join(str(value) for value in args)
     return annotation.__name__

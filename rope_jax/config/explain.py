@@ -66,11 +66,13 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     key = ".".join(str(part) or "''" for part in path)
     if kind == "extra_forbidden":
         return f"{key}: unknown key; {_suggest_key(schema, path, raw)}"
-    if kind == "invalid_key":
-        parents = _path(schema, raw, error | {"loc": error["loc"][:-1]})  # type: ignore[arg-type]
+    in_key = error["loc"][-1:] == ("[key]",)  # of a mapping
+    if kind == "invalid_key" or (in_key and kind == "string_type"):
+        up = 2 if in_key else 1  # pydantic's path has the key itself, then "[key]"
+        parents = _path(schema, raw, error | {"loc": error["loc"][:-up]})  # type: ignore[arg-type]
         key = ".".join([*map(str, parents), show_value(given)])
         return f"{key}: every key must be text"
-    if error["loc"][-1:] == ("[key]",):  # in a mapping whose keys are a Literal
+    if in_key:  # the keys are a Literal
         names = re.findall(r"'(\w+)'", str(error["ctx"]["expected"]))
         return f"{key}: unknown key; {_suggest(str(given), names)}"
     if kind == "missing":

@@ -35,7 +35,7 @@ def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str
     raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
     origin = "overrides" if path is None else str(path)
-    return _resolved(raw, origin), origin
+    return resolve(raw, origin), origin
 
 
 def dump(config: BaseModel) -> str:
@@ -70,8 +70,11 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return loaded or {}
 
 
-def _resolved(raw: dict[Any, Any], origin: str) -> Any:
-    """Return `raw` with each interpolation replaced by the value it refers to."""
+def resolve(raw: dict[Any, Any], origin: str) -> Any:
+    """Return `raw` with each interpolation replaced by the value it refers to.
+
+    origin: where `raw` comes from; an error begins with it. Raises UserError.
+    """
     try:
         return resolve_references(raw)
     except BadReferenceError as error:

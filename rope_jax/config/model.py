@@ -1,9 +1,10 @@
 """Schemas of the decoder and its rotary embedding. Imports no jax."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import Frozen, Moderate, PositiveInt
 from rope_jax.positions.encodings import (
     ENCODINGS,
@@ -122,8 +123,9 @@ def check_attention(attention: AttentionName, position: Encoding) -> None:
         raise ValueError(f"attention: {attention} cannot do position {position.type}; use {can}")
 
 
-def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -> None:
-    """ValueError if a position map does not apply to an encoding or an attention backend."""
+def check_map(model: ModelConfig, map_: PositionMap) -> None:
+    """ValueError if a position map does not apply to a model's encoding, backend or heads."""
+    attention, position = model.attention, model.position
     if not position.takes_maps:
         can = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
         raise ValueError(
@@ -138,6 +140,14 @@ def check_map(attention: AttentionName, position: Encoding, map_: PositionMap) -
         raise ValueError(
             f"map: attention {attention} cannot do maps; use {' or '.join(OWN_BACKENDS)}"
         )
+    if map_.type == "fitted" and position.type != "rope":
+        raise ValueError(
+            f"map: fitted holds numbers for the position rope, not for {position.type}"
+        )
+    try:
+        map_.check_heads(model.num_attention_heads, model.kv_heads)
+    except ValueError as error:
+        raise ValueError(f"map.{error}") from None
 
 
 Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -173,8 +183,26 @@ class RopeConfig(Frozen):
     )
     scaling: AnyScaling = Field(NoScaling(), description="scaling until a stage sets another")
     map: AnyMap | None = Field(None, description="position map, in every stage; null: none")
+    strategy: str | None = Field(
+        None, description="file written by scripts/fit.py, which gives scaling and map"
+    )
     layer_pattern: Annotated[tuple[LayerConfig, ...], Field(strict=False)] = Field(
         (),
         description="settings that differ between layers; layer i takes element i mod the length "
         "of the list",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_strategy(cls, settings: Any) -> Any:
+        """Replace the path of a strategy file by the scaling and the map in it."""
+        if not isinstance(settings, dict) or not isinstance(settings.get("strategy"), str):
+            return settings
+        if twice := [key for key in ("scaling", "map") if settings.get(key) is not None]:
+            raise ValueError(f"{twice[0]}: is given both here and in strategy; keep one")
+        try:
+            strategy = read_strategy(settings["strategy"])
+        except ValueError as error:
+            raise ValueError(f"strategy: {error}") from None
+        given = {key: value for key, value in settings.items() if key != "strategy"}
+        return given | {"scaling": strategy.scaling, "map": strategy.map}

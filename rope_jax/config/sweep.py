@@ -8,6 +8,7 @@ each strategy, a model with exactly these keys is derived from the strategy's ow
 import functools
 import operator
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
@@ -20,6 +21,7 @@ from pydantic import (
 
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName, ModelConfig, check_map
+from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import (
     FolderName,
     Frozen,
@@ -175,10 +177,33 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 
 
 def _as_settings(entry: Any) -> Any:
-    """Return an entry's settings; it may be given as a bare name or as a strategy object."""
+    """Return an entry's settings.
+
+    It may be given as a bare name, as a strategy object, or as the path of a strategy file, alone
+    or as {type: PATH, name: …}.
+    """
+    if isinstance(entry, str):
+        entry = {"type": entry}
+    if isinstance(entry, dict) and is_strategy_file(entry.get("type")):
+        return _from_file(entry)
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
         return entry.model_dump()
-    return {"type": entry} if isinstance(entry, str) else entry
+    return entry
+
+
+def _from_file(entry: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of an entry that names a strategy file; its folder names the curve."""
+    if more := sorted(set(entry) - {"type", "name"}):
+        raise ValueError(f"{more[0]}: cannot be given beside the strategy file {entry['type']}")
+    strategy = read_strategy(entry["type"])
+    name = entry.get("name") or Path(entry["type"]).absolute().parent.name
+    return entry_settings(strategy, name)
+
+
+def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
+    """Return the settings of the entry that reads with a strategy."""
+    found = strategy.scaling.model_dump(exclude_none=True)
+    return found | {"name": name} | ({"map": strategy.map.model_dump()} if strategy.map else {})
 
 
 if TYPE_CHECKING:
@@ -364,7 +389,7 @@ def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
                 )
         if entry.map is not None:
             try:
-                check_map(model.attention, position, entry.map)
+                check_map(model, entry.map)
             except ValueError as error:
                 raise ValueError(f"scalings: {entry.label}: {error}") from None
 

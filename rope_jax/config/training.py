@@ -23,6 +23,7 @@ from rope_jax.config.types import (
     PositiveInt,
     Seed,
 )
+from rope_jax.config.windows import AnyPositions, DocumentsConfig, MixedConfig, PlainPositions
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
@@ -74,6 +75,13 @@ class StageConfig(Frozen):
     learning_rate: Moderate | None = Field(
         None, description="peak of a new schedule that starts here; null: the schedule continues"
     )
+    positions: AnyPositions = Field(
+        PlainPositions(), description="how the tokens of a training window are numbered"
+    )
+    mixed: MixedConfig | None = Field(
+        None, description="rows that hold short windows with a scaling of their own; null: none"
+    )
+    documents: DocumentsConfig = DocumentsConfig()
 
     @model_validator(mode="after")
     def _batch_divides(self) -> "StageConfig":
@@ -83,6 +91,29 @@ class StageConfig(Frozen):
                 f"{self.grad_accumulation}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _windows_can_be_made(self) -> "StageConfig":
+        try:
+            self.positions.check(self.seq_len)
+        except ValueError as error:  # begins with a key of the positions
+            raise ValueError(f"positions.{error}") from None
+        if self.mixed is not None:
+            try:
+                self.mixed.check(self.seq_len, self.micro_batch)
+            except ValueError as error:
+                raise ValueError(f"mixed.{error}") from None
+        return self
+
+    @property
+    def micro_batch(self) -> int:
+        """Rows of a micro-batch."""
+        return self.batch_size // self.grad_accumulation
+
+    @property
+    def length(self) -> int:
+        """The length that a stage trains for: all positions are below it."""
+        return self.positions.length_of(self.seq_len)
 
 
 class ValidationConfig(Frozen):
@@ -134,19 +165,22 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _positions_make_sense(self) -> "Config":
         position = self.model.position
-        longest = max(stage.seq_len for stage in self.stages)
+        longest = max(stage.length for stage in self.stages)
         if position.longest is not None and longest > position.longest:
-            number = [stage.seq_len for stage in self.stages].index(longest)
+            number = [stage.length for stage in self.stages].index(longest)
+            key = "seq_len" if self.stages[number].seq_len == longest else "positions.length"
             raise ValueError(
                 f"model.position.length: {position.longest} positions are too few for "
-                f"stages.{number}.seq_len {longest}; give at least {longest}"
+                f"stages.{number}.{key} {longest}; give at least {longest}"
             )
         self._check_nothing_is_ignored()
+        for number in range(len(self.stages)):
+            self._check_windows(number)
         if self.model.attention == "linear":
             self._check_linear()
         if self.rope.map is not None:
             try:
-                check_map(self.model.attention, position, self.rope.map)
+                check_map(self.model, self.rope.map)
             except ValueError as error:
                 raise ValueError(f"rope.{error}") from None
         return self
@@ -172,11 +206,11 @@ class Config(Frozen):
                 f"model.num_hidden_layers {layers}"
             )
         if pattern and all(element.scaling is not None for element in pattern):
-            for stage in range(len(self.stages)):
-                if self.stage_scaling(stage) != NoScaling():
+            for key, scaling in self._shared_scalings().items():
+                if scaling != NoScaling():
                     raise ValueError(
-                        f"{self._scaling_key(stage)}: no layer uses it, because every element of "
-                        "rope.layer_pattern has its own scaling"
+                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
+                        "its own scaling"
                     )
         return self
 
@@ -196,11 +230,15 @@ class Config(Frozen):
         for number, stage in enumerate(self.stages):
             try:
                 map_ = self.stage_map(number)
+                if map_ is not None:
+                    map_.check_layers(self.rotary_layers)
             except ValueError as error:  # begins with a key of the map
                 raise ValueError(f"rope.map.{error}") from None
             if map_ is not None:
                 self._check_far(map_, number)
-                with_effect |= map_.has_effect(window, stage.seq_len)
+                if map_.has_effect(window, stage.length):
+                    self._check_windows_with_map(map_, number)
+                    with_effect = True
         if not with_effect:
             longest = max(stage.seq_len for stage in self.stages)
             reason = f"these settings changes nothing in a stage of {longest:,} tokens"
@@ -251,9 +289,8 @@ class Config(Frozen):
 
     def _of_rotation(self) -> list[str]:
         """Return the keys given, outside of `Encoding.ignored`, that only act on a rotation."""
-        scalings = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
         elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
-        scalings |= {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling}
+        scalings = self._scalings()
         changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
         changed += [f"{key}.base" for key, element in elements.items() if element.base]
         scales = any(scaling.query_scale for scaling in scalings.values())
@@ -269,11 +306,7 @@ class Config(Frozen):
                     f"rope.layer_pattern.{i}.sliding_window: model.attention linear sums over all "
                     "keys; use blockwise or xla for sliding windows"
                 )
-        scalings = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
-        for i, element in enumerate(self.rope.layer_pattern):
-            if element.scaling is not None:
-                scalings[f"rope.layer_pattern.{i}.scaling"] = element.scaling
-        for key, scaling in scalings.items():
+        for key, scaling in self._scalings().items():
             if getattr(scaling, "attention_factor", None) not in (None, 1.0):
                 raise ValueError(
                     f"{key}.attention_factor: scales the logits of a softmax, and model.attention "
@@ -285,23 +318,68 @@ class Config(Frozen):
                     "linear has none"
                 )
 
+    def _check_windows(self, number: int) -> None:
+        """ValueError for windows of a stage that the model's encoding cannot number so."""
+        stage, key, position = self.stages[number], f"stages.{number}", self.model.position
+        if stage.positions.type != "plain" and not position.uses_positions:
+            raise ValueError(
+                f"{key}.positions: {stage.positions.type} has no effect, because "
+                f"model.position.type {position.type} does not read the tokens' positions; "
+                "remove it"
+            )
+        if not (position.uses_positions and position.uses_distances):
+            return
+        reason = (
+            f"does not go with model.position.type {position.type}, which also counts the tokens "
+            "between a query and a key"
+        )
+        if stage.positions.type != "plain":
+            raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
+        self._check_documents(number, reason)
+
+    def _check_windows_with_map(self, map_: PositionMap, number: int) -> None:
+        """ValueError for windows of a stage in which its map would show keys at other distances."""
+        stage, key = self.stages[number], f"stages.{number}"
+        reason = f"does not go with rope.map {map_.type}, which counts the tokens that a query sees"
+        if stage.positions.type != "plain":
+            raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
+        self._check_documents(number, reason)
+        if stage.mixed is not None:
+            raise ValueError(
+                f"{key}.mixed: does not go with rope.map {map_.type}, which would act on the short "
+                "windows, too; remove one of them"
+            )
+
+    def _check_documents(self, number: int, reason: str) -> None:
+        """ValueError unless a stage's positions count the tokens that a query sees."""
+        documents = self.stages[number].documents
+        if not documents.positions_count_what_is_seen:
+            other = "reset" if documents.positions == "continue" else "continue"
+            raise ValueError(
+                f"stages.{number}.documents.positions: {documents.positions} with mask "
+                f"{documents.mask} {reason}; give {other}"
+            )
+
     def _check_scaling(self, stage: int, element: int) -> None:
-        """Check that a stage's scaling is defined and has an effect in an element's layers.
+        """Check that a stage's scalings are defined and have an effect in an element's layers.
 
         Raises ValueError, which names the key to change, in the element or outside the pattern.
         """
-        own = self._pattern[element].scaling
-        if own is None:
-            self._check_in_layers(
-                self._scaling_key(stage), self.stage_scaling(stage), stage, element
-            )
-        else:
-            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, stage, element)
+        own, length = self._pattern[element].scaling, self.stages[stage].length
+        if own is not None:
+            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, length, element)
+            return
+        self._check_in_layers(self._scaling_key(stage), self.stage_scaling(stage), length, element)
+        mixed = self.stages[stage].mixed
+        if mixed is not None:
+            key = f"stages.{stage}.mixed.scaling"
+            self._check_in_layers(key, mixed.scaling, mixed.seq_len, element)
 
     def _check_far(self, map_: PositionMap, stage: int) -> None:
         """Check a map's own scaling like `_check_scaling`, in layers without one of their own."""
         elements = [i for i, element in enumerate(self._pattern) if element.scaling is None]
-        for band in map_.bands(self.geometry.train_length, self.stages[stage].seq_len):
+        length = self.stages[stage].length
+        for band in map_.bands(self.geometry.train_length, length):
             if band.far is None:
                 continue
             if not elements:
@@ -310,10 +388,10 @@ class Config(Frozen):
                     "has its own scaling"
                 )
             for element in elements:
-                self._check_in_layers("rope.map.far", band.far, stage, element)
+                self._check_in_layers("rope.map.far", band.far, length, element)
 
-    def _check_in_layers(self, key: str, scaling: Scaling, stage: int, element: int) -> None:
-        """Check a scaling, given at `key`, in an element's layers at the length of a stage."""
+    def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
+        """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
         pattern = self._pattern
         own, own_key = pattern[element], f"rope.layer_pattern.{element}"
         geometry = replace(self.geometry, base=own.base or self.rope.base)
@@ -325,7 +403,7 @@ class Config(Frozen):
             for strategy_key, strategy in _with_inner(key, scaling):
                 try:
                     in_layer = strategy.for_layer(layer, layers)
-                    in_layer.check(geometry, self.stages[stage].seq_len, head_dim)
+                    in_layer.check(geometry, length, head_dim)
                     in_layer.query_scale_at(geometry, np.arange(1))
                 except ValueError as error:  # begins with a key of the geometry or strategy
                     section = sections.get(str(error).partition(":")[0], strategy_key)
@@ -342,6 +420,18 @@ class Config(Frozen):
         """Return the key that sets `stage_scaling`."""
         given = [i for i in range(stage + 1) if self.stages[i].scaling is not None]
         return f"stages.{given[-1]}.scaling" if given else "rope.scaling"
+
+    def _shared_scalings(self) -> dict[str, Scaling]:
+        """Return the scalings of layers without one of their own, by the keys that set them."""
+        shared = {self._scaling_key(i): self.stage_scaling(i) for i in range(len(self.stages))}
+        mixed = {f"stages.{i}.mixed.scaling": stage.mixed for i, stage in enumerate(self.stages)}
+        return shared | {key: m.scaling for key, m in mixed.items() if m is not None}
+
+    def _scalings(self) -> dict[str, Scaling]:
+        """Return every scaling by the key that sets it, except that of a map."""
+        elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
+        own = {f"{key}.scaling": e.scaling for key, e in elements.items() if e.scaling is not None}
+        return self._shared_scalings() | own
 
     @property
     def geometry(self) -> RotaryGeometry:
@@ -361,7 +451,7 @@ class Config(Frozen):
     @property
     def encoding(self) -> Encoding:
         """The position encoding, with defaults that follow from the longest stage."""
-        return self.model.position.fitted(max(stage.seq_len for stage in self.stages))
+        return self.model.position.fitted(max(stage.length for stage in self.stages))
 
     @property
     def rotary_layers(self) -> RotaryLayers:
@@ -384,9 +474,9 @@ class Config(Frozen):
     def stage_map(self, stage: int) -> PositionMap | None:
         """Return the position map in force at a stage, without "auto"; None: none.
 
-        L is `train_length`.
+        L is `train_length`, n the stage's `length`.
         """
-        length = self.stages[stage].seq_len
+        length = self.stages[stage].length
         return self.rope.map and self.rope.map.at(self.geometry.train_length, length)
 
     def stage_at(self, step: int) -> int:

@@ -1,5 +1,6 @@
 """YAML text to plain values and back, as OmegaConf reads it: 1e3 is a number, a date is text."""
 
+import math
 import re
 from typing import Any
 
@@ -58,6 +59,24 @@ def dump_yaml(content: Any) -> str:
     text = yaml.dump(
         escape_references(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True
     )
+    return text if text.isascii() else "".join(map(_visible, text))
+
+
+def flow_yaml(value: Any) -> str:
+    """Return a plain value as one line of YAML, as for an override: {type: yarn, factor: 4.0}.
+
+    `parse_yaml` reads it as the same value.
+    """
+    # inside a list: PyYAML ends the text of a value that stands by itself with a line "..."
+    text = yaml.dump(
+        [escape_references(value)],
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=True,
+        width=math.inf,
+    )
+    text = text.strip()[1:-1]
     return text if text.isascii() else "".join(map(_visible, text))
 
 

@@ -9,11 +9,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.config.windows import DocumentsConfig, PlainPositions, Positions
+from rope_jax.data.positions import position_functions
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 
 # numpy on the host, jax inside jit
 Array = Any
+
+_PLAIN, _SEPARATE = PlainPositions(), DocumentsConfig()
+# What a row's own random numbers are for; the others of a step are `training_offsets`.
+_FOR_POSITIONS, _FOR_SHORT_WINDOWS = 1, 2
 
 
 class Batch(NamedTuple):
@@ -24,11 +30,27 @@ class Batch(NamedTuple):
     targets: Array
     """int32 [B, T]: the next token."""
     segment_ids: Array
-    """int32 [B, T]: number of the token's document in its window, from 0."""
+    """int32 [B, T]: tokens with the same number see each other. They increase within a row, from 0,
+    with each document, or with each short window."""
     positions: Array
-    """int32 [B, T]: from 0 at the start of the window and of each document."""
+    """int32 [B, T]: from 0 at the start of the window and of each document, unless the stage's
+    `positions` or `documents` say otherwise."""
     weights: Array
     """float32 [B, T]: 0 where the target starts another document, else 1."""
+
+
+class ShortRows(NamedTuple):
+    """The rows that hold short windows: the first `rows` of each micro-batch."""
+
+    seq_len: int
+    """Tokens of a short window; a divisor of T."""
+    rows: int
+    micro_batch: int
+    """Rows of a micro-batch."""
+
+    def among(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of these rows of a batch hold short windows."""
+        return rows % self.micro_batch < self.rows
 
 
 def training_batch(
@@ -40,16 +62,68 @@ def training_batch(
     seq_len: int,
     batch_size: int,
     rows: slice = slice(None),
+    positions: Positions = _PLAIN,
+    documents: DocumentsConfig = _SEPARATE,
+    short: ShortRows | None = None,
 ) -> Batch:
     """Return the batch of one step: windows that start at tokens drawn uniformly.
 
     rows: the rows that this host builds; the rows of all hosts, concatenated, are the batch.
+    positions: how tokens are numbered, except in short windows, whose positions are plain.
+    short: which rows hold short windows side by side, each drawn like a window of its own.
 
     Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
     """
-    return _windows(
-        split, training_offsets(split, seed, stage, step, seq_len, batch_size)[rows], seq_len
-    )
+    offsets = training_offsets(split, seed, stage, step, seq_len, batch_size)[rows]
+    numbers = np.arange(batch_size)[rows]
+
+    def seeds(purpose: int, rows: NDArray[np.int64]) -> list[np.random.SeedSequence]:
+        drawn_for = [seed, stage, step]
+        return [np.random.SeedSequence(drawn_for, spawn_key=(purpose, r)) for r in rows.tolist()]
+
+    batch = _windows(split, offsets, seq_len, documents)
+    if positions.type != "plain":
+        of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
+        batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
+    if short is not None:
+        is_short = short.among(numbers)
+        own = seeds(_FOR_SHORT_WINDOWS, numbers[is_short])
+        replacements = _rows_of_short_windows(split, own, seq_len, short.seq_len, documents)
+        pairs = zip(batch, replacements, strict=True)
+        batch = Batch(*(_replaced(leaf, is_short, other) for leaf, other in pairs))
+    return batch
+
+
+def _replaced(
+    leaf: NDArray[Any], chosen: NDArray[np.bool_], replacement: NDArray[Any]
+) -> NDArray[Any]:
+    """Return a copy with the chosen rows replaced; tokens and targets share their memory."""
+    leaf = leaf.copy()
+    leaf[chosen] = replacement
+    return leaf
+
+
+def _rows_of_short_windows(
+    split: TokenSplit,
+    seeds: list[np.random.SeedSequence],
+    seq_len: int,
+    short_len: int,
+    documents: DocumentsConfig,
+) -> Batch:
+    """Return rows of T tokens, one per seed, that consist of windows drawn uniformly.
+
+    A window's last target is the token that follows it in the text, as in a row of its own, so
+    nothing at the joints needs to be left out.
+    """
+    per_row, choices = seq_len // short_len, len(split.tokens) - short_len
+    offsets = [_uniform(seed, choices, per_row) for seed in seeds]
+    windows = _windows(split, np.concatenate(offsets or [np.empty(0, int)]), short_len, documents)
+    # Number the segments of a row consecutively: each window begins a new one.
+    used = (windows.segment_ids[:, -1] + 1).reshape(-1, per_row)
+    before = np.cumsum(used, axis=1, dtype=np.int32) - used
+    segment_ids = windows.segment_ids + before.reshape(-1, 1)
+    windows = windows._replace(segment_ids=segment_ids)
+    return Batch(*(leaf.reshape(-1, seq_len) for leaf in windows))
 
 
 def training_offsets(
@@ -66,11 +140,16 @@ def training_offsets(
 
 
 def validation_batches(
-    split: TokenSplit, *, seq_len: int, batch_size: int, batches: int
+    split: TokenSplit,
+    *,
+    seq_len: int,
+    batch_size: int,
+    batches: int,
+    documents: DocumentsConfig = _SEPARATE,
 ) -> Iterator[Batch]:
     """Return evenly spaced windows, the same at every call, from the start to the end of the split.
 
-    They overlap if the split is shorter than all windows together.
+    They overlap if the split is shorter than all windows together. Their positions do not jump.
 
     Raises UserError if the split has fewer than T + 1 tokens.
     """
@@ -87,7 +166,7 @@ def validation_batches(
         # Python integers: windows · last may exceed 64 bits
         chosen = range(index * batch_size, (index + 1) * batch_size)
         offsets = [window * last // max(windows - 1, 1) for window in chosen]
-        return _windows(split, np.array(offsets, np.int64), seq_len)
+        return _windows(split, np.array(offsets, np.int64), seq_len, documents)
 
     return map(batch, range(batches))
 
@@ -99,7 +178,9 @@ def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[
     return np.array([(bits * choices) >> 64 for bits in raw.tolist()], np.int64)
 
 
-def _windows(split: TokenSplit, offsets: NDArray[np.int64], seq_len: int) -> Batch:
+def _windows(
+    split: TokenSplit, offsets: NDArray[np.int64], seq_len: int, documents: DocumentsConfig
+) -> Batch:
     """Return the windows that begin at these offsets; the last token of each is only a target.
 
     Raises UserError if the split's file was changed.
@@ -114,10 +195,15 @@ def _windows(split: TokenSplit, offsets: NDArray[np.int64], seq_len: int) -> Bat
     is_start[:, 0] = True
     index = np.arange(seq_len, dtype=np.int32)
     begun = np.where(is_start[:, :-1], index, 0)
-    return Batch(
+    batch = Batch(
         tokens=window[:, :-1],
         targets=window[:, 1:],
         segment_ids=np.cumsum(is_start[:, :-1], axis=1, dtype=np.int32) - 1,
         positions=index - np.maximum.accumulate(begun, axis=1),
         weights=weights,
     )
+    if documents.mask == "none":
+        batch = batch._replace(segment_ids=np.zeros_like(batch.segment_ids))
+    if documents.positions == "continue":
+        batch = batch._replace(positions=np.tile(index, (len(offsets), 1)))
+    return batch

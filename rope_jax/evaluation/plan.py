@@ -256,14 +256,16 @@ class Plan:
     def _layer_axis(self) -> int:
         """1 if all layers are alike in every entry at every length, else the number of layers."""
         scalings: list[Scaling] = []
+        layers = 1
         for entry, length in itertools.product(
             (*self.config.scalings, TrainedEntry()), self.lengths
         ):
             scalings.append(entry.at(length, self.window, self.trained))
             map_ = entry.map_at(length, self.window, self.trained_map)
+            layers = max(layers, map_.layer_count if map_ else 1)
             bands = map_.bands(self.window, length) if map_ else ()
             scalings += [band.far for band in bands if band.far is not None]
-        return max(len(self.layers.per_layer(scaling)) for scaling in scalings)
+        return max(layers, *(len(self.layers.per_layer(scaling)) for scaling in scalings))
 
     def _check_settings(self) -> None:
         """Check the settings that depend on the lengths or on the caller's bos_id."""
@@ -330,6 +332,7 @@ def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int
         raise ValueError(
             f"type: {map_.type} with these settings changes nothing in a text of {length:,} tokens"
         )
+    map_.check_layers(layers)
     for band in map_.bands(window, length):
         if band.far is not None:
             if all(layer.scaling is not None for layer in layers.pattern):
@@ -361,11 +364,10 @@ def _prefix(rotary: Rotary, length: int) -> Rotary:
     def cut(positions: Any) -> Any:
         return None if positions is None else positions[..., :length]
 
+    by_token = ("query_positions", "key_positions", "query_scale")
     bands = tuple(
         replace(
-            band,
-            query_positions=cut(band.query_positions),
-            key_positions=cut(band.key_positions),
+            band, **{name: cut(getattr(band, name)) for name in by_token if hasattr(band, name)}
         )
         for band in rotary.bands
     )

@@ -164,6 +164,7 @@ class LanguageModel:
             query_scale=jnp.asarray(rotary.query_scale),
             numbers=self.encoding.numbers(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
+            bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
         )
 
     def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:

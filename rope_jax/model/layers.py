@@ -1,8 +1,8 @@
 """The Flax NNX modules of a decoder layer, and its inputs besides the residual stream.
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
-H head dim, L layers; tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of
-every window.
+H head dim, L layers, C distances; tokens: B·S, the windows laid end to end; computed: B·T, the
+last T tokens of every window.
 """
 
 from dataclasses import dataclass
@@ -31,12 +31,14 @@ class LayerInputs(NamedTuple):
     query_scale: multiplies the whole query, rotated or not; float32.
     numbers:     what the encoding needs inside attention; float32.
     segment_ids: which document a token belongs to; None if each window is one document.
+    bias:        added to the logits by head and distance; None: nothing.
     """
 
     turns: tuple[Turn, ...]
     query_scale: Float[Array, "*layers #B #S"]
     numbers: dict[str, Any]
     segment_ids: Int[Array, "*layers B S"] | None
+    bias: Float[Array, "*layers #B N C"] | None
 
     def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
         """Return the inputs of one layer, without the leading axis."""
@@ -45,7 +47,7 @@ class LayerInputs(NamedTuple):
     @property
     def length(self) -> int:
         """S."""
-        return self.turns[0].key_cos.shape[-2]
+        return self.turns[0].key_cos.shape[-3]
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ class SelfAttention(nnx.Module):
             inputs.query_scale,
             inputs.numbers,
             inputs.segment_ids,
+            inputs.bias,
             backend=self.config.attention,
             encoding=self.encoding,
             layout=self.layout,

@@ -8,8 +8,10 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
 from rope_jax.positions.maps import MapBand, Places, PositionMap
 from rope_jax.positions.maps.base import OWN
+from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.turning import Band
 from rope_jax.rope import Frequencies, Rotary, RotaryLayers
 
@@ -30,10 +32,12 @@ def with_map(
     positions: integers that restart in every document; on the host, or traced.
     window:  L. seq_len: n.
     """
-    bands = tuple(
-        _band(band, rotary.frequencies, layers, positions, seq_len)
-        for band in map_.bands(window, seq_len)
-    )
+    made = map_.bands(window, seq_len)
+    if isinstance(map_, FittedMap):
+        numbers, keys = FittedNumbers(**map_.numbers), [band.visible for band in made]
+        length = map_.train_length
+        return fitted_rotary(rotary, numbers, keys, positions, train_length=length, seq_len=seq_len)
+    bands = tuple(_band(band, rotary.frequencies, layers, positions, seq_len) for band in made)
     return rotary._replace(bands=bands)
 
 

@@ -99,7 +99,8 @@ def plus_by_distance(
     query_index: Int[Array, " T"],
     key_index: Int[Array, " S"],
 ) -> Float[Array, "B K G T S"]:
-    """Scores q·kᵀ + numbers["by_distance"][n, min(i − j, C − 1)], of a table [N, C]."""
+    """Scores q·kᵀ + numbers["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
     logits = dot_product(numbers, q, k, query_index, key_index)
-    table = numbers["by_distance"].reshape(1, k.shape[1], q.shape[2], 1, -1)
+    table = numbers["by_distance"]
+    table = table.reshape(-1, k.shape[1], q.shape[2], 1, table.shape[-1])
     return add_by_distance(logits, table, query_index, key_index)

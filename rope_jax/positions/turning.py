@@ -1,7 +1,7 @@
 """How far the queries and keys of a layer turn, in each band of a position map.
 
-Shapes: L layers, B batch, S tokens per window, d rotary dimension; pairs: d/2. An axis marked # may
-have size 1.
+Shapes: L layers, B batch, S tokens per window, N heads, K key-value heads, d rotary dimension;
+pairs: d/2. An axis marked # may have size 1.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import Frequencies, Rotary, cos_sin
-from rope_jax.rope.angles import angles
+from rope_jax.rope.angles import angles, computed_once
 
 
 @jax.tree_util.register_dataclass
@@ -38,14 +38,72 @@ class Band:
     border: Any
     visible: Visible = field(metadata={"static": True})
 
+    def turn(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Turn":
+        """Return the rotation at the tokens' positions. near: θ."""
+        phase = None
+        if self.border is not None:
+            border = jnp.asarray(self.border)[..., None]
+            phase = angles(near, border) - angles(self.frequencies, border)
+        query = positions if self.query_positions is None else self.query_positions
+        of_queries = _same_for_heads(cos_sin(self.frequencies, query, phase))
+        if self.key_positions is None and phase is None:
+            return Turn(*of_queries, *of_queries)
+        key = query if self.key_positions is None else self.key_positions
+        return Turn(*of_queries, *_same_for_heads(cos_sin(self.frequencies, key)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class HeadBand:
+    """A band whose numbers may differ between heads, as fits find them.
+
+    In head h, pair m of a query at position p turns by θ'·p + φ and is multiplied by a; that of a
+    key turns by θ'·p. So the pair's share in the logit of a key at distance d is that of an angle
+    θ'·d + φ, times a.
+
+    frequencies: θ' and m, [L, #B, #K, pairs] and [L, #B, #K].
+    phase:       φ in radians, [L, #B, #N, pairs].
+    amplitude:   a, [L, #B, #N, pairs].
+    query_scale: multiplies whole queries, [L, #B, #N, S].
+    visible:     which keys these are. Static.
+    """
+
+    frequencies: Frequencies
+    phase: Any
+    amplitude: Any
+    query_scale: Any
+    visible: Visible = field(metadata={"static": True})
+
+    def turn(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Turn":
+        """Return the rotation at the tokens' positions, which no other frequencies decide."""
+        of_keys = angles(self.frequencies, positions[:, None])  # [L, #B, #K, S, pairs]
+        m = jnp.asarray(self.frequencies.attention_factor, jnp.float32)[..., None, None]
+        kv_heads, heads = of_keys.shape[2], max(self.phase.shape[2], self.amplitude.shape[2])
+        of_queries, query_m = of_keys, m
+        if 1 < kv_heads < heads:  # grouped-query attention
+            of_queries, query_m = (jnp.repeat(x, heads // kv_heads, 2) for x in (of_keys, m))
+        of_queries = of_queries + self.phase[..., None, :]
+        query_m = query_m * self.amplitude[..., None, :]
+        query_cos, query_sin, key_cos, key_sin = (
+            jnp.swapaxes(computed_once(factor * function(angle)), 2, 3)
+            for factor, angle in ((query_m, of_queries), (m, of_keys))
+            for function in (jnp.cos, jnp.sin)
+        )
+        query_scale = jnp.swapaxes(self.query_scale, 2, 3)
+        return Turn(query_cos, query_sin, key_cos, key_sin, query_scale)
+
 
 class Turn(NamedTuple):
-    """cos and sin, times m, of the angles by which one band's queries and keys turn; float32."""
+    """cos and sin, times m, of the angles by which one band's queries and keys turn; float32.
 
-    query_cos: Float[Array, "*layers #B S pairs"]
-    query_sin: Float[Array, "*layers #B S pairs"]
-    key_cos: Float[Array, "*layers #B S pairs"]
-    key_sin: Float[Array, "*layers #B S pairs"]
+    query_scale: multiplies the band's whole queries; None: nothing does.
+    """
+
+    query_cos: Float[Array, "*layers #B S #N pairs"]
+    query_sin: Float[Array, "*layers #B S #N pairs"]
+    key_cos: Float[Array, "*layers #B S #K pairs"]
+    key_sin: Float[Array, "*layers #B S #K pairs"]
+    query_scale: Float[Array, "*layers #B S #N"] | None = None
 
 
 def turns(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Turn, ...]:
@@ -54,8 +112,8 @@ def turns(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Turn, ...]:
     Computed once, before the layers, and for every token once per band.
     """
     if not rotary.bands:
-        return (Turn(*cos_sin(rotary.frequencies, positions) * 2),)
-    return tuple(_turn(band, rotary.frequencies, positions) for band in rotary.bands)
+        return (Turn(*_same_for_heads(cos_sin(rotary.frequencies, positions)) * 2),)
+    return tuple(band.turn(rotary.frequencies, positions) for band in rotary.bands)
 
 
 def visible(rotary: Rotary) -> tuple[Visible, ...]:
@@ -63,14 +121,7 @@ def visible(rotary: Rotary) -> tuple[Visible, ...]:
     return tuple(band.visible for band in rotary.bands) or (Visible(),)
 
 
-def _turn(band: Band, near: Frequencies, positions: Int[Array, "#B S"]) -> Turn:
-    phase = None
-    if band.border is not None:
-        border = jnp.asarray(band.border)[..., None]
-        phase = angles(near, border) - angles(band.frequencies, border)
-    query = positions if band.query_positions is None else band.query_positions
-    of_queries = cos_sin(band.frequencies, query, phase)
-    if band.key_positions is None and phase is None:
-        return Turn(*of_queries, *of_queries)
-    key = query if band.key_positions is None else band.key_positions
-    return Turn(*of_queries, *cos_sin(band.frequencies, key))
+def _same_for_heads(cos_and_sin: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Add the axis of heads to [L, #B, S, pairs]."""
+    cos, sin = cos_and_sin
+    return cos[..., None, :], sin[..., None, :]

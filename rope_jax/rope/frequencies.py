@@ -1,6 +1,6 @@
 """The numbers that a scaling strategy changes, as arrays that a jitted model takes as arguments.
 
-Shapes: L layers, B batch, T length, d rotary dimension.
+Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 """
 
 from typing import Any, NamedTuple
@@ -48,8 +48,10 @@ class Rotary(NamedTuple):
     frequencies: leaves with leading axes [L, B], each of which may be 1.
     query_scale: float32 [L, B, T], each of which may be 1; multiplies the whole query, including
                  dimensions that are not rotated.
-    bands:       those of a position map (`rope_jax.positions.turning.Band`), which see some keys
-                 with other frequencies or at other positions; empty: no map.
+    bands:       those of a position map (`rope_jax.positions.turning`), which see some keys with
+                 other frequencies or at other positions; empty: no map.
+    bias:        float32 [L, B, N, C], added to the logits of head n at distance c, and the last one
+                 at C − 1 and more; None: nothing is added.
 
     An axis of size 1 broadcasts and is never dropped: [L, d/2] against batched positions would
     broadcast wrongly, and silently so if L equals B.
@@ -58,6 +60,7 @@ class Rotary(NamedTuple):
     frequencies: Frequencies
     query_scale: Array
     bands: tuple[Any, ...] = ()
+    bias: Array | None = None
 
     @classmethod
     def unscaled_queries(cls, frequencies: Frequencies) -> "Rotary":

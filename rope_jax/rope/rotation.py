@@ -31,6 +31,16 @@ def rotate(
     """
     rank = x.ndim - 1
     cos, sin = (c.reshape((1,) * (rank - c.ndim) + c.shape)[..., None, :] for c in (cos, sin))
+    return rotate_heads(x, cos, sin, layout)
+
+
+def rotate_heads(
+    x: Float[Array | np.ndarray, "*batch T heads head_dim"],
+    cos: Float[Array | np.ndarray, "*#batch T #heads pairs"],
+    sin: Float[Array | np.ndarray, "*#batch T #heads pairs"],
+    layout: Layout = "half",
+) -> Float[Array, "*batch T heads head_dim"]:
+    """Rotate as `rotate` does, by angles that may differ between heads. Errors: as there."""
     half = cos.shape[-1]
     if 2 * half > x.shape[-1]:
         raise ValueError(

@@ -37,6 +37,7 @@ class RunDirectory:
         self._lock = FileLock(path / ".lock", blocking=False)
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
+        self.fits = path / "fits"
 
     def check_available(self, config: Config) -> None:
         """UserError unless the folder is absent, is empty, or holds a run with this config."""

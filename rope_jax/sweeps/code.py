@@ -14,7 +14,8 @@ _PACKAGE = Path(__file__).parents[1]
 # prints, draws and trains.
 _THAT_COMPUTES = (
     *("rope", "positions", "config", "attention", "data", "devices", "model", "evaluation"),
-    *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/fit.py", "sweeps/run.py"),
+    *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/fit.py"),
+    *("sweeps/model.py", "sweeps/run.py"),
 )
 
 

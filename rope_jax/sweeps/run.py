@@ -1,8 +1,6 @@
 """Sweep one run: load its checkpoints, measure each, write and show the results."""
 
 import contextlib
-import functools
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,6 @@ from rich.console import Console
 
 from rope_jax import stopping
 from rope_jax.attention import check_backend
-from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
@@ -22,22 +19,18 @@ from rope_jax.console import (
     print_overview,
     print_warning,
 )
-from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.storage import Corpus
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
-from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
-from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
-from rope_jax.model.cost import forward_bytes
-from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
@@ -46,8 +39,8 @@ from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.fit import check_run_entries, for_encoding, with_attention
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.model import load_model, texts_of
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
-from rope_jax.training.provenance import check_provenance
 
 # `forward_bytes` is at most this many times what XLA allocates.
 _LARGEST_OVERESTIMATE = 1.7
@@ -89,64 +82,34 @@ def _sweep(
     run: RunDirectory, training: Config, config: SweepConfig, console: Console
 ) -> list[Result]:
     """Measure the chosen checkpoints."""
-    tokenizer = ByteTokenizer()
-    warn = functools.partial(print_warning, console)
-    corpus = open_corpus(training.data, tokenizer, warn)
-    processes.on_first(lambda: check_provenance(run, training, corpus, warn))
-    placement = Placement(_mesh_for(training))
-    model = language_model(training, tokenizer.vocab_size)
-    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    steps, checkpoints = chosen_checkpoints(run, config, like, console)
+    loaded = load_model(run, training, console)
+    steps, checkpoints = chosen_checkpoints(run, config, loaded.like, console)
     lengths = _lengths(config, training, steps)
     longest = _longest_read(training, lengths, console)
-    split = getattr(corpus, config.split)
-    _announce(console, run, training, config, lengths, steps, model, split)
-    texts = [split.document(i)[1:] for i in range(len(split))]
-
-    def row_bytes(length: int) -> float:
-        return float(forward_bytes(training.model, tokenizer.vocab_size, length, length))
-
+    split = getattr(loaded.corpus, config.split)
+    _announce(console, run, training, config, lengths, steps, loaded.model, split)
+    texts = texts_of(split)
     if any(len(text) >= lengths[-1] for text in texts):  # otherwise `sweep` refuses the length
-        _check_memory(training, config, row_bytes(longest), longest)
-    of_last = nll_of_last(model, placement)
+        _check_memory(training, config, loaded.row_bytes(longest), longest)
     stopping.check()
     programs: dict[Any, Any] = {}
     results: list[Result] = []
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
-            stage = training.stage_at(step)
-            result = sweep(
-                nll_of_all(of_last),
-                config.scalings,
-                lengths,
+            result = loaded.sweep(
+                config,
                 texts,
-                params=params,
-                geometry=training.rotary_layers,
-                trained=training.stage_scaling(stage),
-                window=training.stages[stage].seq_len,
-                trained_map=training.stage_map(stage),
-                takes_maps=True,
-                longest=training.encoding.longest,
-                bos_id=tokenizer.bos_id,
-                nll_of_last=of_last,
-                row_bytes=row_bytes,
-                row_multiple=placement.mesh.size,
-                journal=_journal(run, training, config, corpus, step, console),
+                params,
+                step,
+                lengths,
+                journal=_journal(run, training, config, loaded.corpus, step, console),
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
                     f"resuming: {reused} of {total} measurements reused", style="dim"
                 ),
-                **config.model_dump(exclude={"steps", "scalings", "lengths"}),
             )
-            origin = Origin(
-                run=training.name,
-                step=step,
-                seed=training.seed,
-                bytes_per_token=corpus.bytes_per_token,
-                corpus=corpus.fingerprint[:16],
-            )
-            results.append((result, origin))
+            results.append((result, loaded.origin(step)))
     return results
 
 
@@ -285,11 +248,6 @@ def _journal(
     if journal.dropped:
         print_warning(console, f"{path}: {journal.dropped}")
     return journal
-
-
-def _mesh_for(training: Config) -> MeshConfig:
-    """Return a mesh of all devices that splits parameters as in training as far as possible."""
-    return MeshConfig(fsdp=math.gcd(training.mesh.fsdp, jax.device_count()))
 
 
 def _announce(

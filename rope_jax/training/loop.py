@@ -9,18 +9,30 @@ import numpy as np
 
 from rope_jax import stopping
 from rope_jax.config.training import Config, StageConfig
-from rope_jax.data.batches import Batch, training_batch, training_offsets, validation_batches
+from rope_jax.data.batches import (
+    Batch,
+    ShortRows,
+    training_batch,
+    training_offsets,
+    validation_batches,
+)
+from rope_jax.data.distances import count_distances
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
-from rope_jax.runs.logs import Log
+from rope_jax.runs.logs import Log, Scalars
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
 from rope_jax.training.limits import shortage
-from rope_jax.training.metrics import total, training_scalars, validation_scalars
+from rope_jax.training.metrics import (
+    distance_scalars,
+    total,
+    training_scalars,
+    validation_scalars,
+)
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.step import LossSums, StepMetrics, TrainState
@@ -160,6 +172,9 @@ class Trainer:
             seq_len,
             span.stage.batch_size,
         )
+        short = _short_rows(span.stage)
+        if short is not None:  # whose windows are drawn otherwise
+            windows = windows[~short.among(np.arange(span.stage.batch_size))]
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
             f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. The batch: stage "
@@ -191,8 +206,21 @@ class Trainer:
                     "throughput/mfu": speed * flops / self._peak_flops,
                 },
             )
-        self._log.write_exact(step, scalars)
+        self._log.write_exact(step, {**scalars, **self._distances(span, step)})
         self._progress.trained(step, scalars["train/loss"], speed)
+
+    def _distances(self, span: Span, step: int) -> Scalars:
+        """Return the distances trained at a step, by tag; only the first process logs them.
+
+        It makes the whole batch again, of which it has built only its own rows.
+        """
+        if not processes.is_first():
+            return {}
+        rows = slice(0, span.stage.batch_size)
+        index = step - 1 - span.begin
+        batch = _training_rows(self._corpus, self.config.seed, span, index, rows)
+        length = span.stage.length
+        return distance_scalars(count_distances(batch, length), length)
 
     def _validate(
         self, stage: StageConfig, step: int, program: StageProgram, params: Params
@@ -205,6 +233,7 @@ class Trainer:
             seq_len=stage.seq_len,
             batch_size=stage.batch_size,
             batches=self.config.validation.batches,
+            documents=stage.documents,
         )
         place = functools.partial(self.placement.batch, rows=stage.batch_size)
         parts: list[LossSums] = []
@@ -267,12 +296,21 @@ def _training_rows(corpus: Corpus, seed: int, span: Span, index: int, rows: slic
         seq_len=span.stage.seq_len,
         batch_size=span.stage.batch_size,
         rows=rows,
+        positions=span.stage.positions,
+        documents=span.stage.documents,
+        short=_short_rows(span.stage),
     )
 
 
 def _show_life(*_: object) -> None:
     """Look at signals, so that one that waits for the work does not end the process."""
     stopping.requested()
+
+
+def _short_rows(stage: StageConfig) -> ShortRows | None:
+    """Return which rows of a stage's batches hold short windows; None: none do."""
+    mixed, windows = stage.mixed, stage.micro_batch
+    return None if mixed is None else ShortRows(mixed.seq_len, mixed.rows_of(windows), windows)
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

@@ -1,13 +1,15 @@
 """Scalars logged at a training step or a validation, by tag.
 
-Shapes: P position buckets.
+Shapes: P buckets of places; counts: negative distances, then one per bucket of distances.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
+from rope_jax.data.distances import distance_edges
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.step import LossSums, StepMetrics, bucket_edges
 
@@ -25,6 +27,22 @@ def training_scalars(
         **_by_position("train_loss_at", sums.nll / np.maximum(sums.tokens, 1), seq_len),
         **_by_position("tokens_at", sums.tokens / sums.tokens.sum(), seq_len),
     }
+
+
+def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
+    """Return each bucket's share of the pairs, as `count_distances` counts them.
+
+    Distances below 0 are listed only if there are any.
+    """
+    edges = [*distance_edges(length), length]
+    names = [
+        str(first) if end == first + 1 else f"{first}-{end - 1}"
+        for first, end in itertools.pairwise(edges)
+    ]
+    below, *shares = (pairs / pairs.sum()).tolist()
+    by_name = {"below-0": below} if below else {}
+    by_name |= dict(zip(names, shares, strict=True))
+    return {f"distances/{name}": share for name, share in by_name.items()}
 
 
 def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:

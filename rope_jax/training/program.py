@@ -2,9 +2,11 @@
 
 import functools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -14,7 +16,7 @@ from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.positions.mapping import with_map
-from rope_jax.rope import Rotary
+from rope_jax.rope import Frequencies, Rotary, Scaling
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import (
     LossSums,
@@ -57,6 +59,15 @@ class Program:
         return fresh_state(self.model, self.optimizer, self.config.seed)
 
 
+class RowGroup(NamedTuple):
+    """Consecutive rows of a batch that share a scaling."""
+
+    rows: int
+    scaling: Scaling
+    length: int
+    """The length that a length-dependent scaling is made for."""
+
+
 class StageProgram:
     """The programs of one stage, with its rotary frequencies bound.
 
@@ -75,7 +86,7 @@ class StageProgram:
 
     def loss_sums(self, params: Params, batch: Batch) -> LossSums:
         """Return the sums of a validation batch's loss."""
-        sums: LossSums = self._compiled_sums(params, batch, self._rotary)
+        sums: LossSums = self._compiled_sums(params, batch, self._rotary_of_long_rows)
         return sums
 
     @property
@@ -97,39 +108,87 @@ class StageProgram:
             self._program.optimizer,
             self._stage.grad_accumulation,
             (self._program.state_shardings(), self._program.placement.replicated),
-            self._positioning(),
+            self._positioning(self._row_groups),
         )
         return step.lower(self._program.abstract_state, self._batch(), self._rotary).compile()
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
+        positioning = self._positioning(self._long_rows)
         sums = jax.jit(
-            functools.partial(loss_sums, self._program.model, positioning=self._positioning()),
+            functools.partial(loss_sums, self._program.model, positioning=positioning),
             out_shardings=self._program.placement.replicated,
         )
         params = self._program.abstract_state.params
-        return sums.lower(params, self._batch(), self._rotary).compile()
+        return sums.lower(params, self._batch(), self._rotary_of_long_rows).compile()
+
+    @property
+    def _long_rows(self) -> list[RowGroup]:
+        """The rows of a validation batch, none of which hold short windows."""
+        return [RowGroup(self._stage.batch_size, self._scaling, self._stage.length)]
+
+    @property
+    def _row_groups(self) -> list[RowGroup]:
+        """The rows of a micro-batch of training."""
+        rows, mixed = self._stage.micro_batch, self._stage.mixed
+        if mixed is None:
+            return [RowGroup(rows, self._scaling, self._stage.length)]
+        short = mixed.rows_of(rows)
+        return [
+            RowGroup(short, mixed.scaling, mixed.seq_len),
+            RowGroup(rows - short, self._scaling, self._stage.length),
+        ]
 
     @functools.cached_property
     def _rotary(self) -> Rotary:
-        layers = self._program.config.rotary_layers
-        frequencies = layers.frequencies(self._scaling, seq_len=self._stage.seq_len)
-        return Rotary.unscaled_queries(frequencies)
+        return self._rotary_of(self._row_groups)
 
-    def _positioning(self) -> Positioning | None:
+    @functools.cached_property
+    def _rotary_of_long_rows(self) -> Rotary:
+        return self._rotary_of(self._long_rows)
+
+    def _rotary_of(self, groups: Sequence[RowGroup]) -> Rotary:
+        """Return the frequencies of these rows; their axis has size 1 if all rows are alike."""
+        layers = self._program.config.rotary_layers
+        made = [layers.frequencies(group.scaling, group.length) for group in groups]
+        if len(made) == 1:
+            return Rotary.unscaled_queries(made[0])
+        count = max(frequencies.inv_freq.shape[0] for frequencies in made)
+        leaves = [
+            np.concatenate(
+                [
+                    np.broadcast_to(leaf, (count, group.rows, *leaf.shape[2:]))
+                    for leaf, group in zip(same, groups, strict=True)
+                ],
+                axis=1,
+            )
+            for same in zip(*made, strict=True)
+        ]
+        return Rotary.unscaled_queries(Frequencies(*leaves))
+
+    def _positioning(self, groups: Sequence[RowGroup]) -> Positioning | None:
         """Return what completes the frequencies at a batch's positions; None: nothing is missing.
 
         Positions restart with each document, so only a batch has them.
         """
-        layers, scaling = self._program.config.rotary_layers, self._scaling
+        layers = self._program.config.rotary_layers
         map_ = self._program.config.stage_map(self._number)
-        has_query_scale = layers.has_query_scale(scaling)
+        has_query_scale = any(layers.has_query_scale(group.scaling) for group in groups)
         if map_ is None and not has_query_scale:
             return None
 
+        def query_scale(positions: Array) -> Array:
+            ends = np.cumsum([group.rows for group in groups])[:-1].tolist()
+            parts = zip(groups, jnp.split(positions, ends), strict=True)
+            scales = [layers.query_scale(group.scaling, own) for group, own in parts]
+            count = max(scale.shape[0] for scale in scales)
+            return jnp.concatenate(
+                [jnp.broadcast_to(scale, (count, *scale.shape[1:])) for scale in scales], axis=1
+            )
+
         def complete(rotary: Rotary, positions: Array) -> Rotary:
             if has_query_scale:
-                rotary = rotary._replace(query_scale=layers.query_scale(scaling, positions))
+                rotary = rotary._replace(query_scale=query_scale(positions))
             if map_ is None:
                 return rotary
             window, seq_len = layers.geometry.train_length, self._stage.seq_len

@@ -1,6 +1,6 @@
 """The training state, and the training step as one jitted pure function.
 
-Shapes: B batch, T length, P position buckets.
+Shapes: B batch, T length, P buckets of places.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.blocks import places_in_document
 from rope_jax.data.batches import Batch
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.rope import Rotary
@@ -35,7 +36,10 @@ def fresh_state(
 
 
 class LossSums(NamedTuple):
-    """Sums over scored tokens by position bucket: negative log-likelihood in nats, and tokens.
+    """Sums over scored tokens by bucket of places: negative log-likelihood in nats, and tokens.
+
+    A token's place is the number of earlier tokens that it sees: its number in its document, from
+    0, whatever its position is.
 
     jax arrays inside a step, numpy arrays once read.
     """
@@ -56,7 +60,7 @@ class StepMetrics(NamedTuple):
 
 
 def bucket_edges(seq_len: int) -> list[int]:
-    """Return the first position of each bucket: 0, 16, 32, 64, … below seq_len."""
+    """Return the first place of each bucket: 0, 16, 32, 64, … below seq_len."""
     edges = [0]
     while (edge := max(FIRST_BUCKET, 2 * edges[-1])) < seq_len:
         edges.append(edge)
@@ -75,7 +79,7 @@ def loss_sums(
     rotary: Rotary,
     positioning: Positioning | None = None,
 ) -> LossSums:
-    """Weighted sums of a batch's negative log-likelihood, by position within the document.
+    """Weighted sums of a batch's negative log-likelihood, by place within the document.
 
     positioning: completes `rotary` at the batch's positions; None: it is complete.
     """
@@ -83,7 +87,8 @@ def loss_sums(
         rotary = positioning(rotary, batch.positions)
     nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
-    bucket = (batch.positions[..., None] >= edges[None, None]).sum(-1) - 1
+    places = places_in_document(batch.segment_ids)
+    bucket = (places[..., None] >= edges[None, None]).sum(-1) - 1
     one_hot = jax.nn.one_hot(bucket, edges.size, dtype=jnp.float32)
     return LossSums(
         jnp.einsum("bt,btp->p", nll * batch.weights, one_hot),

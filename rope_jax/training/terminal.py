@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rope_jax.config.training import Config
+from rope_jax.config.training import Config, StageConfig
+from rope_jax.config.windows import DocumentsConfig
 from rope_jax.console import describe_map, describe_scaling, print_overview
 from rope_jax.runs.logs import Scalars
 
@@ -48,9 +49,10 @@ def announce(
         lines = [f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens"]
         scaling, map_ = config.stage_scaling(number), config.stage_map(number)
         if model.position.is_rotary:
-            lines += describe_scaling(config.rotary_layers, scaling, stage.seq_len)
+            lines += describe_scaling(config.rotary_layers, scaling, stage.length)
         if map_ is not None:
             lines.append(describe_map(map_))
+        lines += _describe_windows(stage)
         rows[f"stage {number}"] = lines
     last = sum(stage.steps for stage in stages)
     if 0 < done < last:
@@ -58,6 +60,23 @@ def announce(
     print_overview(console, f"training {config.name}", rows)
     if done >= last:
         console.print(f"already trained to step {last}: nothing is left to do")
+
+
+def _describe_windows(stage: StageConfig) -> list[str]:
+    """Describe the windows of a stage as far as they are not plain."""
+    lines = []
+    if stage.positions.type != "plain":
+        lines.append(f"{stage.positions.type} positions below {stage.length:,}")
+    if stage.mixed is not None:
+        rows, short = stage.mixed.rows_of(stage.micro_batch), stage.mixed
+        lines.append(
+            f"{rows} of {stage.micro_batch} rows: windows of {short.seq_len} tokens, "
+            f"{short.scaling.type}"
+        )
+    if stage.documents != DocumentsConfig():
+        mask, positions = stage.documents.mask, stage.documents.positions
+        lines.append(f"documents: mask {mask}, positions {positions}")
+    return lines
 
 
 class TrainingProgress:

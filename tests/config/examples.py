@@ -104,11 +104,15 @@ optim:
   eps: 1.0e-9
   clip_norm: 0.5
 stages:
-  - {steps: 20, seq_len: 64, batch_size: 4, grad_accumulation: 2, learning_rate: null,
-     scaling: {type: none, query_scale: null}}
+  - {steps: 20, seq_len: 32, batch_size: 4, grad_accumulation: 2, learning_rate: null,
+     scaling: {type: none, query_scale: null},
+     positions: {type: pose, length: 40, chunks: 3},
+     mixed: {fraction: 0.5, seq_len: 16, scaling: {type: abf, base: 2.0e+4, query_scale: null}},
+     documents: {mask: none, positions: continue}}
   - {steps: 30, seq_len: 256, batch_size: 2, grad_accumulation: 1,
      scaling: {type: pi, factor: 4.0, query_scale: {type: ministral, beta: 0.2}},
-     learning_rate: 5.0e-5}
+     learning_rate: 5.0e-5, positions: {type: plain}, mixed: null,
+     documents: {mask: document, positions: reset}}
 validation: {every_steps: 3, batches: 2}
 sweep: {every_steps: 5, window: 32, lengths: [16, 64], max_documents: 8, max_blocks: 3, targets: 6,
         seed: 3, memory_gib: 0.5, scalings: [{type: trained, name: null, map: null}]}

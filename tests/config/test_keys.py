@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, create_model
 
+from rope_jax.config.grid import GridConfig
 from rope_jax.config.keys import list_keys
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -51,7 +52,7 @@ def row_of(key, rows):
     return rows[key]
 
 
-@pytest.mark.parametrize("schema", [Config, SweepConfig])
+@pytest.mark.parametrize("schema", [Config, SweepConfig, GridConfig])
 def test_every_key_is_listed_once_and_described(schema):
     rows = {key: row for key, *row in list_keys(schema)}
     assert len(rows) == len(list(list_keys(schema)))
@@ -85,7 +86,7 @@ def test_a_repeated_union_refers_to_its_first_place(schema):
             # "a|b; other: c" where two types have keys of the same name
             assert set(re.split(r"\||; \w+: ", kind)) <= set(first[0].split("|"))
             seen += 1
-    assert seen == {Config: 7, SweepConfig: 2}[schema]
+    assert seen == {Config: 8, SweepConfig: 2}[schema]
 
 
 def test_a_union_refers_only_to_a_place_that_lists_all_its_types():

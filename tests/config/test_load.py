@@ -22,6 +22,7 @@ from rope_jax.rope.strategies import (
 from tests.config.examples import FULL, PLAIN, SWEEP
 
 CONFIGS = sorted(Path(__file__).parents[2].glob("configs/*.yaml"))
+CONFIGS += sorted(Path(__file__).parents[2].glob("configs/positions/*.yaml"))
 SWEEPS = sorted(Path(__file__).parents[2].glob("configs/sweeps/*.yaml"))
 
 # A file and its overrides

@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rope_jax.data.batches import Batch, training_batch, validation_batches
+from rope_jax.config.windows import DocumentsConfig, PosePositions, RandomizedPositions
+from rope_jax.data.batches import Batch, ShortRows, training_batch, validation_batches
+from rope_jax.data.positions import position_functions
 from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.errors import UserError
 
@@ -39,7 +41,7 @@ def numbered(count):
     )
 
 
-def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None)):
+def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(None), **windows):
     return training_batch(
         split,
         seed=seed,
@@ -48,6 +50,7 @@ def draw(split, step=0, seed=0, stage=0, seq_len=8, batch_size=8, rows=slice(Non
         seq_len=seq_len,
         batch_size=batch_size,
         rows=rows,
+        **windows,
     )
 
 
@@ -157,3 +160,115 @@ def test_too_little_text_names_the_key():
         draw(numbered(8), stage=2)
     with pytest.raises(UserError, match=r"^data\.validation_fraction: .* needs 9, .* has 8; "):
         validation_batches(numbered(8), seq_len=8, batch_size=1, batches=1)
+
+
+# Positions, short windows and documents of a stage
+
+
+def mixed_documents():
+    rng = np.random.default_rng(0)
+    return split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 30, 60)))
+
+
+CONTINUED = DocumentsConfig(positions="continue")
+EVERYTHING = [
+    {"positions": RandomizedPositions(length=100)},
+    {"positions": PosePositions(length=100, chunks=3)},
+    {"documents": DocumentsConfig(mask="none", positions="continue")},
+    {"short": ShortRows(8, 1, 3)},
+    {
+        "positions": PosePositions(length=50),
+        "documents": DocumentsConfig(mask="none", positions="reset"),
+        "short": ShortRows(4, 2, 3),
+    },
+]
+
+
+@pytest.mark.parametrize("settings", EVERYTHING, ids=range(len(EVERYTHING)))
+def test_the_rows_of_all_hosts_make_up_the_batch_of_every_kind(settings):
+    given = {"seq_len": 24, "batch_size": 6, "step": 4, **settings}
+    whole = draw(mixed_documents(), **given)
+    parts = [draw(mixed_documents(), **given, rows=slice(2 * i, 2 * i + 2)) for i in range(3)]
+    for name, together in zip(
+        Batch._fields, map(np.concatenate, zip(*parts, strict=True)), strict=True
+    ):
+        assert np.array_equal(together, getattr(whole, name)), name
+        assert together.dtype == getattr(whole, name).dtype
+    plain = draw(mixed_documents(), seq_len=24, batch_size=6, step=4)
+    assert any(not np.array_equal(a, b) for a, b in zip(whole, plain, strict=True))
+
+
+@pytest.mark.parametrize(
+    "positions", [RandomizedPositions(length=100), PosePositions(length=100)], ids=lambda p: p.type
+)
+def test_positions_jump_by_a_function_of_the_row(positions):
+    split = mixed_documents()
+    plain, batch = draw(split, seq_len=24), draw(split, seq_len=24, positions=positions)
+    for name in ("tokens", "targets", "segment_ids", "weights"):
+        assert np.array_equal(getattr(batch, name), getattr(plain, name)), name
+    assert plain.segment_ids.max() >= 2
+    for row in range(8):
+        seed = np.random.SeedSequence([0, 0, 0], spawn_key=(1, row))
+        (function,) = position_functions(positions, [seed], 24)
+        assert batch.positions[row].tolist() == [function[p] for p in plain.positions[row]]
+    assert batch.positions.max() >= 24
+    # The same row of another batch size or step: the row and the step decide.
+    other = draw(split, seq_len=24, batch_size=3, positions=positions, documents=CONTINUED)
+    again = draw(split, seq_len=24, batch_size=5, positions=positions, documents=CONTINUED)
+    assert np.array_equal(other.positions, again.positions[:3])
+    later = draw(split, seq_len=24, step=1, positions=positions, documents=CONTINUED)
+    assert not np.array_equal(other.positions[0], later.positions[0])
+
+
+@pytest.mark.parametrize("mask", ["document", "none"])
+@pytest.mark.parametrize("positions", ["reset", "continue"])
+def test_documents_are_masked_and_numbered_as_the_switches_say(mask, positions):
+    documents = DocumentsConfig(mask=mask, positions=positions)
+    split = split_of([1, 2], [3], [], [4, 5])
+    (batch,) = validation_batches(split, seq_len=8, batch_size=1, batches=1, documents=documents)
+    segments = {"document": [0, 0, 0, 1, 1, 2, 3, 3], "none": [0] * 8}
+    numbers = {"reset": [0, 1, 2, 0, 1, 0, 0, 1], "continue": list(range(8))}
+    assert batch.segment_ids.tolist() == [segments[mask]]
+    assert batch.positions.tolist() == [numbers[positions]]
+    assert batch.weights.tolist() == [[1, 1, 0, 1, 0, 0, 1, 1]]  # at borders as ever
+    assert [a.dtype for a in batch] == [np.int32] * 4 + [np.float32]
+
+
+def test_short_windows_are_windows_of_their_own():
+    split, short = numbered(50_000), ShortRows(8, 1, 4)
+    given = {"seq_len": 24, "batch_size": 8}
+    long, batch = draw(split, **given), draw(split, **given, short=short)
+    is_short = np.array([True, False, False, False] * 2)
+    for a, b in zip(batch, long, strict=True):
+        assert np.array_equal(a[~is_short], b[~is_short])
+    starts = batch.tokens[is_short][:, ::8]
+    assert len(set(starts.ravel().tolist())) == 6  # no two of them begin together
+    assert batch.tokens[0].tolist() == [int(s) + i for s in starts[0] for i in range(8)]
+    assert np.array_equal(batch.targets[is_short], batch.tokens[is_short] + 1)  # also at the joints
+    assert batch.positions[0].tolist() == [*range(8)] * 3
+    assert batch.segment_ids[0].tolist() == [i // 8 for i in range(24)]
+    assert batch.weights.min() == 1
+    # golden, as the offsets of long windows are
+    assert starts.tolist() == [[35177, 34283, 774], [7321, 32697, 46747]]
+
+
+def test_the_documents_of_short_windows_are_numbered_through_the_row():
+    split, short = mixed_documents(), ShortRows(8, 2, 2)
+    for mask in ("document", "none"):
+        documents = DocumentsConfig(mask=mask)
+        batch = draw(split, seq_len=24, batch_size=2, short=short, documents=documents)
+        for row in range(2):
+            segment = -1
+            for t, token in enumerate(batch.tokens[row].tolist()):
+                begins = t % 8 == 0 or (token == BOS and mask == "document")
+                segment += begins
+                assert batch.segment_ids[row, t] == segment
+                assert (batch.positions[row, t] == 0) == (t % 8 == 0 or token == BOS)
+            assert np.array_equal(batch.weights[row], batch.targets[row] != BOS)
+
+
+def test_a_short_window_reaches_every_place_of_the_text():
+    split = numbered(12)
+    seen = [draw(split, step=i, batch_size=1, short=ShortRows(4, 1, 1)) for i in range(40)]
+    starts = {int(start) for batch in seen for start in batch.tokens[0, ::4]}
+    assert starts == set(range(8))

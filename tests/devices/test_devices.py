@@ -29,7 +29,8 @@ log_every_steps: 1
 model: {hidden_size: 32, intermediate_size: 48, num_hidden_layers: 1, num_attention_heads: 2}
 optim: {warmup_steps: 2}
 stages:
-  - {steps: 8, seq_len: 32, batch_size: 16, grad_accumulation: 2, scaling: {type: pi, factor: 2}}
+  - {steps: 8, seq_len: 32, batch_size: 16, grad_accumulation: 2, scaling: {type: pi, factor: 2},
+     positions: {type: pose, length: 64}, mixed: {fraction: 0.25, seq_len: 8}}
 validation: {every_steps: 4, batches: 1}
 checkpoint: {every_steps: 3, keep: 9}
 data:

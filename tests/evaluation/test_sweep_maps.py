@@ -44,9 +44,9 @@ def mapped_nll(params, tokens, rotary):
     place = jnp.arange(tokens.shape[1] - 1)
     total = jnp.float32(0)
     for turn, keys in zip(turns(rotary, place[None]), visible(rotary), strict=True):
-        one = jax.tree.map(lambda leaf: leaf[0], turn)  # the one layer's: [B|1, n, pairs]
+        one = jax.tree.map(lambda leaf: leaf[0], turn)  # the one layer's: [B|1, n, 1, pairs]
         pairs = [(one.query_cos, one.key_cos), (one.query_sin, one.key_sin)]
-        scores = sum(jnp.einsum("btp,bsp,p->bts", q, k, params["cos"]) for q, k in pairs)
+        scores = sum(jnp.einsum("btnp,bsnp,p->bts", q, k, params["cos"]) for q, k in pairs)
         seen = keys.by_distance(place[:, None] - place[None]) & keys.by_place(place, place)
         total = total + jnp.where(seen[None], scores, 0)
     context = tokens[:, :-1].astype(jnp.float32) / 100

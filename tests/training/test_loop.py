@@ -77,6 +77,10 @@ def test_metrics_are_logged_at_the_configured_steps(whole: tuple[Config, RunDire
     assert sum(shares.values()) == pytest.approx(1)
     mean = sum(v * last[k.replace("tokens_at", "train_loss_at")] for k, v in shares.items())
     assert mean == pytest.approx(last["train/loss"], rel=1e-5)
+    distances = {k: v for k, v in last.items() if k.startswith("distances/")}
+    names = ["0", "1", "2-3", "4-7", "8-15", "16-31"]
+    assert list(distances) == [f"distances/{name}" for name in names]
+    assert sum(distances.values()) == pytest.approx(1)
 
 
 def test_the_loss_falls(whole: tuple[Config, RunDirectory]) -> None:

@@ -206,19 +206,20 @@ def test_bucket_edges_are_powers_of_two_below_the_window(seq_len, edges):
 @pytest.mark.parametrize("jumping", [False, True], ids=["in order", "jumping positions"])
 def test_bucket_sums_match_numpy(jumping):
     rng = np.random.default_rng(0)
-    length = 200
-    positions = np.stack([np.arange(length), np.arange(length) % 70, np.arange(length) // 3])
-    if jumping:  # beyond the window: counted in the last bucket
-        positions[:, 100:] += 5000
+    places = np.stack([np.arange(200), np.arange(200) % 70, np.arange(200) % 130])
+    segment_ids = np.cumsum(places == 0, axis=1) - 1
+    positions = places
+    if jumping:  # which does not move a token to another bucket
+        positions = places + 5000 * (places > 20)
     tokens, targets = rng.integers(0, 256, (2, *positions.shape))
-    as_int = (x.astype(np.int32) for x in (tokens, targets, 0 * positions, positions))
+    as_int = (x.astype(np.int32) for x in (tokens, targets, segment_ids, positions))
     weights = (rng.random(positions.shape) < 0.8).astype(np.float32)
     batch = Batch(*as_int, weights)
     sums = loss_sums(Line(), PARAMS, batch, ROTARY)
     edges = [0, 16, 32, 64, 128, np.inf]
     nll, _ = line_by_hand(batch)
-    counted, _ = np.histogram(positions, edges, weights=weights)
-    expected, _ = np.histogram(positions, edges, weights=weights * nll)
+    counted, _ = np.histogram(places, edges, weights=weights)
+    expected, _ = np.histogram(places, edges, weights=weights * nll)
     np.testing.assert_array_equal(sums.tokens, counted)
     np.testing.assert_allclose(sums.nll, expected, rtol=1e-5)
     assert sums.tokens.sum() == weights.sum()

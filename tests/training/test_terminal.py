@@ -23,9 +23,9 @@ def printed(console_):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console_.file.getvalue())
 
 
-def announced(done):
+def announced(done, **stage):
     out = console()
-    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}]
+    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4} | stage]
     config = Config.model_validate(
         {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
     )
@@ -48,6 +48,21 @@ def test_names_and_paths_are_printed_as_they_are():
     assert "train: [/] [bold]" in text
     assert "320 tokens" in text
     assert "resumes" not in text
+
+
+def test_windows_are_described_as_far_as_they_are_not_plain():
+    assert "documents" not in announced(0)
+    text = announced(
+        0,
+        scaling={"type": "dynamic_pi"},
+        positions={"type": "pose", "length": 64},
+        mixed={"fraction": 0.25, "seq_len": 8},
+        documents={"mask": "none"},
+    )
+    assert "dynamic_pi: wavelengths 25.13 to" in text  # 2π · 4: the scaling sees 64 tokens
+    assert "pose positions below 64" in text
+    assert "1 of 4 rows: windows of 8 tokens, none" in text
+    assert "documents: mask none, positions reset" in text
 
 
 def test_a_run_that_resumes_says_after_which_step():

@@ -18,6 +18,7 @@ class SinusoidalEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Vaswani et al., arXiv 1706.03762, §3.4 and §3.5"
+    uses_positions: ClassVar[bool] = True
     type: Literal["sinusoidal"] = "sinusoidal"
 
     def embed(self, parameters: dict[str, Any], x: Any, positions: Any) -> Any:
@@ -39,6 +40,7 @@ class LearnedEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Gehring et al., arXiv 1705.03122; GPT-2"
+    uses_positions: ClassVar[bool] = True
     type: Literal["learned"] = "learned"
     length: Annotated[int, Whole] | None = Field(
         None,

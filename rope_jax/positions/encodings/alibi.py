@@ -15,6 +15,7 @@ class ALiBiEncoding(Encoding):
     """ALiBi: logits q·k/√H − slope_n·(i − j), with a fixed slope per head n; no parameters."""
 
     source: ClassVar[str] = "Press et al., arXiv 2108.12409"
+    uses_distances: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["alibi"] = "alibi"
 

@@ -44,6 +44,10 @@ class Encoding(BaseModel):
     """The paper or code that the encoding comes from."""
     is_rotary: ClassVar[bool] = False
     """Whether it turns by rotary frequencies, so that scalings apply to it."""
+    uses_positions: ClassVar[bool] = False
+    """Whether it uses the tokens' position numbers, which may jump, in rotations or embeddings."""
+    uses_distances: ClassVar[bool] = False
+    """Whether it counts the tokens of the window between a query and a key."""
     takes_maps: ClassVar[bool] = False
     """Whether position maps apply: only rotation decides at which distance a key is seen."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
@@ -96,13 +100,13 @@ class Encoding(BaseModel):
     def turn_queries(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn queries [B, T, N, H] by cos and sin [#B, T, pairs]. numbers: those of the layer."""
+        """Turn queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. numbers: the layer's."""
         return x
 
     def turn_keys(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn keys [B, S, K, H] by cos and sin [#B, S, pairs]. numbers: those of the layer."""
+        """Turn keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]. numbers: the layer's."""
         return x
 
     @property

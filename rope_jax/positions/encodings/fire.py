@@ -30,6 +30,8 @@ class FIREEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Li et al., arXiv 2310.04418"
+    uses_positions: ClassVar[bool] = True
+    uses_distances: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["fire"] = "fire"
     threshold: Annotated[int, Whole] | None = Field(

@@ -20,6 +20,7 @@ class KERPLEEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Chi et al., arXiv 2205.09921"
+    uses_distances: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["kerple"] = "kerple"
 

@@ -23,6 +23,7 @@ class PoPEEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Gopalakrishnan et al., arXiv 2509.10534"
+    uses_positions: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     # Every dimension turns by a frequency of its own, and there are no pairs.
     ignored: ClassVar[tuple[str, ...]] = ("rotary_dim", "layout")
@@ -62,7 +63,7 @@ class PoPEEncoding(Encoding):
     ) -> Any:
         import jax
 
-        cos, sin = (_per_head(c, x.shape[-1]) for c in (cos, sin))
+        _check_width(cos, x.shape[-1])
         cos_delta, sin_delta = (numbers[name][None, None] for name in ("cos_delta", "sin_delta"))
         # angle i·θ − δ
         cos, sin = cos * cos_delta + sin * sin_delta, sin * cos_delta - cos * sin_delta
@@ -73,7 +74,7 @@ class PoPEEncoding(Encoding):
     def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         import jax
 
-        cos, sin = (_per_head(c, x.shape[-1]) for c in (cos, sin))
+        _check_width(cos, x.shape[-1])
         return _polar(jax.nn.softplus(_float32(x)), cos, sin).astype(x.dtype)
 
 
@@ -83,14 +84,13 @@ def _float32(x: Any) -> Any:
     return x.astype(jnp.float32)
 
 
-def _per_head(x: Any, head_dim: int) -> Any:
-    """Give cos or sin [#B, T, H] an axis for the heads; ValueError unless every dimension turns."""
-    if x.shape[-1] != head_dim:
+def _check_width(cos: Any, head_dim: int) -> None:
+    """ValueError unless every dimension of a head turns."""
+    if cos.shape[-1] != head_dim:
         raise ValueError(
-            f"rotary_dim: is {2 * x.shape[-1]}, but pope turns each of a head's {head_dim} "
+            f"rotary_dim: is {2 * cos.shape[-1]}, but pope turns each of a head's {head_dim} "
             f"dimensions by a frequency of its own; give {2 * head_dim}, or null"
         )
-    return x[..., None, :]
 
 
 def _polar(magnitude: Any, cos: Any, sin: Any) -> Any:

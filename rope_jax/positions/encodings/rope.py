@@ -10,6 +10,7 @@ class RoPE(Encoding):
     """Rotary: pairs of dimensions of queries and keys turn by angles p·θ_i (section `rope`)."""
 
     source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
+    uses_positions: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
     takes_maps: ClassVar[bool] = True
@@ -18,9 +19,9 @@ class RoPE(Encoding):
     def turn_queries(
         self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
     ) -> Any:
-        from rope_jax.rope import rotate
+        from rope_jax.rope.rotation import rotate_heads
 
-        return rotate(x, cos, sin, layout)
+        return rotate_heads(x, cos, sin, layout)
 
     def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         return self.turn_queries(numbers, x, cos, sin, layout)

@@ -21,6 +21,7 @@ class T5Encoding(Encoding):
     """
 
     source: ClassVar[str] = "Raffel et al., arXiv 1910.10683"
+    uses_distances: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["t5"] = "t5"
     buckets: Annotated[int, Whole] = Field(

@@ -25,6 +25,8 @@ class XPosEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
+    uses_positions: ClassVar[bool] = True
+    uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
@@ -43,7 +45,7 @@ class XPosEncoding(Encoding):
     ) -> Any:
         import jax.numpy as jnp
 
-        from rope_jax.rope import rotate
+        from rope_jax.rope.rotation import rotate_heads
 
         if layout == "interleaved":
             # Scores don't know the layout. Reordered dimensions give the same products, since
@@ -51,7 +53,7 @@ class XPosEncoding(Encoding):
             dim = 2 * cos.shape[-1]
             parts = x[..., 0:dim:2], x[..., 1:dim:2], x[..., dim:]
             x = jnp.concatenate(parts, axis=-1)
-        return rotate(x, cos, sin, "half")
+        return rotate_heads(x, cos, sin, "half")
 
     def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         return self.turn_queries(numbers, x, cos, sin, layout)

@@ -10,6 +10,7 @@ from pydantic import Field
 from rope_jax.positions.maps.base import MapBand, Places, PositionMap, relative_positions
 from rope_jax.positions.maps.dual_chunk import DualChunk
 from rope_jax.positions.maps.far_frequencies import FarFrequencies
+from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
 from rope_jax.positions.maps.self_extend import SelfExtend
 from rope_jax.positions.maps.sinks import LMInfinite, Streaming
@@ -26,6 +27,7 @@ _ALL: tuple[type[PositionMap], ...] = (
     LMInfinite,
     STRING,
     FarFrequencies,
+    FittedMap,
 )
 MAPS = {map_.model_fields["type"].default: map_ for map_ in _ALL}
 

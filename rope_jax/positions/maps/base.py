@@ -8,7 +8,7 @@ from jaxtyping import Float64, Int64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.positions.visible import Visible
-from rope_jax.rope import Scaling
+from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.numbers import Whole, single_error
 
 # The sum of any two settings must fit into 32 bits, as JAX's integers do.
@@ -141,6 +141,17 @@ class PositionMap(BaseModel):
 
         ValueError: it does not; the message names the setting and the smallest value that would do.
         """
+
+    @property
+    def layer_count(self) -> int:
+        """For how many layers the map has numbers; 1: for all alike."""
+        return 1
+
+    def check_layers(self, layers: RotaryLayers) -> None:
+        """ValueError, which begins with a key of the map, if it was made for other layers."""
+
+    def check_heads(self, heads: int, kv_heads: int) -> None:
+        """ValueError, which begins with a key of the map, if it was made for other heads."""
 
     def has_effect(self, window: int, length: int) -> bool:
         """Whether a map without "auto" treats any key of n tokens unlike rotation without a map.

@@ -9,7 +9,7 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor
+from rope_jax.rope.numbers import AttentionFactor, Whole
 from rope_jax.rope.strategies.base import Scaling, per_pair
 
 # Above π radians per token a frequency looks like a slower one that rotates the other way.
@@ -74,6 +74,9 @@ class ExplicitScaling(Scaling):
         None, description="λ of each pair, for θ/λ; or one such list per layer"
     )
     attention_factor: AttentionFactors = Field(1.0, description="m; a list: one per layer")
+    train_length: Annotated[int, Whole] | None = Field(
+        None, ge=1, description="L of the model that the numbers are for; null: any"
+    )
     path: str | None = Field(
         None, description="JSON file with inv_freq or factors, and attention_factor"
     )
@@ -115,6 +118,11 @@ class ExplicitScaling(Scaling):
         for field in _IN_FILES:
             if _is_per_layer(field, getattr(self, field)):
                 raise ValueError(f"{field}: has one entry per layer; use for_layer(i, layers)")
+        if self.train_length not in (None, geometry.train_length):
+            raise ValueError(
+                f"train_length: the numbers are for a model trained at {self.train_length:,} "
+                f"tokens, not {geometry.train_length:,}"
+            )
         # after the checks above, m is one number and the others have one number per pair
         m: Any = self.attention_factor
         if self.inv_freq is not None:

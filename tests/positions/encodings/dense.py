@@ -49,10 +49,11 @@ class Rotation(NamedTuple):
     dim: int | None = None
 
     def cos_sin(self, encoding, head_dim, positions):
-        """Return cos and sin [#B, S, pairs] of the positions."""
+        """Return cos and sin [#B, S, 1, pairs] of the positions, the same for all heads."""
         dim = self.dim or encoding.rotary_dim(head_dim)
         theta = RotaryGeometry(dim, self.base).inv_freq()
-        return cos_sin(Frequencies.from_float64(theta), positions)
+        cos, sin = cos_sin(Frequencies.from_float64(theta), positions)
+        return cos[..., None, :], sin[..., None, :]
 
 
 class Layer:

@@ -263,7 +263,7 @@ def test_far_angles_stay_exact_a_million_tokens_away():
     map_ = parse({"type": "leaky_rerope", "window": 96, "k": 31_250.7})
     rotary = layers.rotary(scaling, positions)
     mapped = with_map(rotary, map_, layers, positions, window=128, seq_len=10**6)
-    far = jax.tree.map(lambda leaf: leaf[0, 0, 0], turns(mapped, jnp.asarray(positions))[1])
+    far = jax.tree.map(lambda leaf: leaf[0, 0, 0, 0], turns(mapped, jnp.asarray(positions))[1])
     theta = geometry.inv_freq()
     query = theta / 31_250.7 * 1_000_003 + (theta - theta / 31_250.7) * 96
     np.testing.assert_allclose(far.query_cos, np.cos(query), atol=1e-6)

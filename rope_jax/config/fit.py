@@ -1,0 +1,142 @@
+"""Schema of a fit: which rotary numbers are learned, from which start, on which tokens."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rope_jax.config.model import AttentionName
+from rope_jax.config.sweep import AnyEntry
+from rope_jax.config.types import (
+    FolderName,
+    Fraction,
+    Frozen,
+    Length,
+    Moderate,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Resamples,
+    Seed,
+)
+from rope_jax.rope.numbers import single_error
+
+Learned = Literal[
+    "frequencies",
+    "attention_factor",
+    "query_scale",
+    "far_frequencies",
+    "far_phase",
+    "far_amplitude",
+    "far_divisor",
+    "bias",
+]
+LEARNED: tuple[Learned, ...] = get_args(Learned)
+OF_FAR: tuple[Learned, ...] = tuple(name for name in LEARNED if name.startswith("far_"))
+
+
+def _as_list(lengths: Any) -> Any:
+    return [lengths] if isinstance(lengths, int) else lengths
+
+
+class FitConfig(Frozen):
+    """A fit of rotary numbers with the model's weights frozen."""
+
+    name: FolderName = Field("fit", description="name of the folder in the run's fits/")
+    step: PositiveInt | None = Field(
+        None, description="training step of the checkpoint; null: the newest"
+    )
+    length: Annotated[
+        tuple[Length, ...], Field(min_length=1, strict=False), BeforeValidator(_as_list)
+    ] = Field(
+        description="context length to fit at, beyond the window; a list: steps take turns",
+    )
+    start: AnyEntry | None = Field(
+        None,
+        description="where to start: an entry as in a sweep, or a strategy file; null: ReRoPE "
+        "from half the window, with logn",
+    )
+    learn: Annotated[tuple[Learned, ...], Field(min_length=1, strict=False)] = Field(
+        ("query_scale", "far_phase", "far_amplitude", "bias"),
+        description="what to learn: frequencies (λ of each pair), attention_factor (m), "
+        "query_scale (s and p); of a map's far keys far_frequencies, far_phase, far_amplitude (a "
+        "factor on each pair) and far_divisor; bias by distance",
+    )
+    per: Literal["model", "layer", "head"] = Field(
+        "head", description="whether layers, or layers and heads, have numbers of their own"
+    )
+    far_bands: Literal["one", "octaves"] = Field(
+        "one", description="far keys as one band, or one for each doubling of the distance"
+    )
+    windows: Annotated[tuple[PositiveInt, ...], Field(strict=False)] = Field(
+        (),
+        description="distances at which the far keys may begin: each is tried for trial_steps, and "
+        "the best one is fitted; empty: that of the start",
+    )
+    trial_steps: PositiveInt = Field(25, description="steps of each trial")
+    steps: PositiveInt = Field(200, description="optimizer steps")
+    batch_tokens: PositiveInt = Field(
+        4096, description="tokens per step: as many windows as fit, at least one"
+    )
+    learning_rate: Moderate = Field(0.05, description="peak learning rate of Adam")
+    final_lr_fraction: Fraction = Field(
+        0.1, description="last learning rate, as a fraction of the peak (cosine decay)"
+    )
+    objective: Literal["beyond", "all", "far"] = Field(
+        "beyond",
+        description="targets whose loss is minimized: beyond, those with more context than the "
+        "window; all; far, those that repeat a text which is farther back than the window",
+    )
+    repeated: Annotated[int, Field(ge=2, le=64)] = Field(
+        8, description="objective far: tokens that must occur again, the target being the last"
+    )
+    keep_short: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
+        0.0, description="weight of the loss inside the window, added to the objective"
+    )
+    bounds: Annotated[
+        Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
+        single_error("should be two positive numbers, the smaller one first"),
+    ] = Field((0.1, 1e4), description="smallest and largest λ and divisor")
+    ordered: bool = Field(
+        False, description="whether slower pairs have at least the λ of faster ones"
+    )
+    check_every: PositiveInt = Field(25, description="steps between checks on validation")
+    patience: PositiveInt = Field(4, description="checks without improvement before it stops")
+    max_documents: PositiveInt = Field(64, description="validation documents per check")
+    max_blocks: PositiveInt = Field(2, description="scored blocks per validation document")
+    targets: PositiveInt | None = Field(
+        None, description="scored tokens per block; null: half the window"
+    )
+    seed: Seed = Field(0, description="seed of the batches and of the validation blocks")
+    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
+    log_every_steps: PositiveInt = Field(5, description="steps between logged lines")
+    attention: AttentionName | None = Field(
+        None, description="attention backend; null: as in training"
+    )
+    warmup_steps: NonNegativeInt = Field(5, description="steps of linear warm-up from 0")
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> "FitConfig":
+        if list(self.length) != sorted(set(self.length)):
+            raise ValueError(f"length: {list(self.length)} must be ascending, without repeats")
+        _check_unique("learn", self.learn)
+        _check_unique("windows", self.windows)
+        if {"far_divisor", "far_frequencies"} <= set(self.learn):
+            raise ValueError("learn: far_divisor and far_frequencies exclude one another")
+        if self.bounds[0] >= self.bounds[1]:
+            raise ValueError(f"bounds: {list(self.bounds)}: the first must be the smaller one")
+        if self.ordered and "frequencies" not in self.learn:
+            raise ValueError("ordered: acts on λ, so learn must hold frequencies")
+        if self.warmup_steps >= self.steps:
+            raise ValueError(
+                f"warmup_steps: {self.warmup_steps} is not less than steps {self.steps}"
+            )
+        if self.windows and not {*self.learn} & {*OF_FAR, "bias"}:
+            raise ValueError("windows: nothing in learn belongs to far keys")
+        return self
+
+
+def _check_unique(key: str, values: Iterable[Any]) -> None:
+    listed = list(values)
+    if len(set(listed)) < len(listed):
+        raise ValueError(f"{key}: {', '.join(map(str, listed))} lists one twice")

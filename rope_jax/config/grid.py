@@ -1,0 +1,182 @@
+"""Schema of a grid: runs for every combination of settings, their sweeps, and one comparison.
+
+Imports no jax.
+"""
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.types import (
+    FolderName,
+    Frozen,
+    Length,
+    NonNegativeInt,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+)
+from rope_jax.config.values import show_value
+from rope_jax.rope.numbers import single_error
+
+# Placeholders with a meaning of their own, so no axis may have these names.
+VARIABLES = ("name", "run", "source", "fit", "window", "length")
+
+AxisValue = Annotated[
+    bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
+    single_error("should be text, a number, true or false"),
+]
+AxisValues = Annotated[tuple[AxisValue, ...], Field(min_length=1, strict=False)]
+
+
+class GridSweep(Frozen):
+    """A sweep of each run of a template."""
+
+    config: PathText = Field(description="the sweep's YAML file; in short, the path alone")
+    set: dict[str, Any] = Field({}, description="keys of the sweep to set, as {dotted.key: value}")
+
+
+def _as_section(sweep: Any) -> Any:
+    return {"config": sweep} if isinstance(sweep, str) else sweep
+
+
+AnySweep = Annotated[
+    GridSweep, BeforeValidator(_as_section, json_schema_input_type=str | GridSweep)
+]
+
+
+class RunTemplate(Frozen):
+    """Runs, or fits on runs, that differ in the values of some axes."""
+
+    name: FolderName = Field(description="begins the name of each run, such as yarn in yarn-x4-s0")
+    train: PathText | None = Field(
+        None, description="config of a training run, for train.py; or give fit"
+    )
+    fit: PathText | None = Field(
+        None, description="settings of a fit, for scripts/fit.py; it needs a source"
+    )
+    source: FolderName | None = Field(
+        None,
+        description="name of the entry whose runs these start from: training begins with their "
+        "weights (init_from), a fit is made on them; its axes apply here as well. Training may "
+        "also start from a fit: with the weights of the run that it was made on",
+    )
+    axes: dict[str, AxisValues] = Field(
+        {},
+        description="one run for every combination of these values; {axis} in a text stands for "
+        "the value",
+    )
+    set: dict[str, Any] = Field(
+        {},
+        description="keys of the config to set, as {dotted.key: value}; a text may contain {axis}, "
+        "{window}, {length} (window × the axis factor), {name}, and the folders {run}, {source} "
+        "(the run that this one starts from) and {fit}",
+    )
+    sweeps: Annotated[tuple[AnySweep, ...], Field(strict=False)] = Field(
+        (), description="sweeps of each run, for eval_ppl.py"
+    )
+
+    @model_validator(mode="after")
+    def _has_one_kind(self) -> "RunTemplate":
+        if self.train is None and self.fit is None:
+            raise ValueError("train: is required, unless fit is given")
+        if self.train is not None and self.fit is not None:
+            raise ValueError("fit: cannot be given together with train; make two entries")
+        if self.fit is not None and self.source is None:
+            raise ValueError("source: is required with fit; name the entry with the runs to fit on")
+        return self
+
+    @model_validator(mode="after")
+    def _axes_make_sense(self) -> "RunTemplate":
+        for axis, values in self.axes.items():
+            if not re.fullmatch(r"[A-Za-z_]\w*", axis):
+                raise ValueError(
+                    f"axes.{axis}: the name of an axis consists of letters, digits and _"
+                )
+            if axis in VARIABLES:
+                raise ValueError(
+                    f"axes.{axis}: {{{axis}}} has a meaning of its own; choose another name"
+                )
+            for value in values:
+                # 1 and true, or 1 and 1.0, would be equal as Python's keys
+                if [show_value(other) for other in values].count(show_value(value)) > 1:
+                    raise ValueError(f"axes.{axis}: lists {show_value(value)} twice")
+        return self
+
+
+class SlurmConfig(Frozen):
+    """What each job of a grid asks Slurm for."""
+
+    partition: str | None = Field(None, description="partition; null: the cluster's default")
+    time_minutes: PositiveInt = Field(
+        60, description="time limit of a job; 90 s before it, a job stops cleanly, and can resume"
+    )
+    gpus: NonNegativeInt = Field(0, description="GPUs per job")
+    cpus: PositiveInt = Field(2, description="CPU cores per job")
+    memory_gib: PositiveFloat | None = Field(
+        None, description="memory per job in GiB; null: the cluster's default"
+    )
+    options: dict[str, str | int] = Field(
+        {}, description="further options of sbatch, such as {account: mine, qos: high}"
+    )
+
+
+class GridConfig(Frozen):
+    """Many runs with their sweeps, and one comparison of all."""
+
+    name: FolderName = Field(description="name of the folder with logs, RUNS_DIR/grids/NAME")
+    runs_dir: PathText = Field("runs", description="folder for run directories")
+    window: Length | None = Field(
+        None, description="training window of the source runs; {length} is window × factor"
+    )
+    runs: Annotated[tuple[RunTemplate, ...], Field(min_length=1, strict=False)] = Field(
+        description="runs to make"
+    )
+    compare: CompareConfig | None = Field(
+        None, description="comparison of all sweeps at the end; null: none"
+    )
+    launcher: Literal["local", "print", "slurm"] = Field(
+        "local",
+        description="local: run the jobs one after the other; print: print one shell command per "
+        "job; slurm: submit them to Slurm",
+    )
+    slurm: SlurmConfig = SlurmConfig()
+    dry_run: bool = Field(
+        False, description="show the jobs and which of them are done, and run nothing"
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "GridConfig":
+        names = [template.name for template in self.runs]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise ValueError(f"runs.{number}.name: {name} occurs twice; choose another")
+        return self
+
+    @model_validator(mode="after")
+    def _sources_exist(self) -> "GridConfig":
+        by_name = {template.name: template for template in self.runs}
+        for number, template in enumerate(self.runs):
+            key, source = f"runs.{number}.source", template.source
+            if source is None:
+                continue
+            trained = [t.name for t in self.runs if t.train is not None and t is not template]
+            if source not in by_name:
+                known = f"the others that train are {', '.join(trained)}"
+                raise ValueError(
+                    f"{key}: no entry is called {source}; {known if trained else 'add one'}"
+                )
+            if by_name[source].fit is not None and template.fit is not None:
+                raise ValueError(f"{key}: {source} is a fit as well; name an entry with train")
+            chain = [template.name]
+            while source is not None:
+                if source in chain:
+                    raise ValueError(
+                        f"{key}: {' starts from '.join([*chain, source])}; one of them has to "
+                        "start from nothing"
+                    )
+                chain.append(source)
+                source = by_name[source].source if source in by_name else None
+        return self

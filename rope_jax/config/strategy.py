@@ -1,0 +1,54 @@
+"""Strategy files: a scaling and a position map together, as `scripts/fit.py` writes them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from rope_jax.config.types import Frozen
+from rope_jax.positions.maps import AnyMap
+from rope_jax.rope import AnyScaling
+from rope_jax.rope.files import read_limited
+from rope_jax.rope.strategies.base import first_error
+
+_MAX_BYTES = 2**24  # takes half a second to parse
+
+
+class Strategy(Frozen):
+    """A scaling and a position map, and what they were fitted for."""
+
+    scaling: AnyScaling
+    map: AnyMap | None = None
+    made_by: dict[str, Any] = Field({}, description="the fit that found the numbers; for readers")
+
+
+def read_strategy(path: str) -> Strategy:
+    """Return the strategy in a JSON file. ValueError, naming the file, if it holds anything else.
+
+    The result's scaling goes where a scaling is asked for, for instance into `to_hf`, which refuses
+    what it cannot express.
+    """
+    try:
+        content = json.loads(read_limited(Path(path), _MAX_BYTES))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError):  # also bad UTF-8 and NUL characters
+        raise ValueError(f"{path} is not JSON") from None
+    try:
+        return Strategy.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(
+            f"{path} is not a strategy written by scripts/fit.py: {first_error(error)}"
+        ) from None
+
+
+def write_strategy(strategy: Strategy, path: Path) -> None:
+    """Write a strategy file."""
+    settings = strategy.model_dump(mode="json", exclude_none=True)
+    path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+
+
+def is_strategy_file(text: Any) -> bool:
+    """Whether a value in a config names a strategy file instead of a type."""
+    return isinstance(text, str) and text.endswith(".json")

@@ -1,0 +1,1 @@
+"""Learning rotary numbers by gradient descent, with the model's weights frozen."""

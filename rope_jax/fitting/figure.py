@@ -1,0 +1,89 @@
+"""A figure of what a fit has learned, layer by layer."""
+
+import math
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.positions.fitted import FittedNumbers
+
+
+def draw_numbers(parameters: Parameters, free: Free) -> Figure:
+    """Draw the learned numbers: by wavelength, or by distance for a bias; a colour for each layer.
+
+    Heads are thin lines. The start is a dotted line where all layers share it.
+    """
+    numbers: Any = FittedNumbers(
+        *(None if x is None else np.asarray(x) for x in parameters.numbers(free))
+    )
+    theta = parameters.training.geometry.inv_freq()
+    wavelength = 2 * math.pi / theta
+    panels = _panels(parameters, numbers, theta)
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(4.4 * columns, 3.3 * rows), layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
+    for axis in axes[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (title, x, values, is_log) in zip(axes, panels, strict=False):
+        where = wavelength if x is None else x
+        _draw(axis, where, values)
+        axis.set_title(title, fontsize=9)
+        axis.set_xscale("log")
+        if is_log:
+            axis.set_yscale("log")
+        for scale in (axis.xaxis, axis.yaxis):
+            scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            scale.set_minor_formatter(NullFormatter())
+        axis.set_xlabel("wavelength without scaling, tokens" if x is None else "distance, tokens")
+        axis.grid(alpha=0.25)
+    return figure
+
+
+def _panels(
+    parameters: Parameters, numbers: Any, theta: np.ndarray
+) -> list[tuple[str, np.ndarray | None, np.ndarray, bool]]:
+    """Return (title, x or None for wavelengths, values [l, h, x], logarithmic) of every panel."""
+    found: list[tuple[str, np.ndarray | None, np.ndarray, bool]] = []
+    learn = set(parameters.learn)
+    if "frequencies" in learn:
+        found.append(("λ = θ/θ'", None, theta / numbers.near_inv_freq, True))
+    for band, border in enumerate(parameters.borders):
+        where = f"keys from {border} tokens"
+        if {"far_frequencies", "far_divisor"} & learn:
+            found.append((f"θ'/θ, {where}", None, numbers.far_inv_freq[band] / theta, False))
+        if "far_phase" in learn:
+            turned = numbers.far_phase[band] - np.asarray(parameters.start.far_phase)[band]
+            found.append((f"phase φ minus its start, {where}", None, turned, False))
+        if "far_amplitude" in learn:
+            found.append((f"amplitude a, {where}", None, numbers.far_amplitude[band], True))
+    if "bias" in learn:
+        distances = parameters.borders[0] * 2.0 ** np.arange(numbers.bias.shape[-1])
+        found.append(("bias, nats", distances, numbers.bias, False))
+    if "attention_factor" in learn:
+        m = np.repeat(numbers.attention_factor[..., None], len(theta), axis=-1)
+        found.append(("m", None, m, False))
+    if "query_scale" in learn:
+        length = parameters.training.geometry.train_length
+        positions = np.geomspace(length / 2, parameters.length, 50)
+        ratio = np.maximum(1, np.log(positions) / math.log(length))
+        scale = numbers.scale_s[..., None] * ratio ** numbers.scale_p[..., None]
+        found.append(("query scale, by position", positions, scale, False))
+    return found
+
+
+def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
+    """Draw values [l, h, x]."""
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
+    for layer, (colour, heads) in enumerate(zip(colours, values, strict=True)):
+        width = 1.6 if len(heads) == 1 else 0.7
+        for head, line in enumerate(heads):
+            label = f"layer {layer}" if head == 0 and len(values) > 1 else None
+            axis.plot(x, line, color=colour, linewidth=width, label=label)
+    if len(values) > 1:
+        axis.legend(fontsize=7, frameon=False)

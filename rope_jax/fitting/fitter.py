@@ -1,0 +1,161 @@
+"""One fit: steps, checks on the validation split, and the state that survives a kill."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from rope_jax import stopping
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.strategy import Strategy
+from rope_jax.config.sweep import SweepConfig, entry_settings
+from rope_jax.errors import Stopped
+from rope_jax.evaluation import SweepResult
+from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.fitting.state import FitState
+from rope_jax.fitting.step import FitStep
+from rope_jax.fitting.terminal import FitProgress
+from rope_jax.model.decoder import Params
+from rope_jax.runs.logs import Log
+from rope_jax.sweeps.model import LoadedModel, texts_of
+
+
+class Validation:
+    """Measures strategies on the validation split, the same targets every time."""
+
+    def __init__(
+        self, loaded: LoadedModel, params: Params, step: int, config: FitConfig, window: int
+    ) -> None:
+        self._loaded, self._params, self._step, self._config = loaded, params, step, config
+        self._window, self._texts = window, texts_of(loaded.corpus.validation)
+        self._programs: dict[Any, Any] = {}
+
+    def nll(self, strategy: Strategy) -> dict[int, float]:
+        """Return a strategy's NLL by length, nats per token; with keep_short, at the window too."""
+        inside = (self._window,) if self._config.keep_short else ()
+        result = self.sweep([entry_settings(strategy, "fitted")], (*inside, *self._config.length))
+        return {m.length: float(m.sums.mean()) for m in result.measurements}
+
+    def sweep(self, scalings: list[Any], lengths: tuple[int, ...]) -> SweepResult:
+        """Sweep entries on the validation split."""
+        config = self._config
+        settings = SweepConfig.model_validate(
+            {
+                "scalings": scalings,
+                "lengths": list(lengths),
+                "split": "validation",
+                "max_documents": config.max_documents,
+                "max_blocks": config.max_blocks,
+                "targets": config.targets or max(1, self._window // 2),
+                "seed": config.seed,
+                "resamples": config.resamples,
+            }
+        )
+        return self._loaded.sweep(
+            settings, self._texts, self._params, self._step, lengths, programs=self._programs
+        )
+
+    def objective(self, nll: dict[int, float]) -> float:
+        """Return what a fit minimizes on validation: the mean over its lengths.
+
+        With keep_short, plus that weight times the NLL at the window.
+        """
+        inside = self._config.keep_short * nll.get(self._window, 0.0)
+        return float(np.mean([nll[length] for length in self._config.length])) + inside
+
+
+class Fitter:
+    """Runs one fit from its start, or from where an earlier process was stopped."""
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        step: FitStep,
+        validation: Validation,
+        config: FitConfig,
+    ) -> None:
+        self.parameters, self._step = parameters, step
+        self._validation, self._config = validation, config
+
+    def fresh(self) -> FitState:
+        """Return the state before the first step."""
+        free = self.parameters.initial()
+        return FitState(free, self._step.optimizer.init(free), 0, free, 0, math.inf)
+
+    def run(
+        self,
+        state: FitState,
+        last: int,
+        save: Callable[[FitState], None],
+        log: Log,
+        progress: FitProgress,
+    ) -> FitState:
+        """Fit until step `last`, or until checks stop improving; return the last state.
+
+        save: called after every check. Stopped after a signal: the last check is saved.
+        """
+        if state.step == 0:
+            state = self._checked(state, log, progress)
+        config = self._config
+        while state.step < last and not state.stopped:
+            number = state.step + 1
+            free, opt_state, loss = self._step(state.free, state.opt_state, number)
+            state = replace(state, free=free, opt_state=opt_state, step=number)
+            value = float(loss)
+            if not (math.isfinite(value) and _is_finite(free)):
+                state = replace(
+                    state,
+                    free=state.best,
+                    stopped=f"the loss is {value:g} at step {number}; lower learning_rate",
+                )
+                break
+            if number % config.log_every_steps == 0:
+                log.write_exact(number, {"fit/loss": value})
+            progress.stepped(number, value)
+            if number % config.check_every == 0 or number == last:
+                state = self._checked(state, log, progress)
+                save(state)
+            if asked := stopping.requested():
+                raise Stopped(
+                    f"stopped after step {number} of {last}; the same command continues from the "
+                    f"last check, at step {state.checks[-1]['step']:g}",
+                    asked,
+                )
+        save(state)
+        return state
+
+    def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
+        """Measure the state on validation, log and show it, and keep it if it is the best."""
+        nll = self._validation.nll(self.parameters.strategy(state.free))
+        value = self._validation.objective(nll)
+        check = {"step": float(state.step), **{str(n): x for n, x in nll.items()}}
+        state = replace(state, checks=(*state.checks, check))
+        log.write_exact(state.step, {f"validation/nll_{n}": x for n, x in nll.items()})
+        if value < state.best_nll:
+            state = replace(state, best=state.free, best_step=state.step, best_nll=value)
+        since = [c for c in state.checks if c["step"] > state.best_step]
+        if len(since) >= self._config.patience:
+            state = replace(state, stopped=f"no improvement in {len(since)} checks")
+        progress.checked(state.step, nll, is_best=state.best_step == state.step)
+        return state
+
+
+def identity_of(config: FitConfig, parts: dict[str, Any], parameters: Parameters) -> str:
+    """Return one line that differs for fits that differ. parts: checkpoint, corpus, code."""
+    numbers = jax.tree.map(lambda x: np.asarray(x).tolist(), parameters.start._asdict())
+    about = {"config": config.model_dump(mode="json"), "start": numbers, **parts}
+    return json.dumps(about, sort_keys=True)
+
+
+def state_file(folder: Path, first_border: int | None) -> Path:
+    """Return where the state of a fit, or of one trial, is kept."""
+    return folder / ("state.npz" if first_border is None else f"trial-{first_border}.npz")
+
+
+def _is_finite(free: Free) -> bool:
+    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in jax.tree.leaves(free))

@@ -1,0 +1,280 @@
+"""Fit a run's positions: from its checkpoint to a strategy file, a table and a figure."""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from rope_jax import stopping
+from rope_jax.attention import check_backend
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import dump, load
+from rope_jax.config.strategy import write_strategy
+from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_settings
+from rope_jax.config.training import Config
+from rope_jax.console import describe_map, describe_scaling, print_overview, print_warning
+from rope_jax.devices.hardware import device_line
+from rope_jax.devices.memory import shortage_as
+from rope_jax.errors import UserError, printable
+from rope_jax.fitting.figure import draw_numbers
+from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
+from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
+from rope_jax.fitting.results import as_csv, fit_rows
+from rope_jax.fitting.state import FitState
+from rope_jax.fitting.step import FitStep
+from rope_jax.fitting.terminal import FitProgress, print_table
+from rope_jax.model.decoder import Params
+from rope_jax.plots import save_figure
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.files import replacing, write_text
+from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
+from rope_jax.sweeps.checkpoints import chosen_checkpoints
+from rope_jax.sweeps.code import code_hash
+from rope_jax.sweeps.fit import for_encoding, with_attention
+from rope_jax.sweeps.model import LoadedModel, load_model
+
+STRATEGY = "strategy.json"
+_CONFIG = "fit.yaml"
+_SUMMARY = "summary.json"
+
+
+def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
+    """Fit positions with the weights of a run frozen; return the folder RUN/fits/<name>/.
+
+    The same call continues a fit that was stopped, and does nothing for one that is complete.
+    Raises UserError for bad input; Stopped after a signal.
+    """
+    if config.attention is not None:
+        training = with_attention(training, config.attention)
+    if not training.model.position.is_rotary:
+        raise UserError(
+            f"{run.path}: its position {training.model.position.type} has no rotary numbers to fit"
+        )
+    check_backend(training.model)
+    folder = run.fits / config.name
+    with _locked(folder, config):
+        if (folder / _SUMMARY).exists():
+            console.print(f"{printable(str(folder))}: already fitted")
+            return folder
+        with shortage_as("length: there is not enough memory; lower batch_tokens or length"):
+            _fit_in(folder, run, training, config, console)
+    return folder
+
+
+def _fit_in(
+    folder: Path, run: RunDirectory, training: Config, config: FitConfig, console: Console
+) -> None:
+    loaded = load_model(run, training, console)
+    chosen = SweepConfig(steps=None if config.step is None else (config.step,))
+    _, checkpoints = chosen_checkpoints(run, chosen, loaded.like, console)
+    step, params = next(iter(checkpoints))
+    stage = training.stage_at(step)
+    window = training.stages[stage].seq_len
+    if config.length[0] <= window:
+        raise UserError(
+            f"length: {config.length[0]:,} is within the window of {window:,} tokens; a fit is "
+            "for longer texts"
+        )
+    start = _start(training, config, stage)
+    validation = Validation(loaded, params, step, config, window)
+    identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
+    borders: tuple[int | None, ...] = config.windows or (None,)
+    first = parameters_of(training, config, start, borders[0], stage)
+    _announce(console, run, loaded, config, first, start, step, window)
+    began = time.perf_counter()
+    border = borders[0]
+    if len(borders) > 1:
+        border = _best_border(
+            folder, loaded, params, config, start, stage, validation, identity, console
+        )
+    parameters = parameters_of(training, config, start, border, stage)
+    fit_step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
+    fitter = Fitter(parameters, fit_step, validation, config)
+    path = state_file(folder, None)
+    own = identity_of(config, identity, parameters)
+    fresh = fitter.fresh()
+    state = fresh.restored(path, own) or fresh
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(_open_log(folder, state.step))
+        progress = FitProgress(console, config.steps, state.step, "fitting")
+        stack.enter_context(progress)
+        state = fitter.run(state, config.steps, lambda s: s.save(path, own), log, progress)
+    minutes = (time.perf_counter() - began) / 60
+    _conclude(
+        folder, run, config, parameters, state, start, step, window, validation, minutes, console
+    )
+
+
+def _best_border(
+    folder: Path,
+    loaded: LoadedModel,
+    params: Params,
+    config: FitConfig,
+    start: SweepEntry,
+    stage: int,
+    validation: Validation,
+    identity: dict[str, Any],
+    console: Console,
+) -> int:
+    """Try every border of `windows` for trial_steps; return the one with the lowest NLL."""
+    window = loaded.training.stages[stage].seq_len
+    found: dict[int, float] = {}
+    for border in config.windows:
+        parameters = parameters_of(loaded.training, config, start, border, stage)
+        step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
+        fitter, path = Fitter(parameters, step, validation, config), state_file(folder, border)
+        own = identity_of(config, identity, parameters)
+        fresh = fitter.fresh()
+        state = fresh.restored(path, own) or fresh
+        with FitProgress(console, config.trial_steps, state.step, f"trying {border}") as progress:
+            save = lambda s, path=path, own=own: s.save(path, own)  # noqa: E731
+            state = fitter.run(state, config.trial_steps, save, Log([], []), progress)
+        found[border] = state.best_nll
+    best = min(found, key=lambda border: found[border])
+    shown = ", ".join(f"{border}: {nll:.4f}" for border, nll in found.items())
+    console.print(
+        f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})"
+    )
+    return best
+
+
+def _start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
+    """Return the entry at which the fit starts. UserError if the model cannot read with it."""
+    start = config.start
+    if start is None:
+        adapter: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
+        start = adapter.validate_python(default_start(training, stage))
+    for_encoding(training, SweepConfig(scalings=(start,)))
+    return start
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
+    """Lock the fit's folder, which is created with its config, or holds a fit with the same.
+
+    UserError: it holds another one, another process fits in it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".lock", blocking=False):
+            file = folder / _CONFIG
+            if file.exists():
+                if load(FitConfig, file) != config:
+                    raise UserError(
+                        f"{folder}: holds a fit with other settings; choose another name, or "
+                        "delete that folder"
+                    )
+            else:
+                write_text(file, dump(config))
+            yield
+    except Timeout:
+        raise UserError(
+            f"{folder}: another process is fitting in it; wait for it, or choose another name"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or folder}: cannot be written ({error.strerror or error}); once that "
+            "is fixed, the same command continues"
+        ) from error
+
+
+@contextlib.contextmanager
+def _open_log(folder: Path, done: int) -> Iterator[Log]:
+    """Open the fit's metrics so that they continue after step `done`."""
+    with contextlib.ExitStack() as stack:
+        metrics = JsonLinesWriter(folder / "metrics.jsonl", resume_step=done)
+        stack.callback(metrics.close)
+        tensorboard = TensorBoardWriter(folder, resume_step=done)
+        stack.callback(tensorboard.close)
+        yield Log([metrics, tensorboard], [])
+
+
+def _announce(
+    console: Console,
+    run: RunDirectory,
+    loaded: LoadedModel,
+    config: FitConfig,
+    parameters: Parameters,
+    start: SweepEntry,
+    step: int,
+    window: int,
+) -> None:
+    """Print what is about to be fitted."""
+    training, length = loaded.training, config.length[-1]
+    stage = training.stage_at(step)
+    scaling = start.at(length, window, training.stage_scaling(stage))
+    lines = describe_scaling(training.rotary_layers, scaling, length, start.label)
+    if (map_ := start.map_at(length, window, training.stage_map(stage))) is not None:
+        lines[-1] += f", {describe_map(map_)}"
+    print_overview(
+        console,
+        f"fit {config.name} of {training.name}",
+        {
+            "checkpoint": f"{run.path}, step {step}, window {window:,} tokens",
+            "devices": device_line(training.model.dtype),
+            "lengths": ", ".join(f"{n:,}" for n in config.length),
+            "start": lines,
+            "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
+            "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each",
+        },
+    )
+
+
+def _conclude(
+    folder: Path,
+    run: RunDirectory,
+    config: FitConfig,
+    parameters: Parameters,
+    state: FitState,
+    start: SweepEntry,
+    step: int,
+    window: int,
+    validation: Validation,
+    minutes: float,
+    console: Console,
+) -> None:
+    """Compare start, fitted and truncation on validation; write and show the outcome."""
+    stopping.check()
+    if state.stopped:
+        print_warning(console, f"stopped at step {state.step}: {state.stopped}")
+    if state.best_step == 0:
+        print_warning(console, "no step improved on the start, which is what is written")
+    else:
+        console.print(f"the best step is {state.best_step}, after {minutes:.1f} minutes")
+    made_by = {
+        "run": run.path.name,
+        "step": step,
+        "fit": config.name,
+        "length": list(config.length),
+        "best_step": state.best_step,
+        "numbers": parameters.count,
+    }
+    strategy = parameters.strategy(state.best, made_by)
+    entries = [
+        start.model_copy(update={"name": "start"}),
+        entry_settings(strategy, "fitted"),
+    ]
+    rows = fit_rows(validation.sweep(entries, (window, *config.length)))
+    with replacing(folder / STRATEGY) as temporary:
+        write_strategy(strategy, temporary)
+    write_text(folder / "results.csv", as_csv(rows))
+    save_figure(draw_numbers(parameters, state.best), folder / "numbers.png")
+    summary = {
+        **made_by,
+        "stopped": state.stopped,
+        "minutes": round(minutes, 2),
+        "checks": list(state.checks),
+    }
+    write_text(folder / _SUMMARY, json.dumps(summary, indent=1) + "\n")
+    print_table(console, rows, window, parameters.count)
+    console.print(
+        f"strategy file: {printable(str(folder / STRATEGY))} (an entry of a sweep's `scalings`, or "
+        "`rope.strategy` in training); numbers.png beside it shows what was learned",
+        soft_wrap=True,
+    )

@@ -1,0 +1,123 @@
+"""The training step of a fit: gradients of the loss with respect to the free parameters alone.
+
+Shapes: B windows, n context length, L the model's window.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+from numpy.typing import NDArray
+
+from rope_jax.config.fit import FitConfig
+from rope_jax.data.tokens import TokenSplit
+from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
+from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.model.decoder import LanguageModel, Params
+
+
+class FitStep:
+    """Takes the steps of one fit; one program for each length."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        params: Params,
+        parameters: Parameters,
+        config: FitConfig,
+        split: TokenSplit,
+        window: int,
+    ) -> None:
+        """split: the texts to learn from. window: L."""
+        self._model, self._params, self._parameters = model, params, parameters
+        self._config, self._split, self._window = config, split, window
+        self.optimizer = optax.adam(
+            optax.warmup_cosine_decay_schedule(
+                init_value=0.0 if config.warmup_steps else config.learning_rate,
+                peak_value=config.learning_rate,
+                warmup_steps=config.warmup_steps,
+                decay_steps=config.steps,
+                end_value=config.learning_rate * config.final_lr_fraction,
+            )
+        )
+        self._program = functools.cache(self._jitted)
+
+    def __call__(self, free: Free, opt_state: Any, step: int) -> tuple[Free, Any, Array]:
+        """Return free parameters and optimizer state after step `step`, from 1, and its loss."""
+        length = self._config.length[(step - 1) % len(self._config.length)]
+        tokens = self._windows(length, step)
+        arguments: tuple[Any, ...] = (self._params, free, opt_state, tokens, self._weights(tokens))
+        if self._config.keep_short:
+            arguments += (self._windows(self._window, step),)
+        after: tuple[Free, Any, Array] = self._program(length)(*arguments)
+        return after
+
+    def _windows(self, length: int, step: int) -> NDArray[np.int32]:
+        count = max(1, self._config.batch_tokens // length)
+        return windows_within_documents(
+            self._split, seed=self._config.seed, step=step, length=length, count=count
+        )
+
+    def _weights(self, tokens: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the weight of each scored target: [B, n], or [B, n − L] if those are the last."""
+        if self._config.objective == "far":
+            marked = repeats_from_afar(tokens, self._window, self._config.repeated)
+            return marked[:, self._window :]
+        length = tokens.shape[1] - 1
+        scored = length if self._config.objective == "all" else length - self._window
+        return np.ones((len(tokens), scored), np.float32)
+
+    def _jitted(self, length: int) -> Any:
+        """Return the program for windows of one length."""
+
+        def loss(
+            free: Free,
+            params: Params,
+            tokens: Int[Array, "B n_plus_1"],
+            weights: Float[Array, "B scored"],
+            short: Int[Array, "B window_plus_1"] | None,
+        ) -> Float[Array, ""]:
+            nll = self._nll(params, free, tokens, weights.shape[1])
+            # a batch may hold no target that counts
+            total = (nll * weights).sum() / jnp.maximum(weights.sum(), 1)
+            if short is not None:
+                inside = self._nll(params, free, short, self._window)
+                total = total + np.float32(self._config.keep_short) * inside.mean()
+            return total
+
+        def step(
+            params: Params,
+            free: Free,
+            opt_state: Any,
+            tokens: Int[Array, "B n_plus_1"],
+            weights: Float[Array, "B scored"],
+            short: Int[Array, "B window_plus_1"] | None = None,
+        ) -> tuple[Free, Any, Float[Array, ""]]:
+            value, gradient = jax.value_and_grad(loss)(free, params, tokens, weights, short)
+            # optax mixes its integer count with floats
+            with jax.numpy_dtype_promotion("standard"):
+                updates, opt_state = self.optimizer.update(gradient, opt_state, free)
+            free = self._parameters.projected(optax.apply_updates(free, updates))
+            return free, opt_state, value
+
+        return jax.jit(step)
+
+    def _nll(
+        self, params: Params, free: Free, tokens: Int[Array, "B n_plus_1"], last: int
+    ) -> Float[Array, "B last"]:
+        length = tokens.shape[1] - 1
+        positions = np.arange(length, dtype=np.int32)[None]
+        rotary = self._parameters.rotary(free, positions, length)
+        return self._model.nll(
+            params,
+            tokens[:, :-1],
+            tokens[:, 1:],
+            jnp.asarray(positions),
+            None,
+            rotary,
+            None if last == length else last,
+        )

@@ -1,0 +1,80 @@
+"""Terminal output of a fit: an overview, a progress bar with one line for each check, a table."""
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from rope_jax.evaluation.statistics import Estimate
+from rope_jax.fitting.results import FitRow
+
+
+class FitProgress:
+    """Shows progress while entered: a bar in a terminal, and one line for each check."""
+
+    def __init__(self, console: Console, total: int, done: int, title: str) -> None:
+        self._console, self._total = console, total
+        now = TextColumn("{task.fields[now]}", markup=False)
+        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, now, console=console)
+        self._task = self._bar.add_task("", total=total, completed=done, now="")
+
+    def __enter__(self) -> "FitProgress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def stepped(self, step: int, loss: float) -> None:
+        """Show a step's loss."""
+        self._bar.update(self._task, completed=step, now=f"loss {loss:.3f}")
+
+    def checked(self, step: int, nll: Mapping[int, float], *, is_best: bool) -> None:
+        """Print one line for a check on the validation split."""
+        values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
+        best = "  (best so far)" if is_best and step else ""
+        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}")
+
+
+def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
+    """Print start, fitted and truncation on the validation split, by length."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=Text(
+            f"nats per token on {rows[0].tokens:,} validation tokens, {rows[0].documents} documents"
+        ),
+        title_justify="left",
+        title_style="bold",
+        caption=Text(
+            "in brackets: above truncation, which is `trained` at the window of "
+            f"{window:,} tokens, with half of the 95% interval"
+        ),
+        caption_justify="left",
+    )
+    table.add_column("", no_wrap=True)
+    lengths = sorted({row.length for row in rows})
+    for length in lengths:
+        table.add_column(f"{length:,}", justify="right", no_wrap=True)
+    by_place = {(row.name, row.length): row for row in rows}
+    for name in dict.fromkeys(row.name for row in rows):
+        found = [by_place.get((name, length)) for length in lengths]
+        table.add_row(name, *("" if row is None else _cell(row) for row in found))
+    console.print(table)
+    console.print(f"{learned:,} numbers were learned; every weight stayed as it was")
+
+
+def _cell(row: FitRow) -> str:
+    if row.above_truncation is None:
+        return f"{row.nll:.4f}"
+    return f"{row.nll:.4f} ({signed(row.above_truncation)})"
+
+
+def signed(estimate: Estimate) -> str:
+    """Return a difference with half of its interval, such as "+0.010 ±0.004"."""
+    half = (estimate.high - estimate.low) / 2
+    return f"{estimate.value:+.4f} ±{half:.4f}"

@@ -1,0 +1,379 @@
+"""Expand a grid into jobs: one training run or fit per combination of axes, its sweeps, and so on.
+
+Everything that can be checked before the first job runs is checked here.
+"""
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.grid import GridConfig, RunTemplate
+from rope_jax.config.inherit import load_training
+from rope_jax.config.load import load, read_yaml, resolve
+from rope_jax.config.overrides import apply_overrides
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.values import show_value
+from rope_jax.config.yaml_text import flow_yaml
+from rope_jax.errors import UserError
+from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
+
+# Below `runs_dir`: the folder with the logs of all grids.
+GRIDS = "grids"
+_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+Axes = Mapping[str, tuple[Any, ...]]
+Values = Mapping[str, Any]
+# The settings of sweeps by their files and overrides.
+Loaded = dict[tuple[Path, tuple[str, ...]], dict[str, Any]]
+# Replaces the placeholders in a value; the second argument is its key, for messages.
+Fill = Callable[[Any, str], Any]
+
+
+class _Made(NamedTuple):
+    """What one combination of axes stands for."""
+
+    values: Values
+    """Of the axes, those of the source included."""
+    run: TrainJob
+    """The run that is trained, or that is fitted on."""
+    job: TrainJob | FitJob
+    """The training or the fit."""
+    sweeps: tuple[SweepJob, ...]
+
+
+def expand(grid: GridConfig) -> list[Job]:
+    """Return the jobs of a grid in an order in which they can be run.
+
+    Every job comes after those that it follows: the runs of an entry, each with its sweeps, come
+    after the runs that they start from, and the comparison is last.
+
+    Raises UserError: a config that cannot be read or is wrong, a placeholder that is not known, a
+    run that is repeated, or two jobs that write to one folder.
+    """
+    by_name = {template.name: template for template in grid.runs}
+    numbers = {template.name: number for number, template in enumerate(grid.runs)}
+    made: dict[str, list[_Made]] = {}
+    sweep_settings: Loaded = {}
+
+    def make(name: str) -> None:
+        template = by_name[name]
+        if name in made:
+            return
+        if template.source is not None:
+            make(template.source)
+        sources = [] if template.source is None else made[template.source]
+        key = f"runs.{numbers[name]}"
+        made[name] = list(_Template(grid, template, key, sources, sweep_settings).expand())
+
+    for template in grid.runs:
+        make(template.name)
+    results = [one for ones in made.values() for one in ones]
+    jobs: list[Job] = [job for one in results for job in (one.job, *one.sweeps)]
+    _check_repeats(jobs)
+    sweeps = [sweep for one in results for sweep in one.sweeps]
+    if grid.compare is not None:
+        jobs.append(_comparison(grid.compare, sweeps))
+    return jobs
+
+
+class _Template:
+    """One entry of `runs`, with the runs that it starts from."""
+
+    def __init__(
+        self,
+        grid: GridConfig,
+        template: RunTemplate,
+        key: str,
+        sources: Sequence[_Made],
+        sweep_settings: Loaded,
+    ) -> None:
+        """key: where the entry is in the grid, for messages.
+
+        sweep_settings: of the sweeps loaded so far, to which others are added.
+        """
+        self.grid, self.template, self.key, self.sources = grid, template, key, sources
+        self.sweep_settings = sweep_settings
+        self.used: set[str] = set()
+        """Axes that the entry refers to."""
+
+    def expand(self) -> Iterator[_Made]:
+        """Yield the runs or fits of all combinations, in the order of the values of the axes."""
+        self._check_axes()
+        own = {axis: v for axis, v in self.template.axes.items() if axis not in self._source_axes()}
+        starts: list[_Made | None] = [s for s in self.sources if self._takes(s)]
+        if self.template.source is None:
+            starts = [None]
+        for chosen in itertools.product(*own.values()):
+            for start in starts:
+                values = dict(zip(own, chosen, strict=True)) | dict(start.values if start else {})
+                yield self._made(values, own, start)
+        for axis in own:
+            if axis not in self.used:
+                raise UserError(
+                    f"{self.key}.axes.{axis}: repeats the same run, because nothing refers to "
+                    f"{{{axis}}}; use it in {self.key}.set, as in {axis}: '{{{axis}}}'"
+                )
+
+    def _source_axes(self) -> Axes:
+        """Return the axes of the runs that this entry starts from."""
+        axes: dict[str, tuple[Any, ...]] = {}
+        for source in self.sources:
+            for axis, value in source.values.items():
+                axes[axis] = tuple(dict.fromkeys((*axes.get(axis, ()), value)))
+        return axes
+
+    def _check_axes(self) -> None:
+        """UserError if an axis that the source has as well has a value that it does not."""
+        for axis, there in self._source_axes().items():
+            for value in self.template.axes.get(axis, ()):
+                if value not in there:
+                    shown = ", ".join(map(show_value, there))
+                    raise UserError(
+                        f"{self.key}.axes.{axis}: {self.template.source} has no run with "
+                        f"{show_value(value)}; its values are {shown}"
+                    )
+
+    def _takes(self, source: _Made) -> bool:
+        """Return whether the entry starts from this run: its axes may select some of them."""
+        chosen = self.template.axes
+        return all(value in chosen.get(a, (value,)) for a, value in source.values.items())
+
+    def _made(self, values: Values, own: Axes, source: _Made | None) -> _Made:
+        """Return the jobs of one combination. own: the axes that the source does not have."""
+        variables = dict(values)
+        if self.grid.window is not None:
+            variables["window"] = self.grid.window
+        job: TrainJob | FitJob
+        if source is not None and self.template.fit is not None:
+            # the axes of the run are in its own name
+            name, run = self._name({axis: values[axis] for axis in own}), source.run
+            folder = run.folder / "fits" / name
+            variables |= {"name": name, "run": str(run.folder), "source": str(run.folder)}
+            fill = self._filler(variables | {"fit": str(folder)})
+            job = self._fit(folder, self.template.fit, run, fill)
+        else:
+            name = self._name(values)
+            folder = Path(self.grid.runs_dir) / name
+            variables |= {"name": name, "run": str(folder)}
+            if source is not None:
+                variables["source"] = str(source.run.folder)
+                if isinstance(source.job, FitJob):
+                    variables["fit"] = str(source.job.folder)
+            fill = self._filler(variables)
+            job = run = self._train(folder, str(self.template.train), source, fill)
+        sweeps = [self._sweep(n, job, run, fill) for n in range(len(self.template.sweeps))]
+        return _Made(values, run, job, tuple(sweeps))
+
+    def _name(self, values: Values) -> str:
+        """Return the name of a run, such as yarn-x4-120-s0: the template's, then the axes'."""
+        order = [axis for axis in values if axis != "seed"] + ["seed"] * ("seed" in values)
+        prefixes = {"factor": "x", "seed": "s"}
+        parts = [prefixes.get(axis, "") + _short(values[axis]) for axis in order]
+        name = "-".join([self.template.name, *parts])
+        if not _FOLDER_NAME.fullmatch(name) or len(name) > 200:
+            raise UserError(
+                f"{self.key}.axes: {show_value(name)} cannot be the name of a run; values consist "
+                "of letters, digits and ._=+-"
+            )
+        if name == GRIDS:
+            raise UserError(
+                f"{self.key}.name: {GRIDS} is the folder with the logs; choose another name"
+            )
+        return name
+
+    def _filler(self, variables: Values) -> Fill:
+        """Return a function that replaces the placeholders in a value at a key of the entry."""
+
+        def replaced(found: re.Match[str], key: str) -> Any:
+            name = found[1]
+            self.used.add(name)
+            if name == "length":
+                self.used.add("factor")
+                return self._length(variables, key)
+            if name not in variables:
+                known = ", ".join(f"{{{known}}}" for known in variables)
+                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; use {known}")
+            return variables[name]
+
+        def fill(value: Any, key: str) -> Any:
+            if isinstance(value, dict):
+                return {inner: fill(v, f"{key}.{inner}") for inner, v in value.items()}
+            if isinstance(value, list):
+                return [fill(inner, f"{key}.{i}") for i, inner in enumerate(value)]
+            if not isinstance(value, str):
+                return value
+            if whole := _PLACEHOLDER.fullmatch(value):
+                return replaced(whole, key)  # a number stays a number
+            return _PLACEHOLDER.sub(lambda found: _short(replaced(found, key)), value)
+
+        return fill
+
+    def _length(self, variables: Values, key: str) -> int:
+        """Return {length}: the window times the factor."""
+        for name, where in (("window", "window"), ("factor", f"{self.key}.axes.factor")):
+            if not isinstance(variables.get(name), int | float):
+                raise UserError(
+                    f"{self.key}.{key}: {{length}} is window × factor; give numbers for {where}"
+                )
+        length = variables["window"] * variables["factor"]
+        if isinstance(length, float) and not length.is_integer():
+            raise UserError(
+                f"{self.key}.{key}: {{length}} is {variables['window']} × {variables['factor']}, "
+                "which is not a whole number"
+            )
+        return int(length)
+
+    def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
+        config = Path(_short(fill(file, "train")))
+        own = self._overrides("set", self.template.set, fill, reserved=("name", "runs_dir"))
+        places = {"name": folder.name, "runs_dir": self.grid.runs_dir}
+        # first, so that `set` can ask for more than the newest weights
+        start = {} if source is None else {"init_from": str(source.run.folder)}
+        overrides = (*_arguments(start), *own, *_arguments(places))
+        with _naming(f"{self.key} ({folder.name})"):
+            if source is None:
+                settings = load_training(config, overrides).model_dump(mode="json")
+            else:  # the rest of the config comes from the source, which may not exist yet
+                settings = _raw(config, overrides)
+        return TrainJob(
+            name=f"{folder.name}/train",
+            folder=folder,
+            settings={key: value for key, value in settings.items() if key not in places},
+            overrides=overrides,
+            needs=() if source is None else (source.job,),
+            config=config,
+        )
+
+    def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
+        config = Path(_short(fill(file, "fit")))
+        own = self._overrides("set", self.template.set, fill, reserved=("name",))
+        with _naming(f"{self.key} ({folder.name})"):
+            settings = _raw(config, own)
+        settings.pop("name", None)
+        return FitJob(
+            name=f"{run.folder.name}/fit-{folder.name}",
+            folder=folder,
+            settings=settings,
+            overrides=_arguments(settings | {"name": folder.name}),
+            needs=(run,),
+        )
+
+    def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
+        template, key = self.template.sweeps[number], f"sweeps.{number}"
+        config = Path(_short(fill(template.config, f"{key}.config")))
+        overrides = self._overrides(f"{key}.set", template.set, fill)
+        with _naming(f"{self.key}.{key}"):
+            if isinstance(made, FitJob):
+                # Not validated, because the file of the fit may not exist yet. Several fits of one
+                # run may be swept, so the name of the fit is part of the sweep's.
+                settings = _raw(config, overrides)
+                if "name" not in template.set:
+                    settings["name"] = f"{settings.get('name', 'sweep')}-{made.folder.name}"
+                    overrides = (*overrides, *_arguments({"name": settings["name"]}))
+            else:
+                # most runs have the same sweeps, and loading one takes milliseconds
+                if (asked := (config, overrides)) not in self.sweep_settings:
+                    loaded = load(SweepConfig, config, overrides)
+                    self.sweep_settings[asked] = loaded.model_dump(mode="json")
+                settings = self.sweep_settings[asked]
+        name = str(settings["name"])
+        return SweepJob(
+            name=f"{run.folder.name}/sweep-{name}",
+            folder=run.folder / "evals" / name,
+            settings=settings,
+            overrides=overrides,
+            needs=(made,),
+            config=config,
+            run=run,
+        )
+
+    def _overrides(
+        self, key: str, given: Mapping[str, Any], fill: Fill, reserved: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the arguments for what the entry sets at `key`. reserved: keys that it may not."""
+        for name in given:
+            if name in reserved:
+                raise UserError(
+                    f"{self.key}.{key}.{name}: follows from the grid's runs_dir and the entry's "
+                    "name and axes; remove it"
+                )
+            if "=" in name or not name:
+                raise UserError(f"{self.key}.{key}: {show_value(name)} is not the name of a key")
+        return _arguments({name: fill(value, f"{key}.{name}") for name, value in given.items()})
+
+
+def _arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return settings as `key=value` arguments."""
+    return tuple(f"{key}={flow_yaml(value)}" for key, value in settings.items())
+
+
+def _short(value: Any) -> str:
+    """Return an axis's value as a part of a name or text: 4, 0.5, yarn, true."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _raw(config: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the content of a YAML file with overrides, not validated. UserError."""
+    raw = read_yaml(config)
+    apply_overrides(raw, overrides)
+    resolved: dict[str, Any] = resolve(raw, str(config))
+    return resolved
+
+
+def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob:
+    """Return the job that compares the sweeps, or those called `config.sweep`."""
+    chosen = tuple(s for s in sweeps if config.sweep in (None, s.folder.name))
+    if not chosen:
+        if not sweeps:
+            raise UserError("compare: no entry of runs has sweeps; give it some, or remove compare")
+        names = ", ".join(dict.fromkeys(sweep.folder.name for sweep in sweeps))
+        raise UserError(f"compare.sweep: no sweep is called {config.sweep}; there are {names}")
+    settings = config.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True)
+    return CompareJob(
+        name="compare",
+        folder=Path(config.output),
+        settings=settings,
+        overrides=_arguments(settings),
+        needs=(),
+        sweeps=chosen,
+    )
+
+
+def _check_repeats(jobs: Sequence[Job]) -> None:
+    """UserError if two jobs would write to one folder or do the same."""
+    folders: dict[Path, Job] = {}
+    contents: dict[str, Job] = {}
+    for job in jobs:
+        if job.folder in folders:
+            raise UserError(
+                f"runs: {job.folder} is made twice; give one of the two another name"
+                + "= in its set" * isinstance(job, SweepJob)
+            )
+        folders[job.folder] = job
+        if isinstance(job, SweepJob):  # two sweeps with equal settings are harmless
+            continue
+        sources = [source.name for source in job.needs]
+        content = json.dumps([sources, job.settings], sort_keys=True)
+        if content in contents:
+            raise UserError(
+                f"runs: {job.name} repeats {contents[content].name}: all their settings are the "
+                "same; remove one of them"
+            )
+        contents[content] = job
+
+
+@contextlib.contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """In this block, errors begin with the place in the grid that they come from."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None

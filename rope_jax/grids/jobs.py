@@ -1,0 +1,238 @@
+"""The jobs of a grid: the command of each, and whether it is done.
+
+A job is done if the file with which its command ends is there and was made with the settings of
+the grid from the present results of the jobs before it. The latter is recorded beside the file, in
+grid.json. What a user made with the same command by hand has no such record; the classes below say
+which of it counts.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rope_jax.config.inherit import load_training
+from rope_jax.config.load import load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.files import write_text
+
+RECORD = "grid.json"
+_MOST_BYTES = 2**24  # of a record or a summary
+
+
+class NotReady(UserError):
+    """The config of a run that needs the results of other jobs, and they are not there yet."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command of a grid."""
+
+    name: str
+    """Unique in the grid, such as demo-s0/train; also the path of its log."""
+    folder: Path
+    """What the command writes to: a run, a fit, a sweep or a comparison."""
+    settings: Mapping[str, Any]
+    """Everything that decides the result, except the results of the jobs in `needs`."""
+    overrides: tuple[str, ...]
+    """`key=value` arguments of the command."""
+    needs: tuple["Job", ...]
+    """Jobs that must be done before this one."""
+
+    result_name: ClassVar[str]
+    """The file in `folder` that the command writes at its end, and that depends on all it did."""
+
+    @property
+    def follows(self) -> tuple["Job", ...]:
+        """Jobs that must have ended before this one, whether they succeeded or not."""
+        return self.needs
+
+    @property
+    def result(self) -> Path:
+        """The file that the command leaves."""
+        return self.folder / self.result_name
+
+    def arguments(self) -> list[str]:
+        """Return the script, relative to the root of the repository, and its arguments."""
+        raise NotImplementedError
+
+    def is_done(self) -> bool:
+        """Whether running the job would change nothing.
+
+        UserError if it cannot be run, because its folder has something else.
+        """
+        if not self.is_finished():
+            return False
+        recorded = self._read_record()
+        if recorded is None:
+            return self._counts_without_record()
+        return recorded == self._make_record()
+
+    def is_finished(self) -> bool:
+        """Whether the command has left its result, with whatever settings."""
+        return self.result.is_file()
+
+    def record(self) -> None:
+        """Record that the job was done with its present settings and inputs. Raises OSError."""
+        text = json.dumps(self._make_record(), indent=1, ensure_ascii=False) + "\n"
+        write_text(self.folder / RECORD, text)
+
+    def ready(self) -> "Job":
+        """Return the job as it can be run once all that it follows has ended."""
+        return self
+
+    def _counts_without_record(self) -> bool:
+        """Whether a finished result that no grid recorded is this job's."""
+        return False
+
+    def _make_record(self) -> dict[str, Any]:
+        inputs = {job.name: _digest(job.result) for job in self.follows}
+        return {
+            # through JSON, which has lists for tuples
+            "settings": json.loads(json.dumps(self.settings)),
+            "inputs": inputs,
+            "result": _digest(self.result),
+        }
+
+    def _read_record(self) -> dict[str, Any] | None:
+        """Return the record beside the result; None: there is none, or it is damaged."""
+        content = _read_json(self.folder / RECORD)
+        return content if isinstance(content, dict) else None
+
+
+@dataclass(frozen=True)
+class TrainJob(Job):
+    """A training run. `needs` has the run, or the fit on a run, that it starts from, if any.
+
+    A run that was trained by hand with the same config counts.
+    """
+
+    config: Path
+
+    result_name: ClassVar[str] = "metrics.jsonl"
+
+    def arguments(self) -> list[str]:
+        return ["train.py", str(self.config), *self.overrides]
+
+    def load_config(self) -> Config:
+        """Return the run's config.
+
+        Raises UserError; NotReady if the run starts from another one, which may be the reason.
+        """
+        try:
+            return load_training(self.config, self.overrides)
+        except UserError as error:
+            if self.needs:
+                raise NotReady(str(error)) from None
+            raise
+
+    def is_finished(self) -> bool:
+        config = self.load_config()
+        run = RunDirectory(self.folder)
+        run.check_available(config)
+        last = sum(stage.steps for stage in config.stages)
+        return self.result.is_file() and (run.checkpoints / str(last)).is_dir()
+
+    def is_done(self) -> bool:
+        if not self.is_finished():
+            return False
+        recorded, new = self._read_record(), self._make_record()
+        if recorded is not None and recorded.get("inputs") != new["inputs"]:
+            sources = " and ".join(str(job.folder) for job in self.needs)
+            raise UserError(
+                f"{self.folder}: was started from another {sources}, which has been made anew; "
+                "delete this folder, or give the entry another name"
+            )
+        return True
+
+
+@dataclass(frozen=True)
+class FitJob(Job):
+    """A fit on a trained run. One made by hand is made again: its settings are not known."""
+
+    result_name: ClassVar[str] = "summary.json"
+
+    def arguments(self) -> list[str]:
+        return ["scripts/fit.py", str(self.needs[0].folder), *self.overrides]
+
+
+@dataclass(frozen=True)
+class SweepJob(Job):
+    """A sweep of a run. `needs` has the run, or a fit on it of which the sweep uses the result.
+
+    A sweep of a run made by hand with the same settings counts, if it measured the last checkpoint.
+    """
+
+    config: Path
+    run: TrainJob
+
+    result_name: ClassVar[str] = "summary.json"
+
+    def arguments(self) -> list[str]:
+        run, config = str(self.run.folder), str(self.config)
+        return ["eval_ppl.py", run, "--sweep", config, *self.overrides]
+
+    def _counts_without_record(self) -> bool:
+        if self.needs != (self.run,):
+            return False
+        wanted = load(SweepConfig, self.config, self.overrides)
+        try:
+            found = load(SweepConfig, self.folder / "sweep.yaml")
+        except UserError:
+            return False
+        summary = _read_json(self.result)
+        last = sum(stage.steps for stage in self.run.load_config().stages)
+        return found == wanted and isinstance(summary, dict) and summary.get("step") == last
+
+
+@dataclass(frozen=True)
+class CompareJob(Job):
+    """The comparison of all sweeps, or of those that are done if some failed."""
+
+    sweeps: tuple[SweepJob, ...]
+
+    result_name: ClassVar[str] = "comparison.csv"
+
+    @property
+    def follows(self) -> tuple[Job, ...]:
+        return self.sweeps
+
+    def arguments(self) -> list[str]:
+        folders = [str(sweep.folder) for sweep in self.sweeps]
+        return ["scripts/compare.py", *folders, *self.overrides]
+
+    def ready(self) -> "CompareJob":
+        """Return the comparison of the sweeps that are done. UserError if none is."""
+        done = tuple(sweep for sweep in self.sweeps if _is_done(sweep))
+        if not done:
+            raise UserError("no sweep is done, so there is nothing to compare")
+        return replace(self, sweeps=done)
+
+
+def _is_done(job: Job) -> bool:
+    try:
+        return job.is_done()
+    except UserError:
+        return False
+
+
+def _digest(path: Path) -> str | None:
+    """Return the checksum of a file; None if there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def _read_json(path: Path) -> Any:
+    """Return the content of a JSON file; None if it cannot be read."""
+    try:
+        return json.loads(read_limited(path, _MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None

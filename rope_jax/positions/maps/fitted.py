@@ -1,0 +1,190 @@
+"""`fitted`: a map whose numbers were found by gradient descent, for each layer and head."""
+
+import functools
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rope_jax.positions.maps.base import MOST_TOKENS, MapBand, PositionMap
+from rope_jax.positions.visible import Visible
+from rope_jax.rope import RotaryLayers
+from rope_jax.rope.numbers import Whole
+
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+# Above π radians per token a frequency looks like a slower one that rotates the other way.
+_Frequency = Annotated[float, Field(ge=-np.pi, le=np.pi)]
+
+
+def _nested(number: Any, depth: int) -> Any:
+    """The type of lists of lists of numbers, which are never empty."""
+    for _ in range(depth):
+        number = Annotated[tuple[number, ...], Field(strict=False, min_length=1)]
+    return number
+
+
+_NUMBERS = (
+    "near_inv_freq",
+    "attention_factor",
+    "far_inv_freq",
+    "far_phase",
+    "far_amplitude",
+    "scale_s",
+    "scale_p",
+    "bias",
+)
+_OF_FAR = ("far_inv_freq", "far_phase", "far_amplitude")
+_BY_PAIR = ("near_inv_freq", *_OF_FAR)
+_OF_KEYS = ("near_inv_freq", "attention_factor", "far_inv_freq")
+
+
+class FittedMap(PositionMap):
+    """Numbers found by `scripts/fit.py`, by band of distances and, if wanted, layer and head.
+
+    In a band, pair m's share of the logit of a key at distance d is that of the angle θ'·d + φ,
+    times a. A bias by head and distance is added to logits, and a query scale by head multiplies
+    queries. `scripts/fit.py` writes such maps; nobody writes them by hand.
+    """
+
+    source: ClassVar[str] = "rope-jax"
+    relative: ClassVar[str] = "by pair, head and band: (θ'·d + φ)/θ"
+    type: Literal["fitted"] = "fitted"
+    train_length: Annotated[int, Whole] = Field(
+        ge=2, le=MOST_TOKENS, description="L of the model that the numbers were fitted for"
+    )
+    borders: Annotated[tuple[Annotated[int, Whole], ...], Field(strict=False)] = Field(
+        (), description="distances at which the far bands begin, ascending"
+    )
+    near_inv_freq: _nested(_Frequency, 3) | None = Field(  # type: ignore[valid-type]
+        None,
+        description="θ' below the first border, [layers or 1][key-value heads or 1][pairs], "
+        "radians per token; null: that of the scaling",
+    )
+    attention_factor: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
+        None,
+        description="m, [layers or 1][key-value heads or 1]; null: that of the scaling",
+    )
+    far_inv_freq: _nested(_Frequency, 4) | None = Field(  # type: ignore[valid-type]
+        None, description="θ' of each far band, [bands][layers or 1][key-value heads or 1][pairs]"
+    )
+    far_phase: _nested(_Finite, 4) | None = Field(  # type: ignore[valid-type]
+        None, description="φ of each far band in radians, [bands][layers or 1][heads or 1][pairs]"
+    )
+    far_amplitude: _nested(_Positive, 4) | None = Field(  # type: ignore[valid-type]
+        None, description="a of each far band, [bands][layers or 1][heads or 1][pairs]; null: 1"
+    )
+    scale_s: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
+        None,
+        description="s of the query scale s·max(1, ln n / ln L)^p, [layers or 1][heads or 1]; "
+        "null: the scaling's own query scale",
+    )
+    scale_p: _nested(_Finite, 2) | None = Field(  # type: ignore[valid-type]
+        None, description="p of the query scale, [layers or 1][heads or 1]"
+    )
+    bias: _nested(_Finite, 3) | None = Field(  # type: ignore[valid-type]
+        None,
+        description="added to logits, [layers or 1][heads][knots], at distances borders[0]·2^k; "
+        "linear in ln d between them, 0 below the first; null: 0",
+    )
+
+    @model_validator(mode="after")
+    def _bands_match(self) -> "FittedMap":
+        if list(self.borders) != sorted(set(self.borders)) or min(self.borders, default=1) < 1:
+            raise ValueError(f"borders: {list(self.borders)} must be ascending, from 1 up")
+        for name in _OF_FAR:
+            values = getattr(self, name)
+            if values is not None and len(values) != len(self.borders):
+                raise ValueError(f"{name}: {len(values)} bands for {len(self.borders)} borders")
+        if (self.far_inv_freq is None) != (self.far_phase is None):
+            raise ValueError("far_inv_freq, far_phase: give both or neither")
+        if self.borders and self.far_inv_freq is None:
+            raise ValueError("borders: far_inv_freq and far_phase are missing")
+        if (self.scale_s is None) != (self.scale_p is None):
+            raise ValueError("scale_s, scale_p: give both or neither")
+        if self.bias is not None and not self.borders:
+            raise ValueError("bias: needs borders, at the first of which it begins")
+        for name in _NUMBERS:
+            if not _is_even(getattr(self, name)):
+                raise ValueError(f"{name}: its lists have different lengths")
+        return self
+
+    @functools.cached_property
+    def numbers(self) -> dict[str, np.ndarray]:
+        """The numbers given, as float64 arrays by field."""
+        given = {name: getattr(self, name) for name in _NUMBERS}
+        return {
+            name: np.array(values, np.float64)
+            for name, values in given.items()
+            if values is not None
+        }
+
+    def _by_layer(self) -> dict[str, np.ndarray]:
+        """Return the numbers with the axis of layers first; of the far bands, those of one."""
+        return {name: x[0] if name in _OF_FAR else x for name, x in self.numbers.items()}
+
+    @property
+    def is_auto(self) -> bool:
+        return False
+
+    @property
+    def layer_count(self) -> int:
+        return max([len(x) for x in self._by_layer().values()], default=1)
+
+    @property
+    def count(self) -> int:
+        """How many numbers the map holds."""
+        return sum(x.size for x in self.numbers.values())
+
+    def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
+        """Return the bands without their numbers."""
+        if not self.borders:
+            return (MapBand(Visible()),)
+        ends = (*self.borders[1:], None)
+        far = [Visible(nearest=b, beyond=e) for b, e in zip(self.borders, ends, strict=True)]
+        return (MapBand(Visible(beyond=self.borders[0])), *map(MapBand, far))
+
+    def has_effect(self, window: int, length: int) -> bool:
+        near = (self.near_inv_freq, self.attention_factor, self.scale_s)
+        return any(x is not None for x in near) or any(b < length for b in self.borders)
+
+    def check_layers(self, layers: RotaryLayers) -> None:
+        pairs = layers.geometry.rotary_dim // 2
+        for name, x in self._by_layer().items():
+            if len(x) not in (1, layers.count):
+                raise ValueError(
+                    f"{name}: has numbers for {len(x)} layers, and the model has {layers.count}; "
+                    "it was fitted for another model"
+                )
+            if name in _BY_PAIR and x.shape[-1] != pairs:
+                raise ValueError(
+                    f"{name}: has numbers for {x.shape[-1]} pairs, and the model rotates {pairs} "
+                    f"(rotary_dim {2 * pairs}); it was fitted for another model"
+                )
+        if self.train_length != layers.geometry.train_length:
+            raise ValueError(
+                f"train_length: was fitted for a model trained at {self.train_length:,} tokens, "
+                f"not {layers.geometry.train_length:,}"
+            )
+
+    def check_heads(self, heads: int, kv_heads: int) -> None:
+        for name, x in self._by_layer().items():
+            wanted = kv_heads if name in _OF_KEYS else heads
+            if x.shape[1] not in ((wanted,) if name == "bias" else (1, wanted)):
+                raise ValueError(
+                    f"{name}: has numbers for {x.shape[1]} heads, and the model has {wanted}; "
+                    "it was fitted for another model"
+                )
+
+    @property
+    def shown_settings(self) -> dict[str, str]:
+        borders = {"borders": "-".join(map(str, self.borders))} if self.borders else {}
+        return borders | {"numbers": str(self.count)}
+
+
+def _is_even(values: Any) -> bool:
+    """Whether nested lists have the same lengths everywhere."""
+    if not isinstance(values, tuple) or not isinstance(values[0], tuple):
+        return True
+    parts = [part for value in values for part in value]
+    return len({len(value) for value in values}) == 1 and _is_even(tuple(parts))

@@ -1,0 +1,257 @@
+"""Run a small grid through a real Slurm, started for this check on this machine alone.
+
+    python scripts/check_slurm.py
+
+Needs the commands of Slurm and munge (on Debian: apt-get install slurm-wlm munge) and the package
+submitit (pip install -e '.[slurm]'); installs nothing. Starts munged, slurmctld and slurmd as this
+user, with everything that they write in a temporary folder, on 127.0.0.1. The grid has a run that
+succeeds, one that fails, and one that is cancelled. Checks that the sweep of the first runs after
+its training, that the sweep of the second does not run, that the comparison runs in spite of it,
+that the third saves before it ends, and that submitting the grid again repeats nothing that is
+queued or done. Takes about two minutes.
+"""
+
+import contextlib
+import getpass
+import importlib.util
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+# Debian has the daemons where the path of a user does not lead.
+SEARCH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+COMMANDS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "sinfo", "scancel")
+# Minutes until the jobs of the grid have to have ended.
+LONGEST = 10
+
+RUN = """\
+name: tiny
+model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
+stages: [{steps: 20, seq_len: 16, batch_size: 4}]
+optim: {warmup_steps: 1}
+data:
+  {type: text, files: ['texts/*.txt'], test_fraction: 0.4, validation_fraction: 0.2,
+   cache_dir: cache}
+"""
+SWEEP = "{name: short, lengths: [8, 16, 32], scalings: [trained], resamples: 100}\n"
+GRID = """\
+name: check
+runs:
+  - {name: good, train: run.yaml, sweeps: [sweep.yaml]}
+  - {name: bad, train: run.yaml, set: {data.files: [no/such/file]}, sweeps: [sweep.yaml]}
+  - name: endless
+    train: run.yaml
+    set: {stages.0.steps: 1000000, checkpoint.every_steps: 1000000}
+compare: {resamples: 100}
+launcher: slurm
+slurm: {time_minutes: 10, cpus: 1}
+"""
+
+
+def main() -> int:
+    missing = [name for name in COMMANDS if shutil.which(name, path=SEARCH) is None]
+    if missing:
+        print(
+            f"check_slurm.py: {', '.join(missing)} not found; install Slurm and munge, on Debian "
+            "with: apt-get install slurm-wlm munge",
+            file=sys.stderr,
+        )
+        return 2
+    if importlib.util.find_spec("submitit") is None:
+        print("check_slurm.py: submitit not found; pip install -e '.[slurm]'", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as name:
+        work = Path(name)
+        with _slurm(work / "slurm") as environment:
+            (work / "here").mkdir()
+            problems = list(_check(work / "here", environment))
+    for problem in problems:
+        print(f"WRONG: {problem}")
+    print("failed" if problems else "passed")
+    return 1 if problems else 0
+
+
+def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Submit the grid and yield everything that is not as it should be."""
+    (folder / "texts").mkdir()
+    for number in range(10):
+        text = "".join(f"rope turns {(number * word * word) % 97} slow\n" for word in range(60))
+        (folder / "texts" / f"{number}.txt").write_text(text)
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "sweep.yaml").write_text(SWEEP)
+    (folder / "grid.yaml").write_text(GRID)
+
+    def grid(*arguments: str) -> str:
+        command = [sys.executable, str(ROOT / "scripts/grid.py"), "grid.yaml", *arguments]
+        done = _run(command, environment, cwd=folder)
+        print(done, end="")
+        return done
+
+    def queue() -> str:
+        return _run(["squeue", "--noheader", "--format=%i %j %T %r"], environment)
+
+    first = grid()
+    if first.count("submitted as job") != 6:
+        yield "not all of the six jobs were submitted"
+    if grid().count("in the queue as job") != 6:
+        yield "jobs that are queued were submitted again"
+    metrics = folder / "runs/endless/metrics.jsonl"
+    if not _wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, LONGEST * 60):
+        yield "the run without an end did not begin"
+    ids = json.loads((folder / "runs/grids/check/slurm.json").read_text())
+    _run(["scancel", ids["endless/train"]], environment)
+    if not _wait_until(lambda: not queue().strip(), LONGEST * 60):
+        yield f"the jobs had not ended after {LONGEST} minutes: {queue()}"
+        return
+    sweep = folder / "runs/good/evals/short/summary.json"
+    comparison = folder / "comparison/comparison.csv"
+    wanted = {sweep: True, comparison: True, folder / "runs/bad": False}
+    for path, there in wanted.items():
+        if path.exists() != there:
+            yield f"{path.relative_to(folder)} is {'missing' if there else 'there'}"
+    log = folder / "runs/grids/check/bad/train.log"
+    if not log.exists() or "no file matches" not in log.read_text():
+        yield "the run that fails did not say why in its log"
+    log = folder / "runs/grids/check/endless/train.log"
+    if "which is saved" not in log.read_text():
+        yield "the run that was cancelled did not save"
+    if (folder / "runs/grids/check/bad/sweep-short.log").exists():
+        yield "the sweep of the run that failed was started"
+    done = grid("dry_run=true").splitlines()
+    if [line.split()[-1] for line in done if line.startswith("done")] != [
+        "good/train",
+        "good/sweep-short",
+    ]:
+        yield "the jobs that are done are not recognized"
+    for path in sorted(folder.glob("runs/grids/check/**/*.log")):
+        print(f"-- {path.relative_to(folder)}\n{path.read_text()[-300:]}")
+
+
+@contextlib.contextmanager
+def _slurm(folder: Path) -> Iterator[dict[str, str]]:
+    """Start a Slurm of one node; yield the environment in which its commands find it."""
+    folder.mkdir(mode=0o755)
+    for name in ("state", "spool", "munge"):
+        (folder / name).mkdir(mode=0o755)
+    key = folder / "munge" / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o600)
+    host, user = socket.gethostname().partition(".")[0], getpass.getuser()
+    munge = folder / "munge" / "socket"
+    config = folder / "slurm.conf"
+    config.write_text(f"""\
+ClusterName=check
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+SlurmctldPort={_free_port()}
+SlurmdPort={_free_port()}
+AuthType=auth/munge
+AuthInfo=socket={munge}
+CredType=cred/munge
+MpiDefault=none
+# follows the children of a job into sessions of their own
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SwitchType=switch/none
+ReturnToService=2
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.log
+NodeName={host} NodeAddr=127.0.0.1 CPUs={os.cpu_count() or 1} State=UNKNOWN
+PartitionName=check Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+""")
+    environment = os.environ | {"SLURM_CONF": str(config), "PATH": SEARCH}
+    daemons = [
+        [
+            "munged",
+            "--foreground",
+            "--force",
+            f"--socket={munge}",
+            f"--key-file={key}",
+            f"--pid-file={folder}/munge/pid",
+            f"--log-file={folder}/munge/log",
+            f"--seed-file={folder}/munge/seed",
+        ],
+        ["slurmctld", "-D", "-f", str(config)],
+        ["slurmd", "-D", "-N", host, "-f", str(config)],
+    ]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for daemon in daemons:
+            log = (folder / f"{daemon[0]}.out").open("wb")
+            with log:
+                started.append(
+                    subprocess.Popen(
+                        daemon, env=environment, stdout=log, stderr=log, start_new_session=True
+                    )
+                )
+            if daemon[0] == "munged" and not _wait_until(munge.exists, 10):
+                raise SystemExit(f"munged did not start:\n{_tails(folder)}")
+
+        def is_idle() -> bool:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                return _run(["sinfo", "--noheader", "--format=%t"], environment).strip() == "idle"
+            return False
+
+        if not _wait_until(is_idle, 60):
+            raise SystemExit(f"Slurm did not start:\n{_tails(folder)}")
+        print(_run(["sinfo", "--version"], environment).strip(), "is running")
+        yield environment
+    finally:
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            if process.poll() is None:
+                process.kill()
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str], cwd: Path | None = None) -> str:
+    """Return the standard output of a command. CalledProcessError if it fails."""
+    done = subprocess.run(
+        command, env=environment, cwd=cwd, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    """Wait until a condition holds; return whether it did within this time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _tails(folder: Path) -> str:
+    """Return the ends of the daemons' logs."""
+    logs = sorted([*folder.glob("*.out"), *folder.glob("*.log"), *folder.glob("munge/log")])
+    return "\n".join(f"-- {log.name}\n{log.read_text(errors='replace')[-800:]}" for log in logs)
+
+
+def _free_port() -> int:
+    """Return a TCP port that nothing listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+        return port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

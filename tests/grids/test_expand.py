@@ -1,0 +1,371 @@
+"""A grid as jobs: names, axes, placeholders, sources, and grids that make no sense."""
+
+import copy
+import math
+import random
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rope_jax.config.explain import validate
+from rope_jax.config.grid import GridConfig
+from rope_jax.config.load import load
+from rope_jax.errors import UserError
+from rope_jax.grids.expand import expand
+from rope_jax.grids.jobs import TrainJob
+
+ROOT = Path(__file__).parents[2]
+
+# The shape of an experiment on context extension: trained runs with sweeps, fits on them, and runs
+# that start from them, at four lengths.
+EXTENSION = """\
+name: extension
+runs_dir: out
+window: 128
+runs:
+  - name: yarn
+    train: '{kind}.yaml'
+    source: base
+    axes: {kind: [run], factor: [2, 4.0], steps: [120, 500]}
+    set:
+      stages.0.steps: '{steps}'
+      stages.0.seq_len: '{length}'
+      stages.0.scaling: {type: yarn, factor: '{factor}'}
+      data.cache_dir: cache-{factor}-of-{source}
+  - name: base
+    train: run.yaml
+    axes: {seed: [0, 1, 2]}
+    set: {seed: '{seed}'}
+    sweeps: [sweep.yaml]
+  - name: search
+    fit: fit.yaml
+    source: base
+    axes: {factor: [2, 8], seed: [2]}
+    set: {length: '{length}'}
+    sweeps:
+      - config: sweep.yaml
+        set: {scalings: [trained, {type: explicit, path: '{fit}/strategy.yaml'}]}
+  - name: tuned
+    train: run.yaml
+    source: search
+    axes: {factor: [8]}
+    set: {stages.0.scaling: {type: explicit, path: '{fit}/strategy.yaml'}}
+  - name: long
+    train: run.yaml
+    axes: {factor: [16]}
+    set: {stages.0.seq_len: '{length}'}
+compare: {output: compared, resamples: 100}
+"""
+
+
+def expand_text(text, *overrides):
+    Path("grid.yaml").write_text(text)
+    return expand(load(GridConfig, Path("grid.yaml"), overrides))
+
+
+@pytest.fixture
+def jobs(folder):
+    """Return the jobs of EXTENSION by name."""
+    Path("fit.yaml").write_text("strategy: {type: per_pair}\nname: unused\ncopies: '\\${length}'\n")
+    return {job.name: job for job in expand_text(EXTENSION)}
+
+
+def test_names_and_order(jobs):
+    yarn = [f"yarn-run-x{f}-{n}-s{s}/train" for f in (2, 4) for n in (120, 500) for s in (0, 1, 2)]
+    base = [f"base-s{s}/{kind}" for s in (0, 1, 2) for kind in ("train", "sweep-short")]
+    fits = [f"base-s2/{kind}-x{f}" for f in (2, 8) for kind in ("fit-search", "sweep-short-search")]
+    # the sources come first, although the entry of base is the second
+    assert list(jobs) == [*base, *yarn, *fits, "tuned-x8-s2/train", "long-x16/train", "compare"]
+
+
+def test_every_job_comes_after_those_that_it_follows(jobs):
+    order = list(jobs)
+    for name, job in jobs.items():
+        assert all(order.index(other.name) < order.index(name) for other in job.follows)
+    assert [job.name for job in jobs["yarn-run-x4-120-s1/train"].needs] == ["base-s1/train"]
+    assert [job.name for job in jobs["base-s2/sweep-short-search-x8"].needs] == [
+        "base-s2/fit-search-x8"
+    ]
+    sweeps = [name for name in order if "/sweep-" in name]
+    assert [job.name for job in jobs["compare"].follows] == sweeps
+    assert jobs["compare"].needs == ()
+
+
+def test_the_commands(jobs):
+    def command(name):
+        return shlex.join(jobs[name].arguments())
+
+    assert command("base-s1/train") == "train.py run.yaml seed=1 name=base-s1 runs_dir=out"
+    assert jobs["yarn-run-x4-500-s2/train"].arguments() == [
+        "train.py",
+        "run.yaml",
+        "init_from=out/base-s2",
+        "stages.0.steps=500",
+        "stages.0.seq_len=512",
+        "stages.0.scaling={type: yarn, factor: 4.0}",
+        "data.cache_dir=cache-4-of-out/base-s2",
+        "name=yarn-run-x4-500-s2",
+        "runs_dir=out",
+    ]
+    assert command("base-s0/sweep-short") == "eval_ppl.py out/base-s0 --sweep sweep.yaml"
+    # what the fit's file says, except its name
+    assert jobs["base-s2/fit-search-x8"].arguments() == [
+        "scripts/fit.py",
+        "out/base-s2",
+        "strategy={type: per_pair}",
+        "copies='\\${length}'",
+        "length=1024",
+        "name=search-x8",
+    ]
+    assert jobs["base-s2/sweep-short-search-x8"].arguments()[-2:] == [
+        "scalings=[trained, {type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}]",
+        "name=short-search-x8",
+    ]
+    # training from a fit: the weights are those of the run that it was made on
+    assert [job.name for job in jobs["tuned-x8-s2/train"].needs] == ["base-s2/fit-search-x8"]
+    assert jobs["tuned-x8-s2/train"].arguments()[2:4] == [
+        "init_from=out/base-s2",
+        "stages.0.scaling={type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}",
+    ]
+    compare = jobs["compare"].arguments()
+    assert compare[:2] == ["scripts/compare.py", "out/base-s0/evals/short"]
+    assert compare[-2:] == ["output=compared", "resamples=100"]
+
+
+def test_the_configs_are_those_of_the_commands(jobs):
+    job = jobs["long-x16/train"]
+    assert isinstance(job, TrainJob)
+    config = job.load_config()
+    assert (config.name, config.runs_dir, config.stages[0].seq_len) == ("long-x16", "out", 2048)
+    assert job.folder == Path("out/long-x16")
+
+
+def test_a_comparison_of_one_sweep(folder):
+    text = EXTENSION.replace("output: compared", "sweep: short")
+    Path("fit.yaml").write_text("{}")
+    (*_, compare) = expand_text(text)
+    names = [job.name for job in compare.follows]
+    assert names == [f"base-s{seed}/sweep-short" for seed in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("configs/grids/*.yaml")), ids=lambda p: p.name)
+def test_the_grids_of_the_repository_expand(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    jobs = expand(load(GridConfig, path))
+    assert len(jobs) > 3
+    assert jobs[-1].name == "compare"
+
+
+def test_the_grid_of_the_readme_expands(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    blocks = re.findall(r"```yaml\n(.*?)```", Path("README.md").read_text(), re.DOTALL)
+    (text,) = (block for block in blocks if "axes" in block)
+    jobs = expand(validate(GridConfig, yaml.safe_load(text), "README.md"))
+    runs = [job.folder.name for job in jobs if isinstance(job, TrainJob)]
+    # as the comments in it say
+    long = [f"long-x{factor}-s{seed}" for seed in (0, 1) for factor in (2, 4)]
+    assert runs == ["base-s0", "base-s1", *long]
+
+
+TINY = "{name: tiny, train: run.yaml}"
+BASE = "{name: base, train: run.yaml, axes: {seed: [0, 1]}, set: {seed: '{seed}'}}"
+
+WRONG = {
+    "no runs": ("[]", "runs: should have at least one element, not []"),
+    "neither train nor fit": ("[{name: a}]", "runs.0.train: is required, unless fit is given"),
+    "both": (
+        "[{name: a, train: run.yaml, fit: fit.yaml}]",
+        "runs.0.fit: cannot be given together with train; make two entries",
+    ),
+    "a fit on nothing": (
+        "[{name: a, fit: fit.yaml}]",
+        "runs.0.source: is required with fit; name the entry with the runs to fit on",
+    ),
+    "an unknown key": (
+        "[{name: a, train: run.yaml, axis: {seed: [0]}}]",
+        "runs.0.axis: unknown key; did you mean runs.0.axes?",
+    ),
+    "one name twice": (f"[{TINY}, {TINY}]", "runs.1.name: tiny occurs twice; choose another"),
+    "an unknown source": (
+        f"[{TINY}, {{name: a, train: run.yaml, source: tony}}]",
+        "runs.1.source: no entry is called tony; the others that train are tiny",
+    ),
+    "a fit of a fit": (
+        f"[{TINY}, {{name: f, fit: x, source: tiny}}, {{name: g, fit: x, source: f}}]",
+        "runs.2.source: f is a fit as well; name an entry with train",
+    ),
+    "its own source": (
+        "[{name: a, train: run.yaml, source: a}]",
+        "runs.0.source: a starts from a; one of them has to start from nothing",
+    ),
+    "a circle": (
+        "[{name: a, train: run.yaml, source: b}, {name: b, train: run.yaml, source: a}]",
+        "runs.0.source: a starts from b starts from a; one of them has to start from nothing",
+    ),
+    "a value twice": (
+        "[{name: a, train: run.yaml, axes: {seed: [0, 1, 0]}}]",
+        "runs.0.axes.seed: lists 0 twice",
+    ),
+    "no values": (
+        "[{name: a, train: run.yaml, axes: {seed: []}}]",
+        "runs.0.axes.seed: should have at least one element, not []",
+    ),
+    "a reserved axis": (
+        "[{name: a, train: run.yaml, axes: {length: [128]}}]",
+        "runs.0.axes.length: {length} has a meaning of its own; choose another name",
+    ),
+    "an axis that is no word": (
+        "[{name: a, train: run.yaml, axes: {rope.base: [128]}}]",
+        "runs.0.axes.rope.base: the name of an axis consists of letters, digits and _",
+    ),
+    "a repeated run": (
+        "[{name: a, train: run.yaml, axes: {seed: [0, 1]}}]",
+        "runs.0.axes.seed: repeats the same run, because nothing refers to {seed}; use it in "
+        "runs.0.set, as in seed: '{seed}'",
+    ),
+    "the same run under two names": (
+        f"[{TINY}, {{name: b, train: run.yaml, set: {{seed: 0}}}}]",
+        "runs: b/train repeats tiny/train: all their settings are the same; remove one of them",
+    ),
+    "two runs of one name": (
+        "[{name: a, train: run.yaml, axes: {n: [1-2], seed: [3]}, set: {seed: '{seed}', "
+        "model.hidden_size: '{n}'}}]",
+        "runs.0 (a-1-2-s3): run.yaml: model.hidden_size: should be a whole number, not '1-2'",
+    ),
+    "names that meet": (
+        "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{seed}'}}, "
+        "{name: a-s1, train: run.yaml}]",
+        "runs: runs/a-s1 is made twice; give one of the two another name",
+    ),
+    "an axis whose values make no name": (
+        "[{name: a, train: run.yaml, axes: {f: [x/y]}, set: {data.cache_dir: '{f}'}}]",
+        "runs.0.axes: 'a-x/y' cannot be the name of a run; values consist of letters, digits and "
+        "._=+-",
+    ),
+    "the folder of the logs": (
+        "[{name: grids, train: run.yaml}]",
+        "runs.0.name: grids is the folder with the logs; choose another name",
+    ),
+    "an unknown placeholder": (
+        "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{sede}'}}]",
+        "runs.0.set.seed: {sede} is not known here; use {seed}, {window}, {name}, {run}",
+    ),
+    "a length without a factor": (
+        "[{name: a, train: run.yaml, set: {stages.0.seq_len: '{length}'}}]",
+        "runs.0.set.stages.0.seq_len: {length} is window × factor; give numbers for "
+        "runs.0.axes.factor",
+    ),
+    "a length that is not whole": (
+        "[{name: a, train: run.yaml, axes: {factor: [1.3]}, set: {stages.0.seq_len: '{length}'}}]",
+        "runs.0.set.stages.0.seq_len: {length} is 128 × 1.3, which is not a whole number",
+    ),
+    "a name in set": (
+        "[{name: a, train: run.yaml, set: {name: b}}]",
+        "runs.0.set.name: follows from the grid's runs_dir and the entry's name and axes; "
+        "remove it",
+    ),
+    "a key that is a number": (
+        "[{name: a, train: run.yaml, set: {1: 2}}]",
+        "runs.0.set.1: every key must be text",
+    ),
+    "a key with an equals sign": (
+        "[{name: a, train: run.yaml, set: {'seed=1': 2}}]",
+        "runs.0.set: 'seed=1' is not the name of a key",
+    ),
+    "a config that is not there": (
+        "[{name: a, train: no.yaml}]",
+        "runs.0 (a): no.yaml: no such file",
+    ),
+    "a key that the config does not have": (
+        "[{name: a, train: run.yaml, set: {sead: 1}}]",
+        "runs.0 (a): run.yaml: sead: unknown key; did you mean seed?",
+    ),
+    "a sweep that is not there": (
+        "[{name: a, train: run.yaml, sweeps: [no.yaml]}]",
+        "runs.0.sweeps.0: no.yaml: no such file",
+    ),
+    "a sweep that is wrong": (
+        "[{name: a, train: run.yaml, sweeps: [{config: sweep.yaml, set: {bos: each}}]}]",
+        "runs.0.sweeps.0: sweep.yaml: bos: should be 'document', 'every_window' or 'none', "
+        "not 'each'",
+    ),
+    "a sweep twice": (
+        "[{name: a, train: run.yaml, sweeps: [sweep.yaml, {config: sweep.yaml, set: {seed: 1}}]}]",
+        "runs: runs/a/evals/short is made twice; give one of the two another name= in its set",
+    ),
+    "a value that the source does not have": (
+        f"[{BASE}, {{name: a, train: run.yaml, source: base, axes: {{seed: [1, 2]}}}}]",
+        "runs.1.axes.seed: base has no run with 2; its values are 0, 1",
+    ),
+    "two extensions that are the same": (
+        f"[{BASE}, {{name: a, train: run.yaml, source: base}}, "
+        "{name: b, train: run.yaml, source: base}]",
+        "runs: b-s0/train repeats a-s0/train: all their settings are the same; remove one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_grid_is_refused(folder, case):
+    runs, says = WRONG[case]
+    with pytest.raises(UserError) as caught:
+        expand_text(f"name: g\nwindow: 128\nruns: {runs}\n")
+    assert str(caught.value).removeprefix("grid.yaml: ") == says
+
+
+@pytest.mark.parametrize(
+    ("compare", "says"),
+    [
+        ("{}", "compare: no entry of runs has sweeps; give it some, or remove compare"),
+        ("{sweep: x}", "compare.sweep: no sweep is called x; there are short"),
+        ("{swep: x}", "grid.yaml: compare.swep: unknown key; did you mean compare.sweep?"),
+    ],
+)
+def test_a_wrong_comparison_is_refused(folder, compare, says):
+    sweeps = "" if compare == "{}" else ", sweeps: [sweep.yaml]"
+    with pytest.raises(UserError) as caught:
+        expand_text(f"name: g\nruns: [{{name: a, train: run.yaml{sweeps}}}]\ncompare: {compare}\n")
+    assert str(caught.value) == says
+
+
+STRANGE = [None, True, -1, 10**30, 1e308, math.nan, "", "{x}", "{length}", "{name}", "x" * 300]
+STRANGE += ["a/../b", "\0", "${name}", "${", [], {}, [[]], {"a": 1}, [{"name": "a"}], {1: 2}]
+
+
+def places(node, path=()):
+    """Yield the path of every value in a raw grid."""
+    yield path
+    for key, inner in node.items() if isinstance(node, dict) else enumerate(node):
+        if isinstance(inner, dict | list):
+            yield from places(inner, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def test_any_grid_expands_or_is_a_user_error(folder):
+    Path("fit.yaml").write_text("strategy: ramp\n")
+    raw = yaml.safe_load(EXTENSION.replace("[0, 1, 2]", "[2]"))
+    rng = random.Random(0)
+    everywhere = [path for path in places(raw) if path]
+    assert len(everywhere) > 50
+    refused = 0
+    for path in rng.choices(everywhere, k=40):
+        changed = copy.deepcopy(raw)
+        node = changed
+        for part in path[:-1]:
+            node = node[part]
+        node[path[-1]] = rng.choice(STRANGE)
+        try:
+            assert expand_text(yaml.safe_dump(changed))
+        except UserError:
+            refused += 1
+    assert 20 < refused < 40
+
+
+def test_an_override_changes_an_entry(folder):
+    text = yaml.safe_dump({"name": "g", "runs": [yaml.safe_load(BASE)]})
+    jobs = expand_text(text, "runs.0.axes.seed=[5]", "runs_dir=elsewhere")
+    assert [str(job.folder) for job in jobs] == ["elsewhere/base-s5"]

@@ -1,0 +1,177 @@
+"""Grids on other schedulers: shell commands, and submission to Slurm through submitit."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rope_jax.config.grid import GridConfig
+from rope_jax.config.load import load
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.grids.expand import expand
+from rope_jax.grids.launchers import shell_lines, submit
+from rope_jax.grids.run import done_jobs
+
+LOGS = Path("runs/grids/small")
+
+
+def grid_of(*overrides):
+    grid = load(GridConfig, Path("grid.yaml"), overrides)
+    return grid, expand(grid)
+
+
+def submit_grid(root, *overrides, cluster="slurm"):
+    """Submit the grid; return submitit's jobs by name, and what was printed."""
+    grid, jobs = grid_of(*overrides)
+    out = io.StringIO()
+    console = plain_console(file=out)
+    submitted = submit(jobs, done_jobs(jobs), grid.slurm, root, LOGS, console, cluster)
+    return submitted, out.getvalue()
+
+
+def ids_of(submitted):
+    return {name: job.job_id for name, job in submitted.items()}
+
+
+def wait_for(*jobs):
+    """Wait for jobs on this machine; submitit would look every few seconds."""
+    end = time.monotonic() + 60
+    while not all(job.done() for job in jobs):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_the_printed_commands_run_under_sh(stand_ins, folder):
+    Path("run.yaml").rename("a run's $config.yaml")
+    _, jobs = grid_of("""runs.0.train="a run's $config.yaml\"""")
+    lines = shell_lines(jobs, frozenset(), stand_ins)
+    after = [line.rpartition("  # ")[2] for line in lines]
+    assert after == [
+        "tiny-s0/train",
+        "tiny-s0/sweep-short, after tiny-s0/train",
+        "tiny-s1/train",
+        "tiny-s1/sweep-short, after tiny-s1/train",
+        "compare, after tiny-s0/sweep-short, tiny-s1/sweep-short",
+    ]
+    subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
+    done = done_jobs(jobs)
+    assert done == {job.name for job in jobs} - {"compare"}  # a comparison's settings are not known
+    (compare,) = shell_lines(jobs, done, stand_ins)
+    assert compare.endswith("# compare")
+
+
+def test_a_missing_package_is_said(stand_ins, folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError) as caught:
+        submit_grid(stand_ins)
+    assert str(caught.value) == (
+        "launcher: slurm needs the package submitit; install it with "
+        "python -m pip install -e '.[slurm]'"
+    )
+
+
+def test_a_machine_without_slurm_is_said(stand_ins, folder, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UserError, match=r"^launcher: slurm needs the commands of Slurm \(sbatch,"):
+        submit_grid(stand_ins)
+
+
+def test_submitted_jobs_run_and_are_recorded(stand_ins, folder, slurm):
+    """In processes that submitit starts on this machine: every job at once, so without sweeps."""
+    # what Slurm sends to all processes of a job; a command must not die of it
+    command = stand_ins / "train.py"
+    kill = "for number in (signal.SIGUSR2, signal.SIGTERM): os.kill(0, number)"
+    command.write_text(f"import os, signal\n{kill}\n{command.read_text()}")
+    Path("fail-tiny-s1").touch()
+    only_runs = ["runs.0.sweeps=[]", "compare=null"]
+    submitted, out = submit_grid(stand_ins, *only_runs, cluster="local")
+    assert list(submitted) == ["tiny-s0/train", "tiny-s1/train"]
+    _, jobs = grid_of(*only_runs)
+    wait_for(*submitted.values())
+    submitted["tiny-s0/train"].result()
+    error = submitted["tiny-s1/train"].exception()
+    assert "RuntimeError: tiny-s1/train: there is no luck for tiny-s1" in str(error)
+    assert done_jobs(jobs) == {"tiny-s0/train"}
+    assert Path("runs/tiny-s0/grid.json").exists()
+    # only what is not done is submitted again
+    _, out = submit_grid(stand_ins, *only_runs)
+    assert out == (
+        "[1/2] tiny-s0/train: already done\n"
+        "[2/2] tiny-s1/train: submitted as job 41; it ended before with: there is no luck for "
+        "tiny-s1\n"
+    )
+
+
+SBATCH = """\
+#!/bin/sh
+n=$(($(cat counter 2> /dev/null || echo 40) + 1))
+echo $n > counter
+cp "$1" submitted-$n.sh
+echo "Submitted batch job $n"
+"""
+
+
+@pytest.fixture
+def slurm(folder, monkeypatch):
+    """Make stand-ins for Slurm's commands: they keep what is submitted, and run nothing."""
+    there = folder.parent / "slurm"
+    there.mkdir()
+    queue = "cat queue 2> /dev/null || true\n"
+    for name, text in {"sbatch": SBATCH, "srun": "", "squeue": f"#!/bin/sh\n{queue}"}.items():
+        (there / name).write_text(text or "#!/bin/sh\n")
+        (there / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(there), prepend=os.pathsep)
+
+
+def options(number):
+    """Return the options of a submitted job as a dict."""
+    lines = Path(f"submitted-{number}.sh").read_text().splitlines()
+    given = [line.removeprefix("#SBATCH --") for line in lines if line.startswith("#SBATCH --")]
+    return dict(line.partition("=")[::2] for line in given)
+
+
+def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
+    asked = "{partition: big, time_minutes: 90, gpus: 1, cpus: 4, memory_gib: 12, "
+    asked += "options: {account: mine}}"
+    submitted, _ = submit_grid(stand_ins, f"slurm={asked}")
+    names = ["tiny-s0/train", "tiny-s0/sweep-short", "tiny-s1/train", "tiny-s1/sweep-short"]
+    assert ids_of(submitted) == dict(zip([*names, "compare"], map(str, range(41, 46)), strict=True))
+    first = options(41)
+    wanted = {"job-name": "tiny-s0/train", "partition": "big", "time": "90", "account": "mine"}
+    wanted |= {"cpus-per-task": "4", "gpus-per-node": "1", "mem": "12GB"}
+    assert wanted.items() <= first.items()
+    assert "dependency" not in first
+    assert options(42)["dependency"] == "afterok:41"
+    assert options(44)["dependency"] == "afterok:43"
+    assert options(45)["dependency"] == "afterany:42:44"
+    assert options(45)["kill-on-invalid-dep"] == "yes"
+
+
+def test_what_is_queued_is_not_submitted_again(stand_ins, folder, slurm):
+    submit_grid(stand_ins)
+    # 41 has failed, so Slurm has removed 42; 45 has ended; 7 is not of this grid
+    Path("queue").write_text("7\n43\n44\n")
+    submitted, out = submit_grid(stand_ins)
+    assert "[3/5] tiny-s1/train: in the queue as job 43\n" in out
+    assert ids_of(submitted) == {
+        "tiny-s0/train": "46",
+        "tiny-s0/sweep-short": "47",
+        "compare": "48",
+    }
+    assert options(47)["dependency"] == "afterok:46"
+    assert options(48)["dependency"] == "afterany:47:44"
+
+
+def test_what_slurm_refuses_is_said(stand_ins, folder, slurm):
+    sbatch = Path(os.environ["PATH"].partition(os.pathsep)[0]) / "sbatch"
+    sbatch.write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified' >&2; exit 1\n")
+    with pytest.raises(UserError) as caught:
+        submit_grid(stand_ins)
+    assert str(caught.value) == (
+        "slurm: tiny-s0/train could not be submitted (sbatch: error: invalid partition specified)"
+    )

@@ -1,0 +1,305 @@
+"""A grid that runs: in order, skipping what is done, past failures, and again after a kill."""
+
+import fcntl
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rope_jax.config.grid import GridConfig
+from rope_jax.config.load import load
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.grids import jobs as jobs_module
+from rope_jax.grids.commands import run_job
+from rope_jax.grids.expand import expand
+from rope_jax.grids.run import done_jobs, run_jobs
+from tests.grids.conftest import ROOT
+
+NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
+
+
+@pytest.fixture
+def run(stand_ins, folder):
+    """Return a function that runs the grid and returns what happened to each job, by name."""
+
+    def run(*overrides: str) -> dict[str, str]:
+        grid = load(GridConfig, Path("grid.yaml"), overrides)
+        console = plain_console(file=open("out.txt", "w"), width=60)  # noqa: SIM115
+        failed = run_jobs(expand(grid), stand_ins, Path("runs/grids/small"), console)
+        console.file.close()
+        lines = Path("out.txt").read_text().splitlines()
+        said = [re.fullmatch(r"\[\d+/\d+\] (\S+): (.*)", line) for line in lines]
+        outcome = {found[1]: re.sub(r"in \d+ s$", "now", found[2]) for found in said if found}
+        assert {name: text.removeprefix("failed: ") for name, text in outcome.items()} == {
+            name: failed.get(name, text) for name, text in outcome.items()
+        }
+        return outcome
+
+    return run
+
+
+def starts() -> dict[str, int]:
+    """Return how often the command of each job was started."""
+    logs = Path("runs/grids/small")
+    return {
+        str(log.relative_to(logs).with_suffix("")): log.read_text().count("$ ")
+        for log in logs.rglob("*.log")
+    }
+
+
+def test_all_jobs_run_once_and_in_order(run):
+    assert run() == dict.fromkeys(NAMES, "done now")
+    assert run() == dict.fromkeys(NAMES, "already done")
+    assert starts() == dict.fromkeys(NAMES, 1)
+    places = Path("compared/comparison.csv").read_text().split()
+    assert places == [f"runs/tiny-s{seed}/evals/short" for seed in (0, 1)]
+
+
+def test_a_changed_grid_runs_only_what_changed(run):
+    run()
+    Path("sweep.yaml").write_text("name: short\nlengths: [64, 128, 256]\n")
+    again = dict.fromkeys(NAMES, "done now") | dict.fromkeys(NAMES[0:3:2], "already done")
+    assert run() == again
+    # a third seed: its run, its sweep, and the comparison
+    outcome = run("runs.0.axes.seed=[0,1,2]")
+    new = [name for name, text in outcome.items() if text == "done now"]
+    assert new == ["tiny-s2/train", "tiny-s2/sweep-short", "compare"]
+
+
+def test_a_sweep_that_was_replaced_or_deleted_is_made_again(run):
+    run()
+    summary = Path("runs/tiny-s0/evals/short/summary.json")
+    content = summary.read_text()
+    for replacement in (None, content + "\n"):
+        summary.unlink()
+        if replacement:
+            summary.write_text(replacement)
+        outcome = run()
+        assert outcome["tiny-s0/sweep-short"] == "done now"
+        assert outcome["tiny-s1/sweep-short"] == "already done"
+        assert summary.read_text() == content
+
+
+def test_what_was_made_by_hand_counts(run, stand_ins):
+    command = [sys.executable, stand_ins / "train.py", "run.yaml", "seed=0", "name=tiny-s0"]
+    subprocess.run([*command, "runs_dir=runs"], check=True)
+    sweep = [sys.executable, stand_ins / "eval_ppl.py", "runs/tiny-s0", "--sweep", "sweep.yaml"]
+    subprocess.run(sweep, check=True)
+    done = done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
+    assert done == {"tiny-s0/train", "tiny-s0/sweep-short"}
+    # with other settings, or of another checkpoint, it does not
+    Path("sweep.yaml").write_text("name: short\nlengths: [64, 256]\n")
+    assert done_jobs(expand(load(GridConfig, Path("grid.yaml")))) == {"tiny-s0/train"}
+
+
+def test_a_failure_does_not_stop_the_others(run):
+    Path("fail-tiny-s0").touch()
+    outcome = run()
+    assert outcome == {
+        "tiny-s0/train": "failed: there is no luck for tiny-s0",
+        "tiny-s0/sweep-short": "not run, because tiny-s0/train is not done",
+        **dict.fromkeys(NAMES[2:], "done now"),
+    }
+    assert Path("compared/comparison.csv").read_text().split() == ["runs/tiny-s1/evals/short"]
+    assert run()["compare"] == "already done"  # of the sweep that there is
+
+    Path("fail-tiny-s0").unlink()
+    outcome = run()
+    assert [name for name, text in outcome.items() if text == "already done"] == NAMES[2:4]
+    assert len(Path("compared/comparison.csv").read_text().split()) == 2
+
+
+def test_nothing_is_compared_if_every_sweep_failed(run):
+    for seed in (0, 1):
+        Path(f"fail-tiny-s{seed}-short").touch()
+    assert run()["compare"] == "failed: no sweep is done, so there is nothing to compare"
+
+
+def test_a_run_with_other_settings_is_refused_before_anything_runs(run):
+    run("runs.0.set={seed: '{seed}', log_every_steps: 7}")
+    before = starts()
+    with pytest.raises(UserError, match=r"runs/tiny-s0: holds a run with another log_every_steps;"):
+        done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
+    assert starts() == before
+
+
+def test_fits_and_their_sweeps(run):
+    Path("fit.yaml").write_text("strategy: per_pair\n")
+    Path("grid.yaml").write_text("""\
+name: small
+window: 128
+runs:
+  - {name: base, train: run.yaml}
+  - name: search
+    fit: fit.yaml
+    source: base
+    axes: {factor: [2, 4]}
+    set: {length: '{length}'}
+    sweeps: [{config: sweep.yaml, set: {scalings: ['{fit}/strategy.yaml']}}]
+""")
+    fits = [f"base/{kind}-x{n}" for n in (2, 4) for kind in ("fit-search", "sweep-short-search")]
+    assert run() == dict.fromkeys(["base/train", *fits], "done now")
+    given = json.loads(Path("runs/base/fits/search-x4/summary.json").read_text())
+    assert given == ["strategy=per_pair", "length=512", "name=search-x4"]
+    given = json.loads(Path("runs/base/evals/short-search-x4/summary.json").read_text())["given"]
+    assert given == [
+        "--sweep",
+        "sweep.yaml",
+        "scalings=[runs/base/fits/search-x4/strategy.yaml]",
+        "name=short-search-x4",
+    ]
+    assert run() == dict.fromkeys(["base/train", *fits], "already done")
+    # another setting of the fits, so their sweeps are stale
+    Path("fit.yaml").write_text("strategy: ramp\n")
+    assert run() == {"base/train": "already done"} | dict.fromkeys(fits, "done now")
+
+
+def test_a_run_whose_source_was_trained_anew_is_refused(run, monkeypatch):
+    def load_without_source(path, overrides=()):
+        return load(Config, path, [o for o in overrides if not o.startswith("init_from=")])
+
+    # what a config inherits through init_from is not the subject here
+    monkeypatch.setattr(jobs_module, "load_training", load_without_source)
+    Path("grid.yaml").write_text("""\
+name: small
+runs:
+  - {name: base, train: run.yaml, axes: {n: [3]}, set: {log_every_steps: '{n}'}}
+  - {name: more, train: run.yaml, source: base, set: {log_every_steps: 5}}
+""")
+    assert set(run().values()) == {"done now"}
+    assert set(run().values()) == {"already done"}
+    Path("runs/base-3/metrics.jsonl").write_text("other weights")
+    assert run()["more-3/train"] == (
+        "failed: runs/more-3: was started from another runs/base-3, which has been made anew; "
+        "delete this folder, or give the entry another name"
+    )
+
+
+def start_grid(script, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(process, status):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == status, out + err
+    return out, err
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_killed_grid_goes_on_where_it_was(stand_ins, folder):
+    script, log = stand_ins / "scripts/grid.py", Path("runs/grids/small/tiny-s1/train.log")
+    Path("hang-tiny-s1").touch()
+    grid = start_grid(script, "grid.yaml")
+    wait_for(lambda: log.exists() and "begins" in log.read_text())
+    grid.kill()
+    finish(grid, -signal.SIGKILL)
+    # its command goes on, and a second one must not get in its way
+    _, err = finish(start_grid(script, "grid.yaml"), 2)
+    assert err == (
+        "grid.py: runs/grids/small: this grid is running in another process, or one of its "
+        "commands is still running although the grid was killed; wait for it\n"
+    )
+    Path("hang-tiny-s1").unlink()
+    with Path("runs/grids/small/.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # once the command has ended
+    Path("fail-compare").touch()
+    out, _ = finish(start_grid(script, "grid.yaml"), 1)
+    assert (
+        re.sub(r"in \d+ s", "now", out)
+        == """\
+[1/5] tiny-s0/train: already done
+[2/5] tiny-s0/sweep-short: already done
+[3/5] tiny-s1/train: already done
+[4/5] tiny-s1/sweep-short: done now
+[5/5] compare: failed: there is no luck for compare
+1 of 5 jobs are not done:
+  compare: there is no luck for compare
+    runs/grids/small/compare.log
+The same command tries them again.
+"""
+    )
+
+
+def test_ctrl_c_stops_the_command_and_then_the_grid(stand_ins, folder):
+    script, log = stand_ins / "scripts/grid.py", Path("runs/grids/small/tiny-s0/sweep-short.log")
+    Path("hang-tiny-s0-short").touch()
+    grid = start_grid(script, "grid.yaml")
+    wait_for(lambda: log.exists() and "begins" in log.read_text())
+    grid.send_signal(signal.SIGINT)
+    out, err = finish(grid, 128 + signal.SIGINT)
+    assert err == "grid.py: stopped; run the same command again to resume\n"
+    assert "train: done in" in out
+    assert log.read_text().endswith("stopped by signal 2\n")
+
+
+def test_a_command_does_not_outlive_an_error(stand_ins, folder):
+    """Such as the one that submitit raises when Slurm's time limit is near."""
+    Path("hang-tiny-s0").touch()
+    job, *_ = expand(load(GridConfig, Path("grid.yaml")))
+
+    def report(line: str) -> None:
+        assert line == "begins tiny-s0"
+        raise RuntimeError("the limit is near")
+
+    with pytest.raises(RuntimeError):
+        run_job(job, stand_ins, Path("logs"), report)
+    assert Path("logs/tiny-s0/train.log").read_text().endswith("stopped by signal 15\n")
+
+
+@pytest.mark.slow
+def test_a_real_grid_that_is_stopped_gives_the_same_results(folder, commands_compile_quickly):
+    """The real commands; the grid is stopped in the middle of the training."""
+    Path("texts").mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(10):
+        text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 120))
+        Path(f"texts/{number}.txt").write_text(text)
+    Path("run.yaml").write_text("""\
+name: tiny
+model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
+stages: [{steps: 600, seq_len: 16, batch_size: 4}]
+optim: {warmup_steps: 1}
+log_every_steps: 5
+checkpoint: {every_steps: 100, keep: 1}
+data:
+  {type: text, files: ['texts/*.txt'], test_fraction: 0.4, validation_fraction: 0.2,
+   cache_dir: cache}
+""")
+    Path("sweep.yaml").write_text("{name: short, lengths: [8, 16, 32], resamples: 100}")
+    script, metrics = ROOT / "scripts/grid.py", Path("runs/tiny-s0/metrics.jsonl")
+    arguments = ["grid.yaml", "runs.0.axes.seed=[0]"]
+    grid = start_grid(script, *arguments)
+    wait_for(lambda: metrics.exists() and metrics.read_text().count("\n") > 2, seconds=300)
+    grid.send_signal(signal.SIGTERM)
+    finish(grid, 128 + signal.SIGTERM)
+    assert '"step": 600' not in metrics.read_text()
+
+    for outcome in ("done in", "already done"):
+        out, _ = finish(start_grid(script, *arguments), 0)
+        assert re.findall(r"] (\S+): " + outcome, out) == [*NAMES[:2], "compare"]
+    assert Path("compared/comparison.html").exists()
+
+    undisturbed = ["runs.0.sweeps=[]", "compare=null", "runs_dir=undisturbed"]
+    finish(start_grid(script, *arguments, *undisturbed), 0)
+    assert Path("undisturbed/tiny-s0/metrics.jsonl").read_bytes() == metrics.read_bytes()

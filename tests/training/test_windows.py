@@ -1,0 +1,253 @@
+"""Stages whose windows have positions that jump, short windows among long ones, or open borders.
+
+Shapes: B rows, T tokens per window, S tokens per short window.
+"""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.data.batches import Batch, ShortRows, training_batch
+from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.devices.mesh import Placement
+from rope_jax.model.decoder import language_model
+from rope_jax.rope import Rotary
+from rope_jax.training.checkpoints import params_at
+from rope_jax.training.program import Program
+from rope_jax.training.run import train
+from rope_jax.training.step import loss_sums
+from tests.data.test_batches import split_of
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+MODEL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+YARN = {"type": "yarn", "factor": 4.0, "beta_slow": 0.1, "query_scale": {"type": "logn"}}
+
+
+def config_of(stage, **sections):
+    """Return the config of a run with one stage of 32 tokens."""
+    stage = {"steps": 5, "seq_len": 32, "batch_size": 8} | stage
+    given = {"name": "windows", "model": MODEL, "optim": {"warmup_steps": 1}, "stages": [stage]}
+    return Config.model_validate(given | sections)
+
+
+def batch_of(config):
+    """Return the first batch of documents of 1 to 40 tokens, as `Trainer` makes it."""
+    rng = np.random.default_rng(0)
+    split = split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 40, 60)))
+    stage, short = config.stages[0], None
+    if stage.mixed is not None:
+        rows = stage.mixed.rows_of(stage.micro_batch)
+        short = ShortRows(stage.mixed.seq_len, rows, stage.micro_batch)
+    return training_batch(
+        split,
+        seed=0,
+        stage=0,
+        step=0,
+        seq_len=stage.seq_len,
+        batch_size=stage.batch_size,
+        positions=stage.positions,
+        documents=stage.documents,
+        short=short,
+    )
+
+
+def params_of(config):
+    """Return parameters large enough for positions to matter."""
+    params = language_model(config, ByteTokenizer.vocab_size).init(0)
+    return jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, params)
+
+
+def loss_by_hand(config, parts):
+    """Return a batch's loss, as a function of the parameters, from parts with one scaling each.
+
+    parts: (batch, scaling, length) of some of the rows.
+    """
+    layers, model = config.rotary_layers, language_model(config, ByteTokenizer.vocab_size)
+    tokens = sum(float(batch.weights.sum()) for batch, _, _ in parts)
+
+    @jax.jit
+    def loss(params):
+        total = 0.0
+        for batch, scaling, length in parts:
+            batch = Batch(*map(jnp.asarray, batch))
+            scale = layers.query_scale(scaling, batch.positions)
+            rotary = Rotary(layers.frequencies(scaling, length), scale)
+            total += loss_sums(model, params, batch, rotary).nll.sum() / tokens
+        return total
+
+    return loss
+
+
+PATTERN = [{"base": 100.0}, {"scaling": {"type": "pi", "factor": 2.0}}]
+
+
+@pytest.mark.parametrize(
+    ("accumulation", "pattern", "scaling"),
+    [
+        (2, [], {"type": "dynamic_ntk", "factor": 3.0}),
+        (1, PATTERN, {"type": "none", "query_scale": {"type": "llama4", "floor_scale": 4}}),
+    ],
+    ids=["accumulated", "layers that differ"],
+)
+def test_a_mixed_step_is_the_sum_of_two_batches(accumulation, pattern, scaling):
+    """Short windows with their frequencies, and long ones with theirs, weighted by their tokens."""
+    config = config_of(
+        {
+            "scaling": YARN,
+            "grad_accumulation": accumulation,
+            "mixed": {"fraction": 0.25, "seq_len": 8, "scaling": scaling},
+        },
+        rope={"train_length": 8, "layer_pattern": pattern},
+        model=MODEL | {"num_hidden_layers": max(1, len(pattern))},
+    )
+    stage, batch, params = config.stages[0], batch_of(config), params_of(config)
+    program = Program(config, ByteTokenizer.vocab_size, Placement(config.mesh))
+    state = program.fresh_state()._replace(params=jax.tree.map(jnp.array, params))
+    _, metrics = program.stage(0).train_step(state, Batch(*map(jnp.asarray, batch)))
+
+    # The short windows as a batch of windows of S tokens.
+    is_short = np.arange(8) % stage.micro_batch < 8 // accumulation // 4
+    short = Batch(*(leaf[is_short].reshape(-1, 8) for leaf in batch))
+    long = Batch(*(leaf[~is_short] for leaf in batch))
+    assert short.tokens.shape == (8, 8)
+    assert short.positions.max() < 8
+    rows_of_long = long, stage.scaling, 32
+    wanted = loss_by_hand(config, [(short, stage.mixed.scaling, 8), rows_of_long])
+    loss, gradient = jax.value_and_grad(wanted)(params)
+    assert metrics.sums.mean() == pytest.approx(float(loss), rel=1e-5)
+    norm = np.sqrt(sum(float(jnp.sum(leaf**2)) for leaf in jax.tree.leaves(gradient)))
+    assert metrics.grad_norm == pytest.approx(norm, rel=1e-4)
+    # With the long windows' frequencies for all, it would differ.
+    other = loss_by_hand(config, [(short, stage.scaling, 32), rows_of_long])(params)
+    assert abs(float(other) - float(loss)) > 3e-4
+
+
+def test_a_length_dependent_scaling_sees_the_length_trained_for():
+    scaling = {"type": "dynamic_ntk", "factor": 3.0}
+    positions = {"type": "randomized", "length": 128}
+    config = config_of({"scaling": scaling, "positions": positions})
+    batch, params = batch_of(config), params_of(config)
+    program = Program(config, ByteTokenizer.vocab_size, Placement(config.mesh))
+    sums = program.stage(0).loss_sums(params, Batch(*map(jnp.asarray, batch)))
+    wanted = loss_by_hand(config, [(batch, config.stages[0].scaling, 128)])(params)
+    assert sums.mean() == pytest.approx(float(wanted), rel=1e-5)
+    other = loss_by_hand(config, [(batch, config.stages[0].scaling, 32)])(params)
+    assert abs(float(other) - float(wanted)) > 1e-3
+
+
+def test_a_learned_table_has_all_positions_that_are_trained():
+    model = MODEL | {"position": {"type": "learned"}}
+    config = config_of({"positions": {"type": "pose", "length": 200}}, model=model)
+    assert config.encoding.longest == 200
+
+
+def test_a_rounded_fraction_of_the_rows_is_enough():
+    mixed = {"fraction": 0.3333, "seq_len": 8}
+    config = config_of({"batch_size": 6, "grad_accumulation": 2, "mixed": mixed})
+    stage = config.stages[0]
+    assert stage.mixed.rows_of(stage.micro_batch) == 1
+
+
+STAGES = {
+    "pose": {"positions": {"type": "pose", "length": 200}},
+    "open, reset": {"documents": {"mask": "none"}},
+    "open, continue": {"documents": {"mask": "none", "positions": "continue"}},
+    "mixed": {"mixed": {"fraction": 0.5, "seq_len": 8}},
+}
+
+
+@pytest.mark.parametrize(
+    ("attention", "kind"),
+    [*(("xla", kind) for kind in STAGES), ("blockwise", "mixed"), ("linear", "open, reset")],
+)
+def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
+    """By the gradient of every loss with respect to every embedding: exactly 0 if it is hidden."""
+    stage = STAGES[kind]
+    model = MODEL | {"attention": attention, "tie_word_embeddings": False}
+    config = config_of(stage, model=model)
+    params, model = params_of(config), language_model(config, ByteTokenizer.vocab_size)
+    row = Batch(*(jnp.asarray(leaf[:1]) for leaf in batch_of(config)))
+    tokens = jnp.arange(32)[None]  # every token has an embedding of its own
+    frequencies = config.rotary_layers.frequencies(config.rope.scaling, 32)
+    rotary = Rotary.unscaled_queries(frequencies)
+
+    @jax.jit
+    @jax.jacrev
+    def influence(embedding):
+        own = params | {"embed_tokens": {"embedding": embedding}}
+        return model.nll(own, tokens, row.targets, row.positions, row.segment_ids, rotary)[0]
+
+    found = np.abs(influence(params["embed_tokens"]["embedding"])).sum(-1)[:, :32]
+    segments = np.asarray(row.segment_ids[0])
+    visible = (segments[:, None] == segments[None]) & np.tri(32, dtype=bool)
+    np.testing.assert_array_equal(found > 0, visible)
+    assert (segments[-1] == 0) == ("documents" in stage)
+
+
+def test_with_rope_only_the_differences_between_positions_matter():
+    """`continue` with documents apart from each other changes nothing but the rounding."""
+    config = config_of({"documents": {"positions": "continue"}})
+    reset = config_of({})
+    params = params_of(config)
+    sums = []
+    for each in (config, reset):
+        program = Program(each, ByteTokenizer.vocab_size, Placement(each.mesh))
+        batch = Batch(*map(jnp.asarray, batch_of(each)))
+        sums.append(program.stage(0).loss_sums(params, batch))
+    assert not np.array_equal(batch_of(config).positions, batch_of(reset).positions)
+    np.testing.assert_allclose(sums[0].nll, sums[1].nll, rtol=1e-5)
+    np.testing.assert_array_equal(sums[0].tokens, sums[1].tokens)
+
+
+def test_a_run_with_every_kind_of_window_resumes_bit_for_bit(config, tmp_path):
+    stage = {
+        "steps": 5,
+        "seq_len": 32,
+        "batch_size": 4,
+        "grad_accumulation": 2,
+        "scaling": {"type": "pi", "factor": 4.0},
+        "positions": {"type": "pose", "length": 64},
+        "mixed": {"fraction": 0.5, "seq_len": 8},
+        "documents": {"mask": "none", "positions": "continue"},
+    }
+    checkpoints = {"every_steps": 2, "keep": 5}
+    config_ = config(tmp_path, stages=[stage], checkpoint=checkpoints)
+    run = train(config_, plain_console(quiet=True))
+    like = jax.eval_shape(lambda: language_model(config_, ByteTokenizer.vocab_size).init(0))
+    logged, trained = run.metrics_file.read_bytes(), params_at(run.checkpoints, 5, like)
+    for step in (4, 5):
+        shutil.rmtree(run.checkpoints / str(step))
+    train(config_, plain_console(quiet=True))
+    assert run.metrics_file.read_bytes() == logged
+    again = params_at(run.checkpoints, 5, like)
+    assert all(jax.tree.leaves(jax.tree.map(np.array_equal, again, trained)))
+
+    lines = [json.loads(line) for line in logged.splitlines()]
+    by_step = {line["step"]: _distances(line) for line in lines if "train/loss" in line}
+    assert [*by_step] == [2, 4, 5]
+    names = ["0", "1", "2-3", "4-7", "8-15", "16-31", "32-63"]
+    for shares in by_step.values():
+        assert list(shares) == names
+        assert sum(shares.values()) == pytest.approx(1)
+        assert shares["32-63"] > 0.01  # beyond the windows
+
+
+def _distances(line):
+    """Return the shares of distances that a line of metrics.jsonl holds."""
+    return {
+        name.removeprefix("distances/"): share
+        for name, share in line.items()
+        if name.startswith("distances/")
+    }
