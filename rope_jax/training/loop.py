@@ -36,6 +36,7 @@ from rope_jax.training.metrics import (
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.step import LossSums, StepMetrics, TrainState
+from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
 
 
@@ -73,6 +74,7 @@ class Trainer:
         log: Log,
         progress: TrainingProgress,
         peak_flops: float,
+        sweep: TrainingSweep | None = None,
     ) -> None:
         """peak_flops: FLOP/s of all devices together, the reference for MFU."""
         self.config, self.placement = program.config, program.placement
@@ -80,6 +82,7 @@ class Trainer:
         """Nats per token at the last validation."""
         self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
+        self._sweep = sweep
         self._learning_rate = learning_rate(self.config)
         self._spans = stage_spans(self.config)
         self._last_step = self._spans[-1].end
@@ -91,6 +94,8 @@ class Trainer:
         signal.
         """
         with self._progress:
+            if not done:
+                self._measure(0, self._spans[0], state.params)
             for span in self._spans:
                 if span.end > done:
                     with shortage_as(shortage(span.number)):
@@ -109,8 +114,9 @@ class Trainer:
             unread = (step, metrics)
             stop_signal = self._stop_signal(step)
             validates = self._is_due(span, step, self.config.validation.every_steps)
+            sweeps = self._sweeps_at(span, step)
             saves = self._is_due(span, step, self.config.checkpoint.every_steps)
-            if validates or saves or stop_signal:
+            if validates or sweeps or saves or stop_signal:
                 # Log this step before saving it, because resuming starts after it. And wait for it
                 # before stopping the clock, so that its time counts.
                 self._finish_step(span, *unread, clock)
@@ -118,6 +124,8 @@ class Trainer:
                 with clock.stopped():
                     if validates:
                         self._validate(span.stage, step, program, state.params)
+                    if sweeps:
+                        self._measure(step, span, state.params)
                     if saves or stop_signal:
                         self._save(step, state)
             if stop_signal and step < self._last_step:
@@ -126,6 +134,10 @@ class Trainer:
 
     def _is_due(self, span: Span, step: int, every_steps: int) -> bool:
         return step == span.end or step % every_steps == 0
+
+    def _sweeps_at(self, span: Span, step: int) -> bool:
+        settings = self.config.sweep
+        return settings is not None and self._is_due(span, step, settings.every_steps)
 
     def _stop_signal(self, step: int) -> int:
         """Return the signal that asked to stop, or 0.
@@ -242,6 +254,18 @@ class Trainer:
         self._log.write_exact(step, scalars)
         self._progress.validated(step, self.validation_loss)
 
+    def _measure(self, step: int, span: Span, params: Params) -> None:
+        """Log and show the losses at several lengths, if the config asks for them.
+
+        A signal waits for the end: a checkpoint is saved only after what its step logs.
+        """
+        if self._sweep is None:
+            return
+        with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
+            scalars = self._sweep.measure(span.number, params, _show_life)
+        self._log.write_exact(step, scalars)
+        self._progress.swept(step, scalars)
+
     def _save(self, step: int, state: TrainState) -> None:
         self._log.flush()
         self._checkpoints.save(step, state)
@@ -276,6 +300,11 @@ def _training_rows(corpus: Corpus, seed: int, span: Span, index: int, rows: slic
         documents=span.stage.documents,
         short=_short_rows(span.stage),
     )
+
+
+def _show_life(*_: object) -> None:
+    """Look at signals, so that one that waits for the work does not end the process."""
+    stopping.requested()
 
 
 def _short_rows(stage: StageConfig) -> ShortRows | None:
