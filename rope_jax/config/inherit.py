@@ -165,6 +165,9 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     rope = old.rope.model_dump(mode="json") | {"scaling": scaling.model_dump(mode="json")}
     if old.model.position.is_rotary or scaling.query_scale is not None:  # others have no L
         rope["train_length"] = old.geometry.train_length
+    own_rope = raw.get("rope")
+    if isinstance(own_rope, dict) and own_rope.get("strategy") is not None:  # gives these two
+        rope = {key: value for key, value in rope.items() if key not in ("scaling", "map")}
     data = old.data.model_dump(mode="json")
     own_data = raw.get("data")
     if isinstance(own_data, dict) and own_data.get("type", data["type"]) != data["type"]:

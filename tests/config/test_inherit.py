@@ -1,5 +1,6 @@
 """What a config with `init_from` inherits from another run, and what it may not change."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -146,9 +147,28 @@ def test_a_source_that_is_trained_further_does_not_change_a_resolved_config(sour
     assert extended().init_from.step == 15
 
 
+def write_fit(path, scaling, **map_):
+    """Write a strategy file; without map_ it has no map."""
+    fitted = {"type": "fitted", "train_length": 128, "scale_s": [[1.5]], "scale_p": [[0.5]]}
+    path.parent.mkdir(parents=True)
+    strategy = {"scaling": scaling} | ({"map": fitted | map_} if map_ else {})
+    path.write_text(json.dumps(strategy))
+
+
+def test_a_strategy_file_replaces_the_inherited_scaling_and_map(source):
+    source(rope={"train_length": 128, "map": {"type": "rerope", "window": 32}})
+    path = Path("runs/demo/fits/far/strategy.json")
+    write_fit(path, {"type": "yarn", "factor": 2.0})
+    config = extended(rope={"strategy": str(path)})
+    assert config.stage_scaling(0) == YaRNScaling(factor=2.0)
+    assert config.rope.map is None
+    assert config.rope.strategy is None  # a dumped config does not need the file
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_configs_that_extend_the_demo_are_valid(source, path):
     source(model={}, rope={}, data={}, stages=[{"steps": 15, "seq_len": 128, "batch_size": 16}])
+    write_fit(Path("runs/demo/fits/far/strategy.json"), {"type": "none"}, borders=[])
     config = load_training(path)
     method, factor = path.stem.removesuffix("x").split("-")
     assert config.name == f"extend-{path.stem}"
@@ -156,9 +176,10 @@ def test_the_configs_that_extend_the_demo_are_valid(source, path):
     assert config.stages[0].seq_len == 128 * int(factor)
     assert config.stages[0].seq_len * config.stages[0].batch_size == 4096
     scaling, map_ = config.stage_scaling(0), config.stage_map(0)
-    assert scaling.type == ("none" if method == "map" else method)
+    has_map = method in ("map", "fitted")
+    assert scaling.type == ("none" if has_map else method)
     assert getattr(scaling, "factor", int(factor)) == int(factor)
-    assert (map_ is None) == (method != "map")
+    assert (map_ is None) != has_map
     assert f"eval_ppl.py runs/{config.name} " in path.read_text()
 
 
