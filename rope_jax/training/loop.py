@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.training import Config, StageConfig
@@ -16,14 +17,14 @@ from rope_jax.data.batches import (
     training_offsets,
     validation_batches,
 )
-from rope_jax.data.distances import count_distances
+from rope_jax.data.distances import count_distances, distance_edges
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
-from rope_jax.runs.logs import Log, Scalars
+from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
 from rope_jax.training.limits import shortage
@@ -206,21 +207,25 @@ class Trainer:
                     "throughput/mfu": speed * flops / self._peak_flops,
                 },
             )
-        self._log.write_exact(step, {**scalars, **self._distances(span, step)})
+        pairs, length = self._pairs_by_distance(span, step), span.stage.length
+        if pairs is not None:
+            scalars = {**scalars, **distance_scalars(pairs, length)}
+            edges = [*distance_edges(length), length]
+            self._log.write_histogram(step, "distances", edges, pairs[1:].tolist())
+        self._log.write_exact(step, scalars)
         self._progress.trained(step, scalars["train/loss"], speed)
 
-    def _distances(self, span: Span, step: int) -> Scalars:
-        """Return the distances trained at a step, by tag; only the first process logs them.
+    def _pairs_by_distance(self, span: Span, step: int) -> NDArray[np.integer] | None:
+        """Count what a step trains, see `count_distances`; None: the first process logs that.
 
         It makes the whole batch again, of which it has built only its own rows.
         """
         if not processes.is_first():
-            return {}
+            return None
         rows = slice(0, span.stage.batch_size)
         index = step - 1 - span.begin
         batch = _training_rows(self._corpus, self.config.seed, span, index, rows)
-        length = span.stage.length
-        return distance_scalars(count_distances(batch, length), length)
+        return count_distances(batch, span.stage.length)
 
     def _validate(
         self, stage: StageConfig, step: int, program: StageProgram, params: Params

@@ -127,7 +127,7 @@ def _train_in(
         )
         if done >= last:
             return
-        log = Log([], [])  # only the first process writes
+        log = Log([], [], [])  # only the first process writes
         processes.on_first(lambda: log.extend(stack.enter_context(_open_log(run, config, done))))
         progress = TrainingProgress(console, last, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
@@ -184,7 +184,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
         tensorboard.text("config", yaml_block(dump(config)))
-        yield Log([metrics, tensorboard], [throughput, tensorboard])
+        yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
 
 
 def _check_texts(config: Config, corpus: Corpus) -> None:
