@@ -10,7 +10,8 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.load import dump, load
+    from rope_jax.config.inherit import load_training
+    from rope_jax.config.load import dump
     from rope_jax.config.training import Config
     from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.user_cache import keep_compiled_programs
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
     arguments = cli.parse(parser, argv)
-    config = load(Config, Path(arguments.config), arguments.overrides)
+    config = load_training(Path(arguments.config), arguments.overrides)
     if arguments.print_config:
         print(dump(config), end="")
         return

@@ -66,6 +66,11 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
     return groups
 
 
+def without_seed(name: str) -> str:
+    """Return a run's name without a suffix that names its seed, such as -s1, _seed2 or -3."""
+    return _SEED_SUFFIX.sub("", name)
+
+
 def _check_seeds(group: Sequence[Sweep]) -> None:
     by_seed = {sweep.seed: sweep for sweep in group}
     for sweep in group:
@@ -91,7 +96,7 @@ def _stem(group: Sequence[Sweep]) -> str:
     """Return the runs' shared name without a seed suffix such as -s1, _seed2 or -3."""
     if len(group) == 1:
         return group[0].run
-    shared = set.intersection(*({s.run, _SEED_SUFFIX.sub("", s.run)} for s in group))
+    shared = set.intersection(*({s.run, without_seed(s.run)} for s in group))
     if shared - {""}:
         return max(shared, key=len)
     names = [sweep.run for sweep in group]

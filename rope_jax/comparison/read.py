@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rope_jax.comparison.groups import without_seed
 from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
 from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.load import load, read_yaml
@@ -18,7 +19,7 @@ from rope_jax.evaluation.statistics import Sums
 # the trained model.
 _NOT_THE_MODEL = {
     *("name", "seed", "runs_dir", "mesh", "distributed", "checkpoint", "validation"),
-    "log_every_steps",
+    *("log_every_steps", "sweep"),
 }
 
 
@@ -154,6 +155,10 @@ def _experiment(config: Path) -> str | None:
     kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}
     if isinstance(kept.get("data"), dict):
         kept["data"] = {k: v for k, v in kept["data"].items() if k != "cache_dir"}
+    start = kept.pop("init_from", None)  # absent in runs of earlier versions
+    if isinstance(start, dict):
+        # seeds of an extension start from seeds of a run: demo-s0, demo-s1
+        kept["init_from"] = start | {"run": without_seed(Path(str(start.get("run"))).name)}
     try:
         return json.dumps(kept, sort_keys=True, default=str)
     except TypeError:  # keys of several types cannot be sorted, so it is no run's config

@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from rope_jax.config.explain import validate
+from rope_jax.config.inherit import training_config
 from rope_jax.config.load import load
 from rope_jax.config.model import Base
 from rope_jax.config.sweep import ENTRIES, AnyEntry, SweepEntry, TrainedEntry
@@ -298,7 +299,7 @@ def load_inspection(
     if "stages" in raw:
         own = {key: raw.pop(key) for key in _KEYS_BESIDE_TRAINING if key in raw}
         inspection = validate(schema, own, origin)
-        return inspection, validate(Config, raw, origin)
+        return inspection, training_config(raw, origin)
     inspection = validate(schema, raw, origin)
     if any(isinstance(entry, TrainedEntry) for entry in inspection.scalings):
         raise UserError(

@@ -60,7 +60,9 @@ def _union_keys(
     """Yield `type`, then the keys of all models of a union, merged where several share one."""
     by_type = {model.model_fields["type"].default: model for model in models}
     description = field.description or "decides which of the keys below apply"
-    earlier = next((listed[types] for types in listed if types >= by_type.keys()), None)
+    # the latest: a sweep's entry comes after plain scalings, and allows more for a factor
+    covering = [key for types, key in listed.items() if types >= by_type.keys()]
+    earlier = covering[-1] if covering else None
     if earlier is not None:
         description += f"; same keys as {earlier}"
     yield Key(f"{name}.type", "|".join(by_type), _default_type(field), description)

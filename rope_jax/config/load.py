@@ -24,10 +24,18 @@ def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) 
 
     Raises UserError.
     """
+    return validate(schema, *read_raw(path, overrides))
+
+
+def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str]:
+    """Return what `load` validates, and where it comes from, as errors name it.
+
+    Raises UserError.
+    """
     raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
     origin = "overrides" if path is None else str(path)
-    return validate(schema, resolve(raw, origin), origin)
+    return resolve(raw, origin), origin
 
 
 def dump(config: BaseModel) -> str:

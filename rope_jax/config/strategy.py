@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rope_jax.config.types import Frozen
+from rope_jax.config.values import show_value
 from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.files import read_limited
@@ -40,9 +41,13 @@ def read_strategy(path: str) -> Strategy:
     try:
         return Strategy.model_validate(content)
     except ValidationError as error:
-        raise ValueError(
-            f"{path} is not a strategy written by scripts/fit.py: {first_error(error)}"
-        ) from None
+        first = error.errors()[0]
+        if first["type"] in ("value_error", "missing"):
+            says = first_error(error)
+        else:  # the value may be as long as the file
+            field = ".".join(map(str, first["loc"]))
+            says = f"{field}: {first['msg']} (got {show_value(first['input'])})"
+        raise ValueError(f"{path} is not a strategy written by scripts/fit.py: {says}") from None
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:

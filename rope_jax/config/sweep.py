@@ -7,7 +7,7 @@ each strategy, a model with exactly these keys is derived from the strategy's ow
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from rope_jax.config.devices import DistributedConfig
-from rope_jax.config.model import AttentionName
+from rope_jax.config.model import AttentionName, ModelConfig, check_map
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import (
     FolderName,
@@ -221,8 +221,8 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
     return TypeAdapter(tuple[AnyEntry, ...]).validate_python(raw)
 
 
-class SweepConfig(Frozen):
-    """Perplexity against context length for many scalings, on one set of documents."""
+class _Selection(Frozen):
+    """The name of a sweep, and the checkpoints that it measures."""
 
     name: FolderName = Field("sweep", description="name of the folder in the run's evals/")
     steps: Annotated[
@@ -233,11 +233,27 @@ class SweepConfig(Frozen):
         description="training steps of the checkpoints to sweep: a list, or all for every one "
         "that the run kept; null: the newest",
     )
+
+    @model_validator(mode="after")
+    def _steps_ascend(self) -> "_Selection":
+        if self.steps is None or self.steps == "all":
+            return self
+        if not self.steps:
+            raise ValueError("steps: give at least one, or all, or null for the newest")
+        if list(self.steps) != sorted(set(self.steps)):
+            raise ValueError(f"steps: {list(self.steps)} must be ascending, without repeats")
+        return self
+
+
+# of any one machine: 2^20 GiB are a million times the memory of a small one
+Gibibytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
+
+
+class SameTokensConfig(Frozen):
+    """Which curves are measured, at which lengths, on which tokens."""
+
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
-    )
-    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
-        ("same_tokens",), description="how windows are cut and which of their tokens are scored"
     )
     scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor",
@@ -254,6 +270,40 @@ class SweepConfig(Frozen):
     targets: PositiveInt | None = Field(
         None, description="same_tokens: scored tokens per block; null: half the shortest length"
     )
+    seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
+    memory_gib: Gibibytes | None = Field(
+        None,
+        description="memory for one batch, which sets its size at each length; null: half of an "
+        "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
+    )
+
+    @model_validator(mode="after")
+    def _labels_are_unique(self) -> "SameTokensConfig":
+        labels = [entry.label for entry in self.scalings]
+        twice = {label for label in labels if labels.count(label) > 1}
+        if twice:
+            raise ValueError(f"scalings: {', '.join(sorted(twice))} occurs twice; give one a name")
+        return self
+
+    @model_validator(mode="after")
+    def _lengths_ascend(self) -> "SameTokensConfig":
+        lengths = self.lengths
+        if lengths is not None:
+            if not lengths:
+                raise ValueError("lengths: give at least one")
+            if list(lengths) != sorted(set(lengths)):
+                raise ValueError(f"lengths: {list(lengths)} must be ascending, without repeats")
+            if self.targets is not None:
+                check_targets(self.targets, lengths)
+        return self
+
+
+class SweepConfig(SameTokensConfig, _Selection):
+    """Perplexity against context length for many scalings, on one set of documents."""
+
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
+        ("same_tokens",), description="how windows are cut and which of their tokens are scored"
+    )
     stride: PositiveInt | None = Field(
         None,
         description="sliding, yarn_compat: tokens from one window to the next; "
@@ -264,13 +314,6 @@ class SweepConfig(Frozen):
     )
     split: Literal["test", "validation"] = Field(
         "test", description="which split to read; published figures should use test"
-    )
-    seed: Seed = Field(0, description="seed for choosing documents, blocks and resamples")
-    # of any one machine: 2^20 GiB are a million times the memory of a small one
-    memory_gib: Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)] | None = Field(
-        None,
-        description="memory for one batch, which sets its size at each length; null: half of an "
-        "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
     )
     attention: AttentionName | None = Field(
         None, description="attention backend; null: as in training"
@@ -291,42 +334,64 @@ class SweepConfig(Frozen):
         return self
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> "SweepConfig":
-        labels = [entry.label for entry in self.scalings]
+    def _names_are_free(self) -> "SweepConfig":
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png"}  # fmt: skip
-        if taken & set(labels):
+        labels = {entry.label for entry in self.scalings}
+        if taken & labels:
+            raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")
+        return self
+
+    @model_validator(mode="after")
+    def _stride_fits(self) -> "SweepConfig":
+        if self.lengths is not None and self.stride is not None:
+            check_stride(self.stride, self.lengths)
+        return self
+
+
+class TrainingSweepConfig(SameTokensConfig):
+    """A sweep during training: the same validation tokens with and without far context."""
+
+    every_steps: PositiveInt = Field(
+        200,
+        description="steps between sweeps; there is also one before the first step, and one at the "
+        "end of each stage",
+    )
+    window: Length | None = Field(
+        None,
+        description="tokens that truncation keeps, which the gain of a longer context is measured "
+        "against; null: seq_len of the first stage, or with init_from the length that the "
+        "checkpoint was last trained at",
+    )
+    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
+        description="one curve each: trained, or a strategy with a fixed or auto factor",
+        default_factory=lambda: (TrainedEntry(),),
+    )
+    memory_gib: Gibibytes = Field(
+        1 / 32, description="memory for one batch, beside that of training"
+    )
+
+
+def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
+    """ValueError, naming the entry, if a model's positions cannot have one of the scalings."""
+    position = model.position
+    for entry in scalings:
+        if not position.is_rotary and entry.type not in ("trained", "none"):
             raise ValueError(
-                f"scalings: {', '.join(taken & set(labels))} is the name of a results file"
+                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
+                "to scale; sweep it with scalings=[trained]"
             )
-        twice = {label for label in labels if labels.count(label) > 1}
-        if twice:
-            raise ValueError(f"scalings: {', '.join(sorted(twice))} occurs twice; give one a name")
-        return self
-
-    @model_validator(mode="after")
-    def _steps_ascend(self) -> "SweepConfig":
-        if self.steps is None or self.steps == "all":
-            return self
-        if not self.steps:
-            raise ValueError("steps: give at least one, or all, or null for the newest")
-        if list(self.steps) != sorted(set(self.steps)):
-            raise ValueError(f"steps: {list(self.steps)} must be ascending, without repeats")
-        return self
-
-    @model_validator(mode="after")
-    def _lengths_ascend(self) -> "SweepConfig":
-        lengths = self.lengths
-        if lengths is not None:
-            if not lengths:
-                raise ValueError("lengths: give at least one")
-            if list(lengths) != sorted(set(lengths)):
-                raise ValueError(f"lengths: {list(lengths)} must be ascending, without repeats")
-            if self.targets is not None:
-                check_targets(self.targets, lengths)
-            if self.stride is not None:
-                check_stride(self.stride, lengths)
-        return self
+        for name in ("query_scale", "attention_factor"):
+            if model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
+                raise ValueError(
+                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
+                    "model's attention is linear"
+                )
+        if entry.map is not None:
+            try:
+                check_map(model, entry.map)
+            except ValueError as error:
+                raise ValueError(f"scalings: {entry.label}: {error}") from None
 
 
 def check_targets(targets: int, lengths: tuple[int, ...]) -> None:

@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
+from rope_jax.config.initial import AnyInitFrom
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
+from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.types import (
     FolderName,
     Fraction,
@@ -138,6 +140,11 @@ class Config(Frozen):
     runs_dir: PathText = Field("runs", description="folder for run directories")
     seed: Seed = Field(0, description="seed of the weights and of the batches")
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
+    init_from: AnyInitFrom | None = Field(
+        None,
+        description="run to start from, as RUN or RUN@STEP, which also gives the keys of model, "
+        "rope and data that are left out; null: fresh weights",
+    )
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
     data: DataConfig = StdlibData()
@@ -146,6 +153,9 @@ class Config(Frozen):
         description="stages of training, in order; for instance a short window, then a long one"
     )
     validation: ValidationConfig = ValidationConfig()
+    sweep: TrainingSweepConfig | None = Field(
+        None, description="loss at several context lengths during training; null: none"
+    )
     checkpoint: CheckpointConfig = CheckpointConfig()
     mesh: MeshConfig = MeshConfig()
     distributed: DistributedConfig | None = Field(
@@ -249,6 +259,15 @@ class Config(Frozen):
                     f"optim.warmup_steps: {self.optim.warmup_steps} is not less than the {steps} "
                     f"steps of the schedule that starts at stages[{first}]"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _sweep_fits_the_encoding(self) -> "Config":
+        if self.sweep is not None:
+            try:
+                check_encoding(self.model, self.sweep.scalings)
+            except ValueError as error:
+                raise ValueError(f"sweep.{error}") from None
         return self
 
     def _check_nothing_is_ignored(self) -> None:
@@ -423,6 +442,11 @@ class Config(Frozen):
             base=self.rope.base,
             train_length=self.rope.train_length or self.stages[0].seq_len,
         )
+
+    @property
+    def sweep_window(self) -> int:
+        """The length against which the sweep during training measures gains."""
+        return (self.sweep and self.sweep.window) or self.stages[0].seq_len
 
     @property
     def encoding(self) -> Encoding:

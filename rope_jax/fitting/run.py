@@ -138,7 +138,7 @@ def _best_border(
         state = fresh.restored(path, own) or fresh
         with FitProgress(console, config.trial_steps, state.step, f"trying {border}") as progress:
             save = lambda s, path=path, own=own: s.save(path, own)  # noqa: E731
-            state = fitter.run(state, config.trial_steps, save, Log([], []), progress)
+            state = fitter.run(state, config.trial_steps, save, Log([], [], []), progress)
         found[border] = state.best_nll
     best = min(found, key=lambda border: found[border])
     shown = ", ".join(f"{border}: {nll:.4f}" for border, nll in found.items())
@@ -276,7 +276,7 @@ def _open_log(folder: Path, done: int) -> Iterator[Log]:
         stack.callback(metrics.close)
         tensorboard = TensorBoardWriter(folder, resume_step=done)
         stack.callback(tensorboard.close)
-        yield Log([metrics, tensorboard], [])
+        yield Log([metrics, tensorboard], [], [])
 
 
 def _announce(

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
+from rope_jax.config.inherit import load_training
 from rope_jax.config.load import load, read_yaml, resolve
 from rope_jax.config.overrides import apply_overrides
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
 from rope_jax.config.values import show_value
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.errors import UserError
@@ -238,7 +238,7 @@ class _Template:
         overrides = (*_arguments(start), *own, *_arguments(places))
         with _naming(f"{self.key} ({folder.name})"):
             if source is None:
-                settings = load(Config, config, overrides).model_dump(mode="json")
+                settings = load_training(config, overrides).model_dump(mode="json")
             else:  # the rest of the config comes from the source, which may not exist yet
                 settings = _raw(config, overrides)
         return TrainJob(

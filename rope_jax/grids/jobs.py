@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rope_jax.config.inherit import load_training
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -125,7 +126,7 @@ class TrainJob(Job):
         Raises UserError; NotReady if the run starts from another one, which may be the reason.
         """
         try:
-            return load(Config, self.config, self.overrides)
+            return load_training(self.config, self.overrides)
         except UserError as error:
             if self.needs:
                 raise NotReady(str(error)) from None

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -145,12 +145,17 @@ class RunDirectory:
             return None
         return fingerprint if isinstance(fingerprint, str) else None
 
-    def write_environment(self, corpus: Corpus) -> None:
-        """Record what is needed to reproduce the run: versions, devices, commit, corpus."""
+    def write_environment(
+        self, corpus: Corpus, init_from: Mapping[str, object] | None = None
+    ) -> None:
+        """Record what is needed to reproduce the run: versions, devices, commit, corpus.
+
+        init_from: where the run's first weights come from; None: they are fresh.
+        """
         import jax  # here, so that reading a run's config stays quick
 
         devices = jax.devices()
-        content = {
+        content: dict[str, object] = {
             "python": platform.python_version(),
             "platform": platform.platform(),
             "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
@@ -158,6 +163,8 @@ class RunDirectory:
             "devices": [f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"],
             "corpus": {"fingerprint": corpus.fingerprint, "report": list(corpus.report)},
         }
+        if init_from is not None:
+            content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
 
 

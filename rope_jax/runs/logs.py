@@ -82,6 +82,24 @@ class TensorBoardWriter:
         for name, value in values.items():
             self._write(step, summary=summary.scalar(name, value))
 
+    def histogram(self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]) -> None:
+        """Write how many values lie in each bucket: from edges[i] up to edges[i + 1] − 1."""
+        middle = (np.array(edges[:-1]) + np.array(edges[1:]) - 1) / 2
+        number = np.array(counts, np.float64)
+        self._write(
+            step,
+            summary=summary.histogram_raw(
+                name,
+                min=edges[0],
+                max=edges[-1] - 1,
+                num=number.sum(),
+                sum=(number * middle).sum(),
+                sum_squares=(number * middle**2).sum(),
+                bucket_limits=[float(edge) for edge in edges[1:]],
+                bucket_counts=number.tolist(),
+            ),
+        )
+
     def text(self, name: str, markdown: str) -> None:
         """Write a text panel."""
         self._write(0, summary=summary.text(name, markdown))
@@ -124,11 +142,14 @@ class Log(NamedTuple):
     """For values that a resumed run reproduces bit for bit."""
     timed: list[Writer]
     """For values that depend on the clock."""
+    histograms: list[TensorBoardWriter]
+    """For counts by bucket."""
 
     def extend(self, other: "Log") -> None:
         """Add the other log's writers."""
         self.exact.extend(other.exact)
         self.timed.extend(other.timed)
+        self.histograms.extend(other.histograms)
 
     def write_exact(self, step: int, values: Scalars) -> None:
         """Record values that a resumed run reproduces."""
@@ -139,6 +160,13 @@ class Log(NamedTuple):
         """Record values that depend on the clock."""
         for writer in self.timed:
             writer.scalars(step, values)
+
+    def write_histogram(
+        self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]
+    ) -> None:
+        """Record how many values lie in each bucket, see `TensorBoardWriter.histogram`."""
+        for writer in self.histograms:
+            writer.histogram(step, name, edges, counts)
 
     def flush(self) -> None:
         """Flush all writers."""

@@ -1,7 +1,7 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
-from rope_jax.config.model import AttentionName, check_attention, check_map
-from rope_jax.config.sweep import SweepConfig, TrainedEntry
+from rope_jax.config.model import AttentionName, check_attention
+from rope_jax.config.sweep import SweepConfig, TrainedEntry, check_encoding
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
@@ -16,23 +16,10 @@ def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
     position = training.model.position
     if not position.is_rotary and "scalings" not in config.model_fields_set:
         return config.model_copy(update={"scalings": (TrainedEntry(),)})
-    for entry in config.scalings:
-        if not position.is_rotary and entry.type not in ("trained", "none"):
-            raise UserError(
-                f"scalings: {entry.label}: the model's position {position.type} has no frequencies "
-                "to scale; sweep it with scalings=[trained]"
-            )
-        for name in ("query_scale", "attention_factor"):
-            if training.model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
-                raise UserError(
-                    f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
-                    "model's attention is linear"
-                )
-        if entry.map is not None:
-            try:
-                check_map(training.model, entry.map)
-            except ValueError as error:
-                raise UserError(f"scalings: {entry.label}: {error}") from None
+    try:
+        check_encoding(training.model, config.scalings)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     return config
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float32, Int32
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -21,11 +20,11 @@ from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.reader import LastNLLFunction
+from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
 from rope_jax.evaluation.results import Origin
 from rope_jax.model.cost import forward_bytes
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.provenance import check_provenance
 
@@ -47,9 +46,10 @@ class LoadedModel:
         vocab_size = self.model.vocab_size
         return float(forward_bytes(self.training.model, vocab_size, length, length))
 
-    def nll(self, params: Params, tokens: jax.Array, rotary: Rotary) -> jax.Array:
-        """Return the NLL of all targets, see `evaluation.sweep`."""
-        return self.nll_of_last(params, tokens, rotary, tokens.shape[1] - 1)
+    @property
+    def nll(self) -> NLLFunction:
+        """The NLL of all targets, see `evaluation.sweep`."""
+        return nll_of_all(self.nll_of_last)
 
     def sweep(
         self,
@@ -102,25 +102,12 @@ def load_model(run: RunDirectory, training: Config, console: Console) -> LoadedM
     placement = Placement(_mesh_for(training))
     model = language_model(training, tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    return LoadedModel(training, corpus, placement, model, like, _nll_of_last(model, placement))
+    return LoadedModel(training, corpus, placement, model, like, nll_of_last(model, placement))
 
 
 def texts_of(split: TokenSplit) -> list[NDArray[Any]]:
     """Return the documents of a split without their start tokens."""
     return [split.document(i)[1:] for i in range(len(split))]
-
-
-def _nll_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
-    """Return the model's NLL of a window's last targets, with the rows split over the devices."""
-
-    @placement.split_rows
-    def nll_of_last(
-        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int
-    ) -> Float32[Array, "B last"]:
-        positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
-        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
-
-    return nll_of_last
 
 
 def _mesh_for(training: Config) -> MeshConfig:

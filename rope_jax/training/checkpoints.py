@@ -6,6 +6,8 @@ later is detected by a fingerprint: a sum over the bits of every array, stored w
 
 import contextlib
 import glob
+import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -140,6 +142,19 @@ class Checkpoints:
     def restore_params(self, step: int, abstract: Params) -> Params:
         """Return one checkpoint's parameters. DamagedCheckpoint; UserError if unreadable."""
         return self._restore(step, ("params",), TrainState(abstract, None)).params
+
+    def restore(
+        self, step: int, abstract: TrainState, *, optimizer: bool
+    ) -> tuple[TrainState, str]:
+        """Return one checkpoint's state and a fingerprint of its parameters, in hexadecimal.
+
+        optimizer: whether to restore its state, too; otherwise it is None. DamagedCheckpoint, with
+        only the reason; UserError if unreadable.
+        """
+        parts = ("params", "opt_state") if optimizer else ("params",)
+        state = self._restore(step, parts, abstract)
+        bits = json.dumps(self._bits(state.params)).encode()
+        return state, hashlib.sha256(bits).hexdigest()[:16]
 
     def close(self) -> None:
         """Release Orbax's threads. Failed saves are not reported here: call `wait` first."""

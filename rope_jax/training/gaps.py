@@ -7,6 +7,7 @@ from rope_jax.config.training import Config
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import logged_steps
 from rope_jax.training.loop import stage_spans
+from rope_jax.training.sweep import sweep_tag
 
 
 def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: bool) -> str | None:
@@ -14,12 +15,20 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
 
     has_validation: whether the validation split has any text.
     """
-    parts = [("train/loss", config.log_every_steps)]
-    parts += [("validation/loss", config.validation.every_steps)] * has_validation
+    if not done:
+        return None
+    parts = [("train/loss", config.log_every_steps, 1)]
+    parts += [("validation/loss", config.validation.every_steps, 1)] * has_validation
+    if config.sweep is not None:
+        window = config.sweep_window  # always measured, unless the model cannot read that far
+        if window <= (config.encoding.longest or window):
+            tag = sweep_tag(config.sweep.scalings[0], "nll", window)
+            parts.append((tag, config.sweep.every_steps, 0))
     missing = []
-    for name, every_steps in parts:
+    for name, every_steps, first in parts:
         logged = logged_steps(run.metrics_file, name)
-        due = list(itertools.takewhile(lambda s: s <= done, _due_steps(config, every_steps)))
+        steps = itertools.chain([0] * (first == 0), _due_steps(config, every_steps))
+        due = list(itertools.takewhile(lambda s: s <= done, steps))
         if absent := [step for step in due if step not in logged]:
             missing.append(f"{name} of {len(absent)} of {len(due)} steps ({_list(absent)})")
     if not missing:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.training import Config, StageConfig
@@ -16,14 +17,14 @@ from rope_jax.data.batches import (
     training_offsets,
     validation_batches,
 )
-from rope_jax.data.distances import count_distances
+from rope_jax.data.distances import count_distances, distance_edges
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
-from rope_jax.runs.logs import Log, Scalars
+from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.clock import Clock
 from rope_jax.training.limits import shortage
@@ -36,6 +37,7 @@ from rope_jax.training.metrics import (
 from rope_jax.training.optimizer import learning_rate
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.step import LossSums, StepMetrics, TrainState
+from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
 
 
@@ -73,6 +75,7 @@ class Trainer:
         log: Log,
         progress: TrainingProgress,
         peak_flops: float,
+        sweep: TrainingSweep | None = None,
     ) -> None:
         """peak_flops: FLOP/s of all devices together, the reference for MFU."""
         self.config, self.placement = program.config, program.placement
@@ -80,6 +83,7 @@ class Trainer:
         """Nats per token at the last validation."""
         self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
+        self._sweep = sweep
         self._learning_rate = learning_rate(self.config)
         self._spans = stage_spans(self.config)
         self._last_step = self._spans[-1].end
@@ -91,6 +95,8 @@ class Trainer:
         signal.
         """
         with self._progress:
+            if not done:
+                self._measure(0, self._spans[0], state.params)
             for span in self._spans:
                 if span.end > done:
                     with shortage_as(shortage(span.number)):
@@ -109,8 +115,9 @@ class Trainer:
             unread = (step, metrics)
             stop_signal = self._stop_signal(step)
             validates = self._is_due(span, step, self.config.validation.every_steps)
+            sweeps = self._sweeps_at(span, step)
             saves = self._is_due(span, step, self.config.checkpoint.every_steps)
-            if validates or saves or stop_signal:
+            if validates or sweeps or saves or stop_signal:
                 # Log this step before saving it, because resuming starts after it. And wait for it
                 # before stopping the clock, so that its time counts.
                 self._finish_step(span, *unread, clock)
@@ -118,6 +125,8 @@ class Trainer:
                 with clock.stopped():
                     if validates:
                         self._validate(span.stage, step, program, state.params)
+                    if sweeps:
+                        self._measure(step, span, state.params)
                     if saves or stop_signal:
                         self._save(step, state)
             if stop_signal and step < self._last_step:
@@ -126,6 +135,10 @@ class Trainer:
 
     def _is_due(self, span: Span, step: int, every_steps: int) -> bool:
         return step == span.end or step % every_steps == 0
+
+    def _sweeps_at(self, span: Span, step: int) -> bool:
+        settings = self.config.sweep
+        return settings is not None and self._is_due(span, step, settings.every_steps)
 
     def _stop_signal(self, step: int) -> int:
         """Return the signal that asked to stop, or 0.
@@ -194,21 +207,25 @@ class Trainer:
                     "throughput/mfu": speed * flops / self._peak_flops,
                 },
             )
-        self._log.write_exact(step, {**scalars, **self._distances(span, step)})
+        pairs, length = self._pairs_by_distance(span, step), span.stage.length
+        if pairs is not None:
+            scalars = {**scalars, **distance_scalars(pairs, length)}
+            edges = [*distance_edges(length), length]
+            self._log.write_histogram(step, "distances", edges, pairs[1:].tolist())
+        self._log.write_exact(step, scalars)
         self._progress.trained(step, scalars["train/loss"], speed)
 
-    def _distances(self, span: Span, step: int) -> Scalars:
-        """Return the distances trained at a step, by tag; only the first process logs them.
+    def _pairs_by_distance(self, span: Span, step: int) -> NDArray[np.integer] | None:
+        """Count what a step trains, see `count_distances`; None: the first process logs that.
 
         It makes the whole batch again, of which it has built only its own rows.
         """
         if not processes.is_first():
-            return {}
+            return None
         rows = slice(0, span.stage.batch_size)
         index = step - 1 - span.begin
         batch = _training_rows(self._corpus, self.config.seed, span, index, rows)
-        length = span.stage.length
-        return distance_scalars(count_distances(batch, length), length)
+        return count_distances(batch, span.stage.length)
 
     def _validate(
         self, stage: StageConfig, step: int, program: StageProgram, params: Params
@@ -241,6 +258,18 @@ class Trainer:
             )
         self._log.write_exact(step, scalars)
         self._progress.validated(step, self.validation_loss)
+
+    def _measure(self, step: int, span: Span, params: Params) -> None:
+        """Log and show the losses at several lengths, if the config asks for them.
+
+        A signal waits for the end: a checkpoint is saved only after what its step logs.
+        """
+        if self._sweep is None:
+            return
+        with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
+            scalars = self._sweep.measure(span.number, params, _show_life)
+        self._log.write_exact(step, scalars)
+        self._progress.swept(step, scalars)
 
     def _save(self, step: int, state: TrainState) -> None:
         self._log.flush()
@@ -276,6 +305,11 @@ def _training_rows(corpus: Corpus, seed: int, span: Span, index: int, rows: slic
         documents=span.stage.documents,
         short=_short_rows(span.stage),
     )
+
+
+def _show_life(*_: object) -> None:
+    """Look at signals, so that one that waits for the work does not end the process."""
+    stopping.requested()
 
 
 def _short_rows(stage: StageConfig) -> ShortRows | None:

@@ -41,6 +41,23 @@ def optimizer(config: Config) -> optax.GradientTransformation:
     )
 
 
+def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
+    """Return the state of `optimizer` at the beginning of its schedule, with AdamW's moments kept.
+
+    AdamW's own count of steps is kept as well: it corrects the bias of young moments, and these
+    are old.
+    """
+
+    def is_schedule(state: Any) -> bool:
+        return isinstance(state, optax.ScaleByScheduleState)
+
+    return jax.tree.map(
+        lambda s: s._replace(count=jax.numpy.zeros_like(s.count)) if is_schedule(s) else s,
+        opt_state,
+        is_leaf=is_schedule,
+    )
+
+
 def decayed(params: optax.Params) -> optax.Params:
     """Mark the parameters with weight decay: all kernels, but not embeddings or norms.
 

@@ -20,7 +20,7 @@ from rope_jax.runs.directory import RunDirectory
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
 # choose another implementation of attention.
-_FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "model.attention")
+_FREE = ("name", "log_every_steps", "checkpoint.", "validation.", "sweep", "model.attention")
 # Where Orbax puts the JSON item `fingerprint` of a checkpoint.
 _RECORD = Path("fingerprint", "metadata")
 _MOST_BYTES = 2**24
@@ -60,7 +60,7 @@ def check_provenance(
     """
     began_with = run.recorded_corpus()
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
-    records = [(path, record) for path in sorted(steps) if (record := _read(path))]
+    records = [(path, record) for path in sorted(steps) if (record := recorded_provenance(path))]
     recorded = {record.corpus for _, record in records}
     if began_with is None and steps and not records:
         raise UserError(
@@ -86,6 +86,20 @@ def check_provenance(
             )
 
 
+def recorded_provenance(checkpoint: Path) -> Provenance | None:
+    """Return what a checkpoint, given by its folder, records.
+
+    None if it is damaged or records nothing.
+    """
+    try:
+        content = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
+        check_record(content, int(checkpoint.name))
+        corpus, config = content["corpus"], content["config"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return Provenance(corpus, config) if isinstance(corpus, str) else None
+
+
 def seal(
     step: int, fingerprints: dict[str, list[int]], provenance: Provenance | None
 ) -> dict[str, Any]:
@@ -108,17 +122,6 @@ def check_record(content: dict[str, Any], step: int) -> None:
         raise ValueError("its record is not the one that was saved")
     if content["step"] != step:
         raise ValueError(f"it is the checkpoint of step {content['step']}")
-
-
-def _read(checkpoint: Path) -> Provenance | None:
-    """Return what a checkpoint records; None if it is damaged or records nothing."""
-    try:
-        content = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
-        check_record(content, int(checkpoint.name))
-        corpus, config = content["corpus"], content["config"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return Provenance(corpus, config) if isinstance(corpus, str) else None
 
 
 def _crc32(content: dict[str, Any]) -> int:

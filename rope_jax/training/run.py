@@ -28,10 +28,12 @@ from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_ste
 from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.gaps import describe_gaps
+from rope_jax.training.initial import Start, start_from
 from rope_jax.training.limits import check_size, compile_stages
 from rope_jax.training.loop import Trainer, stage_spans
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_provenance, provenance_of
+from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 
@@ -63,6 +65,10 @@ def _train(config: Config, console: Console) -> RunDirectory:
     _check_texts(config, corpus)
     program = Program(config, ByteTokenizer.vocab_size, placement)
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
+    sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
+    start = None
+    if config.init_from is not None and not int(newest):
+        start = start_from(config.init_from, program, corpus, warn)
     _compile_after(int(newest), program, corpus, console, warn)
     processes.on_first(lambda: run.prepare(config))  # last: a failure above writes nothing
     try:
@@ -70,7 +76,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
             f"{run.path}: there is not enough memory; end other programs, and the same command "
             "continues from the newest checkpoint; or make the model smaller, under another name"
         ):
-            _train_in(run, program, corpus, int(newest), console)
+            _train_in(run, program, corpus, int(newest), start, sweep, console)
     except OSError as error:
         raise UserError(
             f"{run.path}: cannot be written ({error.strerror or error}); once that is fixed, the "
@@ -82,11 +88,18 @@ def _train(config: Config, console: Console) -> RunDirectory:
 
 
 def _train_in(
-    run: RunDirectory, program: Program, corpus: Corpus, newest: int, console: Console
+    run: RunDirectory,
+    program: Program,
+    corpus: Corpus,
+    newest: int,
+    start: Start | None,
+    sweep: TrainingSweep | None,
+    console: Console,
 ) -> None:
     """Train in a prepared run directory, starting from its newest undamaged checkpoint.
 
     newest: the step of its newest checkpoint, after which the stages are compiled.
+    start: what to begin with if there is none; None: fresh weights.
     """
     config, last = program.config, stage_spans(program.config)[-1].end
     with contextlib.ExitStack() as stack:
@@ -98,7 +111,7 @@ def _train_in(
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
             _compile_after(done, program, corpus, console, warn)
-        processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done))
+        processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
             warn(gaps)
         peak, peak_source = peak_flops()
@@ -114,15 +127,17 @@ def _train_in(
         )
         if done >= last:
             return
-        log = Log([], [])  # only the first process writes
+        log = Log([], [], [])  # only the first process writes
         processes.on_first(lambda: log.extend(stack.enter_context(_open_log(run, config, done))))
         progress = TrainingProgress(console, last, done)
-        trainer = Trainer(program, corpus, checkpoints, log, progress, peak)
-        start = time.perf_counter()
+        trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
+        began = time.perf_counter()
         stopping.check()
-        trainer.run(done, program.fresh_state() if state is None else state)
+        if state is None:
+            state = program.fresh_state() if start is None else start.state
+        trainer.run(done, state)
         checkpoints.wait()
-        minutes = (time.perf_counter() - start) / 60
+        minutes = (time.perf_counter() - began) / 60
         conclude(console, last, minutes, trainer.validation_loss)
 
 
@@ -140,7 +155,9 @@ def _compile_after(
             compile_stages(program, left, validates=len(corpus.validation) > 0, warn=warn)
 
 
-def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: int) -> None:
+def _prepare_to_resume(
+    run: RunDirectory, config: Config, corpus: Corpus, done: int, start: Start | None
+) -> None:
     """Check that a run can continue after step `done`; record its environment if it is new."""
     if done and run.recorded_corpus() == corpus.fingerprint:
         return
@@ -151,12 +168,14 @@ def _prepare_to_resume(run: RunDirectory, config: Config, corpus: Corpus, done: 
             f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
             f"{logged}; put the folder back, or delete the run to train it from the beginning"
         )
-    run.write_environment(corpus)
+    run.write_environment(corpus, None if start is None else start.origin)
 
 
 @contextlib.contextmanager
 def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
     """Open the run's log files so that they continue after step `done`."""
+    # a run that starts again repeats what was logged before its first step
+    done = done or -1
     with contextlib.ExitStack() as stack:
         metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
         stack.callback(metrics.close)
@@ -165,7 +184,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
         tensorboard.text("config", yaml_block(dump(config)))
-        yield Log([metrics, tensorboard], [throughput, tensorboard])
+        yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
 
 
 def _check_texts(config: Config, corpus: Corpus) -> None:

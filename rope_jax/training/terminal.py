@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rope_jax.config.training import Config, StageConfig
 from rope_jax.config.windows import DocumentsConfig
 from rope_jax.console import describe_map, describe_scaling, print_overview
+from rope_jax.runs.logs import Scalars
 
 
 def announce(
@@ -40,6 +41,10 @@ def announce(
             f"{model.position.type}: {geometry.rotary_dim} dimensions, base {geometry.base:g}, "
             f"L {geometry.train_length}"
         )
+    if config.init_from is not None:
+        taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
+        step = config.init_from.step or "of the newest checkpoint"
+        rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
     for number, stage in enumerate(stages):
         lines = [f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens"]
         scaling, map_ = config.stage_scaling(number), config.stage_map(number)
@@ -103,6 +108,18 @@ class TrainingProgress:
         """Show the validation loss after a step."""
         self._validation = f"validation {loss:.3f}"
         self._show(step, self._validation)
+
+    def swept(self, step: int, scalars: Scalars) -> None:
+        """Show the gains of a sweep: "sweep trained: gain +0.012 at 256, -0.104 at 512"."""
+        gains: dict[str, list[str]] = {}
+        for tag, gain in scalars.items():
+            _, label, quantity = tag.split("/")
+            if quantity.startswith("gain_"):
+                shown = f"{gain:+.3f} at {quantity.removeprefix('gain_')}"
+                gains.setdefault(label, []).append(shown)
+        for label, shown_gains in gains.items():
+            line = f"sweep {label}: gain {', '.join(shown_gains)}"
+            self._console.print(f"step {step}/{self._total}  {line}")
 
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))

@@ -56,6 +56,7 @@ name: full
 runs_dir: elsewhere
 seed: 7
 log_every_steps: 10
+init_from: {run: runs/first, step: 500, optimizer: true}
 model:
   hidden_size: 96
   intermediate_size: 200
@@ -113,6 +114,8 @@ stages:
      learning_rate: 5.0e-5, positions: {type: plain}, mixed: null,
      documents: {mask: document, positions: reset}}
 validation: {every_steps: 3, batches: 2}
+sweep: {every_steps: 5, window: 32, lengths: [16, 64], max_documents: 8, max_blocks: 3, targets: 6,
+        seed: 3, memory_gib: 0.5, scalings: [{type: trained, name: null, map: null}]}
 checkpoint: {every_steps: 4, keep: 1}
 mesh: {data: 2, fsdp: 3}
 distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7}

@@ -15,6 +15,7 @@ import pytest
 
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.load import load
+from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids import jobs as jobs_module
@@ -163,11 +164,11 @@ runs:
 
 
 def test_a_run_whose_source_was_trained_anew_is_refused(run, monkeypatch):
-    def load_without_source(schema, path, overrides=()):
-        return load(schema, path, [o for o in overrides if not o.startswith("init_from=")])
+    def load_without_source(path, overrides=()):
+        return load(Config, path, [o for o in overrides if not o.startswith("init_from=")])
 
     # what a config inherits through init_from is not the subject here
-    monkeypatch.setattr(jobs_module, "load", load_without_source)
+    monkeypatch.setattr(jobs_module, "load_training", load_without_source)
     Path("grid.yaml").write_text("""\
 name: small
 runs:

@@ -11,6 +11,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from rich.console import Console
 
 from rope_jax import stopping
@@ -81,6 +82,14 @@ def test_metrics_are_logged_at_the_configured_steps(whole: tuple[Config, RunDire
     names = ["0", "1", "2-3", "4-7", "8-15", "16-31"]
     assert list(distances) == [f"distances/{name}" for name in names]
     assert sum(distances.values()) == pytest.approx(1)
+    events = EventAccumulator(str(whole[1].path), size_guidance={"histograms": 0})
+    histograms = {
+        event.step: event.histogram_value for event in events.Reload().Histograms("distances")
+    }
+    assert list(histograms) == steps
+    counts = np.array(histograms[9].bucket)
+    assert histograms[9].bucket_limit == [1, 2, 4, 8, 16, 32]
+    np.testing.assert_allclose(counts / counts.sum(), list(distances.values()))
 
 
 def test_the_loss_falls(whole: tuple[Config, RunDirectory]) -> None:

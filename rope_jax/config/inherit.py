@@ -1,0 +1,211 @@
+"""Load a training config; what it leaves out, it inherits from the run named in `init_from`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from rope_jax.config.annotations import models_in, type_tag
+from rope_jax.config.explain import validate
+from rope_jax.config.initial import AnyInitFrom, InitFrom
+from rope_jax.config.load import load, read_raw
+from rope_jax.config.model import ModelConfig, RopeConfig
+from rope_jax.config.training import Config
+from rope_jax.config.types import Frozen
+from rope_jax.config.values import show_value
+from rope_jax.errors import UserError
+
+# Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
+_EXECUTION = {"dtype", "layers", "remat", "initializer_range", "attention"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The run that another one starts from, and the step of the checkpoint that is used."""
+
+    run: Path
+    config: Config
+    step: int
+
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint's folder."""
+        return self.run / "checkpoints" / str(self.step)
+
+    @property
+    def window(self) -> int:
+        """The length that the checkpoint was last trained at."""
+        return self.config.stages[self.config.stage_at(self.step)].seq_len
+
+    def check_model(self, config: Config) -> None:
+        """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
+        if differences := _model_differences(config, self.config):
+            raise self.refusal(differences)
+
+    def refusal(self, differences: Sequence[str]) -> UserError:
+        """Return the error for a model that differs."""
+        return UserError(
+            f"init_from: the model of {self.run} differs: {'; '.join(differences)}; leave these "
+            "keys out, so that they are inherited"
+        )
+
+
+def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
+    """Load a training config as `load` does, with the keys that it inherits. Raises UserError."""
+    return training_config(*read_raw(path, overrides))
+
+
+def training_config(raw: Any, origin: str) -> Config:
+    """Validate a raw training config, with the keys that it inherits from the run `init_from`.
+
+    A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
+    was trained with, and its L. A newest step is replaced by its number. The source is not read
+    if nothing is inherited, as for the config.yaml of a run, so that it may have been deleted.
+
+    origin: where `raw` comes from; errors begin with it. Raises UserError.
+    """
+    given = raw.get("init_from") if isinstance(raw, dict) else None
+    if given is None:
+        return validate(Config, raw, origin)
+    start = validate(_Start, {"init_from": given}, origin).init_from
+    if _is_complete(raw, start):
+        return validate(Config, raw, origin)
+    try:
+        source = find_source(start)
+        _check_encoding(raw, source)
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    config = validate(Config, _with_inherited(raw, start, source), origin)
+    try:
+        source.check_model(config)
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    return config
+
+
+def find_source(start: InitFrom) -> Source:
+    """Read the config of the run to start from, and find its checkpoint.
+
+    UserError if the folder is no run or has no such checkpoint.
+    """
+    run = Path(start.run)
+    try:
+        if not (run / "config.yaml").is_file():
+            raise UserError(
+                f"init_from: {run}: not a run directory (it has no config.yaml)"
+                if run.exists()
+                else f"init_from: {run}: no such run; train it first, or continue a run that "
+                "started from it with that run's own config.yaml"
+            )
+        folders = [path for path in (run / "checkpoints").glob("*") if path.is_dir()]
+    except OSError as error:
+        raise UserError(f"init_from: {run}: cannot be read ({error.strerror})") from None
+    steps = sorted(int(p.name) for p in folders if p.name.isascii() and p.name.isdecimal())
+    if not steps:
+        raise UserError(f"init_from: {run}: has no checkpoint; train it first")
+    step = steps[-1] if start.step is None else start.step
+    if step not in steps:
+        shown = ", ".join(map(str, steps))
+        raise UserError(f"init_from.step: {run} has no checkpoint of step {step}; it has {shown}")
+    try:
+        config = load(Config, run / "config.yaml")
+        config.stage_at(step)
+    except UserError as error:
+        raise UserError(f"init_from: {error}") from None
+    except ValueError as error:
+        raise UserError(f"init_from: {run / 'config.yaml'}: {error}") from None
+    return Source(run, config, step)
+
+
+class _Start(Frozen):
+    """The part of a training config that has to be valid before the rest is complete."""
+
+    init_from: AnyInitFrom = Field()
+
+
+def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
+    """Whether a raw config states every key that it could inherit, as a dumped one does."""
+    sections: dict[str, list[type[BaseModel]]] = {"model": [ModelConfig], "rope": [RopeConfig]}
+    data = raw.get("data")
+    if isinstance(data, dict):
+        models = models_in(Config.model_fields["data"].annotation)
+        sections["data"] = [m for m in models if type_tag(m) == data.get("type")]
+    sweep = raw.get("sweep")
+    return (
+        start.step is not None
+        and "data" in sections
+        and not (isinstance(sweep, dict) and sweep.get("window") is None)
+        and all(
+            isinstance(raw.get(name), dict)
+            and any(model.model_fields.keys() <= raw[name].keys() for model in models)
+            for name, models in sections.items()
+        )
+    )
+
+
+def _check_encoding(raw: dict[str, Any], source: Source) -> None:
+    """UserError if another encoding is stated; what it inherits would not even be valid with it."""
+    node: Any = raw
+    for key in ("model", "position", "type"):
+        node = node.get(key) if isinstance(node, dict) else None
+    old = source.config.model.position.type
+    if node is not None and node != old:
+        raise source.refusal([f"model.position.type is {old!r} there and {show_value(node)} here"])
+
+
+def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
+    """Return a raw config with what it inherits below what it states."""
+    old = source.config
+    model = old.model.model_dump(mode="json")
+    # with the defaults that followed from the lengths of the source's stages
+    model["position"] = old.encoding.model_dump(mode="json")
+    scaling = old.stage_scaling(old.stage_at(source.step))
+    rope = old.rope.model_dump(mode="json") | {"scaling": scaling.model_dump(mode="json")}
+    if old.model.position.is_rotary or scaling.query_scale is not None:  # others have no L
+        rope["train_length"] = old.geometry.train_length
+    own_rope = raw.get("rope")
+    if isinstance(own_rope, dict) and own_rope.get("strategy") is not None:  # gives these two
+        rope = {key: value for key, value in rope.items() if key not in ("scaling", "map")}
+    data = old.data.model_dump(mode="json")
+    own_data = raw.get("data")
+    if isinstance(own_data, dict) and own_data.get("type", data["type"]) != data["type"]:
+        data = {}
+    merged = dict(raw)
+    merged["init_from"] = start.model_dump() | {"step": source.step}
+    for name, inherited in (("model", model), ("rope", rope), ("data", data)):
+        own = raw.get(name, {})
+        merged[name] = inherited | own if isinstance(own, dict) else own
+    sweep = raw.get("sweep")
+    if isinstance(sweep, dict) and sweep.get("window") is None:
+        merged["sweep"] = sweep | {"window": source.window}
+    return merged
+
+
+def _model_differences(config: Config, source: Config) -> list[str]:
+    """Describe the fields that decide the shapes or the meaning of parameters, and differ."""
+    new, old = _meaning(config), _meaning(source)
+    differences = [
+        f"{key} is {show_value(old[key])} there and {show_value(new[key])} here"
+        for key in new
+        if key in old and new[key] != old[key]
+    ]
+    attention = config.model.attention, source.model.attention
+    if attention.count("linear") == 1:
+        differences.append(f"model.attention is {attention[1]} there and {attention[0]} here")
+    return differences
+
+
+def _meaning(config: Config) -> dict[str, Any]:
+    """Return the fields that decide the shapes or the meaning of parameters, by dotted key."""
+    model = config.model
+    values = model.model_dump(mode="json", exclude={*_EXECUTION, "position"})
+    values |= {"num_key_value_heads": model.kv_heads, "head_dim": model.heads_width}
+    fields = {f"model.{name}": value for name, value in values.items()}
+    for name, value in config.encoding.model_dump(mode="json").items():
+        fields[f"model.position.{name}"] = value
+    if model.position.is_rotary:
+        fields["rope.rotary_dim"] = config.geometry.rotary_dim
+        fields["rope.layout"] = config.rope.layout
+    return fields

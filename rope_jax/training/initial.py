@@ -1,0 +1,85 @@
+"""The state of a run before its first step: fresh, or taken from a checkpoint of another run."""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax
+
+from rope_jax.config.inherit import Source, find_source
+from rope_jax.config.initial import InitFrom
+from rope_jax.data.storage import Corpus
+from rope_jax.devices import processes
+from rope_jax.errors import UserError
+from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint
+from rope_jax.training.optimizer import with_new_schedule
+from rope_jax.training.program import Program
+from rope_jax.training.provenance import recorded_provenance
+from rope_jax.training.step import TrainState
+
+
+class Start(NamedTuple):
+    """The state that a run begins with, and the record of where it comes from."""
+
+    state: TrainState
+    origin: Mapping[str, object]
+    """For environment.json: the run, its step, and a fingerprint of the parameters."""
+
+
+def start_from(
+    init_from: InitFrom, program: Program, corpus: Corpus, warn: Callable[[str], None]
+) -> Start:
+    """Restore the parameters of another run's checkpoint, sharded like a fresh state.
+
+    With `optimizer`, AdamW's moments and its count are restored too, otherwise they are zero; the
+    schedule of the learning rate begins at its first step in both cases.
+
+    UserError if the folder is no run, its checkpoint is missing or damaged, or its model differs.
+    Warns if the run was trained on other texts. All processes must call this together.
+    """
+    processes.on_first(lambda: _check(init_from, program, corpus, warn))
+    source = find_source(init_from)
+    folder = source.run / "checkpoints"
+    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+        try:
+            state, fingerprint = checkpoints.restore(
+                source.step, program.abstract_state, optimizer=init_from.optimizer
+            )
+        except DamagedCheckpoint as error:
+            others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
+            advice = f"name another step ({others})" if others else "train that run again"
+            raise DamagedCheckpoint(
+                f"init_from: {folder}: the checkpoint of step {source.step} is damaged ({error}); "
+                f"{advice}"
+            ) from error
+    shardings = program.state_shardings().opt_state
+    if init_from.optimizer:
+        opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
+    else:
+        opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(state.params)
+    origin = init_from.model_dump() | {"step": source.step, "parameters": fingerprint}
+    return Start(TrainState(state.params, opt_state), origin)
+
+
+def _check(
+    init_from: InitFrom, program: Program, corpus: Corpus, warn: Callable[[str], None]
+) -> None:
+    """UserError if a run cannot start from that checkpoint; warn if its texts differ."""
+    source = find_source(init_from)
+    source.check_model(program.config)
+    record = recorded_provenance(source.checkpoint)
+    if record is not None and (different := record.differences(source.config)):
+        raise UserError(
+            f"init_from: {source.run / 'config.yaml'}: has another {', '.join(different)} than the "
+            f"one that the checkpoint of step {source.step} was trained with; put it back as it was"
+        )
+    if record is None or record.corpus != corpus.fingerprint:
+        warn(_about_texts(source, known=record is not None))
+
+
+def _about_texts(source: Source, *, known: bool) -> str:
+    trained = "was trained on another corpus" if known else "does not record its corpus"
+    return (
+        f"init_from: {source.run} {trained}: what it has read may hold this run's test split, so "
+        "that perplexities on it come out too low"
+    )

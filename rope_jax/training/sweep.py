@@ -1,0 +1,139 @@
+"""The sweep during training: the loss of the same tokens with and without their far context.
+
+It reads the validation split, as `eval_ppl.py` would with `split=validation`. The test split is
+for results that are reported.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig, SweepEntry, TrainingSweepConfig, check_targets
+from rope_jax.config.training import Config
+from rope_jax.data.storage import Corpus
+from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.errors import UserError
+from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+from rope_jax.evaluation.plan import Plan, sweep_lengths
+from rope_jax.evaluation.sweep import Progress
+from rope_jax.model.cost import forward_bytes
+from rope_jax.model.decoder import Params
+from rope_jax.runs.logs import Scalars
+from rope_jax.training.program import Program
+
+# Keys of a sweep during training that `eval_ppl.py` does not have.
+_OWN = {"every_steps", "window"}
+
+
+def sweep_tag(entry: SweepEntry, quantity: str, length: int) -> str:
+    """Return the name under which a value is logged, such as sweep/trained/nll_512."""
+    return f"sweep/{entry.label}/{quantity}_{length}"
+
+
+def training_sweep_lengths(config: Config, settings: TrainingSweepConfig) -> tuple[int, ...]:
+    """Return the lengths that are measured: those of the settings, and the window."""
+    window = config.sweep_window
+    asked = SweepConfig(lengths=settings.lengths)
+    return tuple(sorted({*sweep_lengths(asked, window), window}))
+
+
+class TrainingSweep:
+    """Measures same_tokens at several lengths for the parameters of any step of a run."""
+
+    def __init__(self, program: Program, corpus: Corpus, settings: TrainingSweepConfig) -> None:
+        """Choose the documents.
+
+        UserError, naming a key of the section `sweep`, if a setting does not fit them or the model.
+        """
+        config = program.config
+        self._config, self._settings = config, settings
+        self.lengths = training_sweep_lengths(config, settings)
+        split = corpus.validation
+        if not len(split):
+            raise UserError(
+                "sweep: there is no validation split to read; raise data.validation_fraction"
+            )
+        self._texts = [split.document(i)[1:] for i in range(len(split))]
+        self._arguments: dict[str, Any] = {
+            **settings.model_dump(exclude={*_OWN, "lengths", "scalings"}),
+            "split": "validation",
+        }
+        self._check()
+        model, placement = program.model, program.placement
+        self._nll_of_last = nll_of_last(model, placement)
+        self._row_multiple, self._vocab_size = placement.mesh.size, program.vocab_size
+        self._programs: dict[Any, Any] = {}
+
+    def measure(self, stage: int, params: Params, progress: Progress) -> Scalars:
+        """Return the NLL at each length, in nats per token, and past the window its gain.
+
+        The gain over truncation is NLL(window) − NLL(n) on the same tokens, where NLL(window) is
+        that of `trained` on the last `window` tokens in front of each target, the rest of the text
+        being dropped. It is positive where the far context helps.
+
+        stage: whose scaling and map are `trained`.
+        progress: called after every batch, as by `sweep`.
+        """
+        config = self._config
+        result = sweep(
+            nll_of_all(self._nll_of_last),
+            self._settings.scalings,
+            self.lengths,
+            self._texts,
+            params=params,
+            geometry=config.rotary_layers,
+            trained=config.stage_scaling(stage),
+            window=config.sweep_window,
+            trained_map=config.stage_map(stage),
+            takes_maps=True,
+            longest=config.encoding.longest,
+            bos_id=ByteTokenizer.bos_id,
+            nll_of_last=self._nll_of_last,
+            row_bytes=self._row_bytes,
+            row_multiple=self._row_multiple,
+            programs=self._programs,
+            progress=progress,
+            **self._arguments,
+        )
+        return _scalars(result)
+
+    def _check(self) -> None:
+        """UserError if a setting does not fit the documents or one of the stages."""
+        config = self._config
+        raw = {"lengths": self.lengths, "scalings": self._settings.scalings} | self._arguments
+        try:
+            if self._settings.targets is not None:
+                check_targets(self._settings.targets, self.lengths)
+            asked = validate(SweepConfig, raw, "sweep")
+            for stage in range(len(config.stages)):
+                Plan(
+                    layers=config.rotary_layers,
+                    trained=config.stage_scaling(stage),
+                    window=config.sweep_window,
+                    documents=self._texts,
+                    bos_id=ByteTokenizer.bos_id,
+                    config=asked,
+                    trained_map=config.stage_map(stage),
+                    longest=config.encoding.longest,
+                )
+        except (UserError, ValueError) as error:  # begins with a key of the sweep
+            raise UserError(f"sweep.{error}") from None
+
+    def _row_bytes(self, length: int) -> float:
+        return float(forward_bytes(self._config.model, self._vocab_size, length, length))
+
+
+def _scalars(result: SweepResult) -> Scalars:
+    """Return what is logged of a sweep."""
+    entries = {entry.label: entry for entry in result.config.scalings}
+    baseline = result.baseline
+    truncated = np.nan if baseline is None else baseline.sums.mean()
+    scalars: dict[str, float] = {}
+    for m in result.measurements:
+        nll = m.sums.mean()
+        scalars[sweep_tag(entries[m.entry], "nll", m.length)] = nll
+        if m.length > result.window:
+            scalars[sweep_tag(entries[m.entry], "gain", m.length)] = truncated - nll
+    return scalars

@@ -1,0 +1,210 @@
+"""A run that starts from another run's checkpoint: what it takes, and what is refused."""
+
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from rope_jax.config.devices import MeshConfig
+from rope_jax.config.inherit import load_training, training_config
+from rope_jax.config.load import dump
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.data.storage import Corpus, open_corpus
+from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.initial import start_from
+from rope_jax.training.program import Program
+from rope_jax.training.run import train
+from rope_jax.training.step import TrainState
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+Run = tuple[Config, RunDirectory]
+
+
+def quiet() -> Any:
+    return plain_console(quiet=True)
+
+
+@pytest.fixture
+def source(whole: Run, tmp_path: Path) -> RunDirectory:
+    """A copy of a run with the checkpoints 8 and 9; its second stage has 32 tokens and PI."""
+    return RunDirectory(Path(shutil.copytree(whole[1].path, tmp_path / "runs" / "source")))
+
+
+def extended(source: RunDirectory, start: Any = "", **changes: Any) -> Config:
+    """Return the config of a run of three steps at 64 tokens that starts from `source`."""
+    raw = {
+        "name": "more",
+        "runs_dir": str(source.path.parent),
+        "log_every_steps": 1,
+        "init_from": start or str(source.path),
+        "optim": {"warmup_steps": 0},
+        "stages": [{"steps": 3, "seq_len": 64, "batch_size": 2}],
+        "validation": {"every_steps": 3, "batches": 1},
+        "checkpoint": {"every_steps": 2, "keep": 2},
+    }
+    return training_config(raw | changes, "C.yaml")
+
+
+def prepared(config: Config) -> tuple[Program, Corpus]:
+    program = Program(config, ByteTokenizer.vocab_size, Placement(MeshConfig()))
+    return program, open_corpus(config.data, ByteTokenizer())
+
+
+def restored(folder: Path, step: int, like: TrainState) -> TrainState:
+    checkpoints = Checkpoints(folder)
+    state, _ = checkpoints.restore(step, like, optimizer=True)
+    checkpoints.close()
+    return state
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("step", [8, 9])
+def test_weights_alone_start_with_a_fresh_optimizer(source: RunDirectory, step: int) -> None:
+    config = extended(source, f"{source.path}@{step}")
+    assert config.rope.scaling.type == "pi"
+    assert config.init_from is not None
+    program, corpus = prepared(config)
+    start = start_from(config.init_from, program, corpus, pytest.fail)
+    saved = restored(source.checkpoints, step, program.abstract_state)
+    assert_equal(start.state.params, saved.params)
+    assert_equal(start.state.opt_state, program.optimizer.init(saved.params))
+    assert start.origin["step"] == step
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, start.state)
+    assert jax.tree.leaves(shardings) == jax.tree.leaves(program.state_shardings())
+
+
+def test_the_optimizers_moments_are_taken_and_the_schedule_starts_anew(
+    source: RunDirectory,
+) -> None:
+    config = extended(source, {"run": str(source.path), "optimizer": True})
+    assert config.init_from is not None
+    program, corpus = prepared(config)
+    state = start_from(config.init_from, program, corpus, pytest.fail).state
+    saved = restored(source.checkpoints, 9, program.abstract_state)
+    assert_equal(state.params, saved.params)
+
+    def part(state: TrainState, kind: type) -> Any:
+        leaves = jax.tree.leaves(state.opt_state, is_leaf=lambda s: isinstance(s, kind))
+        (found,) = [leaf for leaf in leaves if isinstance(leaf, kind)]
+        return found
+
+    assert_equal(part(state, optax.ScaleByAdamState), part(saved, optax.ScaleByAdamState))
+    assert int(part(state, optax.ScaleByAdamState).count) == 9
+    assert max(abs(leaf).max() for leaf in jax.tree.leaves(part(state, optax.ScaleByAdamState).mu))
+    assert int(part(saved, optax.ScaleByScheduleState).count) == 9
+    assert int(part(state, optax.ScaleByScheduleState).count) == 0
+
+
+def test_a_run_starts_where_its_source_ended_and_goes_on_without_it(
+    source: RunDirectory, tmp_path: Path
+) -> None:
+    config = extended(source)
+    whole = train(config, quiet())
+    logged = [json.loads(line) for line in whole.metrics_file.read_text().splitlines()]
+    steps = [line for line in logged if "train/loss" in line]
+    assert [line["step"] for line in steps] == [1, 2, 3]
+    assert steps[0]["train/learning_rate"] == pytest.approx(3e-3)  # of its own schedule
+    before = json.loads(source.metrics_file.read_text().splitlines()[0])["train/loss"]
+    assert steps[0]["train/loss"] < before - 0.01  # not that of fresh weights
+
+    origin = json.loads(whole.environment_file.read_text())["init_from"]
+    assert (origin["run"], origin["step"], origin["optimizer"]) == (str(source.path), 9, False)
+    assert len(origin["parameters"]) == 16
+
+    # as if it had been killed at step 2, and the source deleted then
+    metrics, environment = whole.metrics_file.read_bytes(), whole.environment_file.read_bytes()
+    shutil.rmtree(whole.checkpoints / "3")
+    shutil.rmtree(source.path)
+    (tmp_path / "again.yaml").write_text(dump(config))
+    assert load_training(tmp_path / "again.yaml") == config
+    train(load_training(whole.config_file), quiet())
+    assert whole.metrics_file.read_bytes() == metrics
+    assert whole.environment_file.read_bytes() == environment
+
+    # without a checkpoint of its own, it needs the source
+    shutil.rmtree(whole.path)
+    with pytest.raises(UserError, match=r"init_from: .*source: no such run; train it first"):
+        train(config, quiet())
+    assert not whole.path.exists()
+
+
+@pytest.mark.parametrize("damage", ["params", "fingerprint"])
+def test_a_damaged_checkpoint_is_refused_and_stays(source: RunDirectory, damage: str) -> None:
+    config = extended(source)
+    shutil.rmtree(source.checkpoints / "9" / damage)
+    with pytest.raises(UserError) as caught:
+        train(config, quiet())
+    said = str(caught.value)
+    assert said.startswith(f"init_from: {source.checkpoints}: the checkpoint of step 9 is damaged")
+    assert said.endswith("; name another step (8)")
+    assert (source.checkpoints / "9").exists()
+    assert not (source.path / "damaged").exists()
+    assert not (source.path.parent / "more").exists()
+    shutil.rmtree(source.checkpoints / "8")
+    with pytest.raises(UserError, match=r"is damaged .*; train that run again"):
+        train(config, quiet())
+
+
+def test_a_source_whose_config_was_edited_is_refused(source: RunDirectory) -> None:
+    text = source.config_file.read_text()
+    source.config_file.write_text(text.replace("base: 10000.0", "base: 20000.0"))
+    config = extended(source)
+    with pytest.raises(UserError, match=r"has another rope\.base than the one that the checkpoint"):
+        train(config, quiet())
+
+
+def test_a_resolved_config_of_another_model_is_refused(source: RunDirectory) -> None:
+    config = extended(source)
+    other = config.model_copy(
+        update={"model": config.model.model_copy(update={"intermediate_size": 32})}
+    )
+    with pytest.raises(UserError, match=r"model\.intermediate_size is 24 there and 32 here"):
+        train(other, quiet())
+
+
+def test_other_texts_than_the_sources_are_warned_of(
+    source: RunDirectory, tmp_path: Path, config: Callable[..., Config]
+) -> None:
+    (tmp_path / "texts").mkdir()
+    for index in range(6):
+        (tmp_path / "texts" / f"{index}.txt").write_text(f"{index} other text " * 40)
+    data = {"files": [str(tmp_path / "texts" / "*.txt")]}
+    said = io.StringIO()
+    config_ = extended(source, data=data, stages=[{"steps": 1, "seq_len": 16, "batch_size": 2}])
+    train(config_, plain_console(file=said, width=1000))
+    assert f"init_from: {source.path} was trained on another corpus: what it" in said.getvalue()
+    assert f"starts from    {source.path}, step 9: weights" in said.getvalue()
+
+
+def test_seeds_of_an_extension_are_one_experiment(source: RunDirectory) -> None:
+    """Runs that start from demo-s0 and demo-s1, and differ in their seed, are compared as seeds."""
+    from rope_jax.comparison.read import _experiment
+
+    def experiment(start: str, **changes: Any) -> str | None:
+        run = source.path.rename(source.path.with_name(start))
+        config = extended(RunDirectory(run), **changes)
+        path = run.parent / "run.yaml"
+        path.write_text(dump(config))
+        run.rename(source.path)
+        return _experiment(path)
+
+    first = experiment("demo-s0", seed=0, name="more-s0")
+    assert experiment("demo-s1", seed=1, name="more-s1", sweep={}) == first
+    assert experiment("other-s1", seed=1, name="more-s1") != first

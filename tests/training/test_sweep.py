@@ -1,0 +1,194 @@
+"""The sweep during training: its numbers, when it is made, and what is refused."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.data.storage import Corpus
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.logs import Scalars
+from rope_jax.sweeps.run import sweep_run
+from rope_jax.training import run as training_run
+from rope_jax.training.run import train
+from rope_jax.training.sweep import TrainingSweep
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+SCALINGS = [
+    {"type": "trained"},
+    {"type": "none", "map": {"type": "leaky_rerope"}, "name": "leaky"},
+    {"type": "yarn", "factor": "auto"},
+]
+SWEEP = {"every_steps": 4, "lengths": [8, 32], "scalings": SCALINGS, "max_documents": 3}
+Swept = tuple[Config, RunDirectory]
+
+
+def quiet() -> Any:
+    return plain_console(quiet=True)
+
+
+def sweeps(run: RunDirectory) -> dict[int, dict[str, float]]:
+    """Return the values of each sweep by step; every step has at most one."""
+    lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+    lines = [line for line in lines if any(key.startswith("sweep/") for key in line)]
+    found = {line.pop("step"): line for line in lines}
+    assert len(found) == len(lines)
+    return found
+
+
+class Unreadable:
+    """Stands for the test split of a corpus."""
+
+    def __getattr__(self, name: str) -> Any:
+        pytest.fail(f"the test split was read: {name}")
+
+    def __len__(self) -> int:
+        pytest.fail("the test split was read")
+
+
+@pytest.fixture(scope="module")
+def swept(
+    tmp_path_factory: pytest.TempPathFactory, config: Callable[..., Config], compiled_quickly: None
+) -> Swept:
+    """A run of 5 steps at 16 tokens and 4 at 32, with PI, that sweeps itself."""
+    config_ = config(
+        tmp_path_factory.mktemp("swept"), sweep=SWEEP, checkpoint={"every_steps": 4, "keep": 9}
+    )
+    opened, compiled = training_run.open_corpus, []
+
+    def without_test(*arguments: Any) -> Corpus:
+        corpus = opened(*arguments)
+        object.__setattr__(corpus, "test", Unreadable())
+        return corpus
+
+    class Counted(TrainingSweep):
+        def measure(self, *arguments: Any) -> Scalars:
+            scalars = super().measure(*arguments)
+            compiled.append(len(self._programs))
+            return scalars
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training_run, "open_corpus", without_test)
+        patch.setattr(training_run, "TrainingSweep", Counted)
+        run = train(config_, quiet())
+    # one for each length, and one for the map, which acts at 32 tokens only; in the first sweep of
+    # the second stage those whose batches differ, because PI shares no reading with YaRN
+    assert compiled == [4, 4, 4, 6, 6]
+    return config_, run
+
+
+def test_it_sweeps_before_the_first_step_then_regularly_and_at_the_end_of_each_stage(
+    swept: Swept,
+) -> None:
+    found = sweeps(swept[1])
+    assert list(found) == [0, 4, 5, 8, 9]
+    for values in found.values():
+        assert [key for key in values if key.startswith("sweep/trained/")] == [
+            "sweep/trained/nll_8",
+            "sweep/trained/nll_16",  # the window: what truncation keeps
+            "sweep/trained/nll_32",
+            "sweep/trained/gain_32",
+        ]
+
+
+def test_gains_are_measured_against_the_trained_model_at_the_window(swept: Swept) -> None:
+    for values in sweeps(swept[1]).values():
+        truncated = values["sweep/trained/nll_16"]
+        for entry in ("trained", "leaky", "yarn-auto"):
+            gain = truncated - values[f"sweep/{entry}/nll_32"]
+            assert values[f"sweep/{entry}/gain_32"] == pytest.approx(gain, abs=1e-12)
+
+
+def test_it_equals_a_sweep_of_the_saved_checkpoints(swept: Swept) -> None:
+    config_, run = swept
+    settings = {
+        "lengths": [8, 16, 32],
+        "scalings": [{"type": "trained"}],
+        "max_documents": 3,
+        "split": "validation",
+        "steps": [4, 5, 8, 9],
+        "resamples": 10,
+    }
+    sweep_run(run, config_, validate(SweepConfig, settings, "test"), quiet())
+    lines = (run.evals / "sweep" / "results.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == 4 * 3
+    logged = sweeps(run)
+    for row in rows:
+        value = logged[row["step"]][f"sweep/trained/nll_{row['length']}"]
+        assert value == pytest.approx(row["nll"], rel=1e-6)
+
+
+def test_tensorboard_has_the_same_values(swept: Swept) -> None:
+    run = swept[1]
+    events = EventAccumulator(str(run.path), size_guidance={"scalars": 0}).Reload()
+    shown = {e.step: e.value for e in events.Scalars("sweep/trained/gain_32")}
+    logged = {step: values["sweep/trained/gain_32"] for step, values in sweeps(run).items()}
+    assert shown == pytest.approx(logged, rel=1e-6)
+
+
+@pytest.mark.parametrize("kept", [[4, 5], []])
+def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(
+    swept: Swept, tmp_path: Path, kept: list[int]
+) -> None:
+    config_ = swept[0].model_copy(update={"runs_dir": str(tmp_path)})
+    run = RunDirectory(tmp_path / config_.name)
+    shutil.copytree(swept[1].path, run.path, ignore=shutil.ignore_patterns("evals"))
+    for step in {4, 5, 8, 9} - set(kept):
+        shutil.rmtree(run.checkpoints / str(step))
+    if not kept:  # killed before its first checkpoint
+        lines = run.metrics_file.read_text().splitlines(keepends=True)
+        run.metrics_file.write_text("".join(lines[:2]))
+    train(config_, quiet())
+    assert run.metrics_file.read_bytes() == swept[1].metrics_file.read_bytes()
+
+
+def test_lost_lines_are_reported(swept: Swept, tmp_path: Path) -> None:
+    from rope_jax.training.gaps import describe_gaps
+
+    config_, run = swept
+    assert describe_gaps(run, config_, 9, has_validation=True) is None
+    copy = RunDirectory(tmp_path)
+    lines = run.metrics_file.read_text().splitlines(keepends=True)
+    copy.metrics_file.write_text("".join(x for x in lines if '"step": 8, "sweep' not in x))
+    assert "lacks sweep/trained/nll_16 of 1 of 5 steps (8), which" in str(
+        describe_gaps(copy, config_, 9, has_validation=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("sweep", "says"),
+    [
+        ({"lengths": [16, 9000]}, r"sweep\.lengths: none of the 2 documents has the 9001 tokens"),
+        ({"targets": 9, "lengths": [32]}, r"sweep\.lengths: 16 is too short for 9 scored targets"),
+        (
+            {"lengths": [16], "scalings": [{"type": "none", "map": {"type": "rerope"}}]},
+            r"sweep\.scalings: none-rerope: map\.type: rerope with auto settings acts beyond",
+        ),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_before_anything_is_written(
+    config: Callable[..., Config], tmp_path: Path, sweep: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=says):
+        train(config(tmp_path, sweep=sweep), quiet())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_corpus_without_validation_text_is_refused(
+    config: Callable[..., Config], tmp_path: Path
+) -> None:
+    config_ = config(tmp_path, sweep={"lengths": [16]})
+    data = config_.data.model_copy(update={"validation_fraction": 0.0})
+    with pytest.raises(UserError, match="sweep: there is no validation split to read; raise data"):
+        train(config_.model_copy(update={"data": data}), quiet())
