@@ -12,11 +12,15 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.positions.fitted import FittedNumbers
 
+# Lines of one layer, and labels of layers, that can be told apart.
+_MOST_LINES = 4
+_MOST_LABELS = 8
+
 
 def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     """Draw the learned numbers: by wavelength, or by distance for a bias; a colour for each layer.
 
-    Heads are thin lines. The start is a dotted line where all layers share it.
+    Up to four heads are thin lines; of more, the median is a line and the range is shaded.
     """
     numbers: Any = FittedNumbers(
         *(None if x is None else np.asarray(x) for x in parameters.numbers(free))
@@ -81,9 +85,16 @@ def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
     """Draw values [l, h, x]."""
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
     for layer, (colour, heads) in enumerate(zip(colours, values, strict=True)):
-        width = 1.6 if len(heads) == 1 else 0.7
-        for head, line in enumerate(heads):
-            label = f"layer {layer}" if head == 0 and len(values) > 1 else None
-            axis.plot(x, line, color=colour, linewidth=width, label=label)
+        lines = heads
+        if len(heads) > _MOST_LINES:
+            lines = np.median(heads, axis=0, keepdims=True)
+            low, high = heads.min(axis=0), heads.max(axis=0)
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        width = 1.6 if len(lines) == 1 else 0.7
+        for line in lines:
+            axis.plot(x, line, color=colour, linewidth=width)
+        # with many layers, some stand for all
+        if len(values) > 1 and layer % -(-len(values) // _MOST_LABELS) == 0:
+            axis.plot([], [], color=colour, linewidth=1.6, label=f"layer {layer}")
     if len(values) > 1:
         axis.legend(fontsize=7, frameon=False)

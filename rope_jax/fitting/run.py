@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -353,7 +354,7 @@ def _conclude(
         **made_by,
         "stopped": state.stopped,
         "minutes": round(minutes, 2),
-        "checks": list(state.checks),
+        "checks": [_finite(check) for check in state.checks],
     }
     write_text(folder / _SUMMARY, json.dumps(summary, indent=1) + "\n")
     print_table(console, rows, window, parameters.count)
@@ -362,3 +363,8 @@ def _conclude(
         "`rope.strategy` in training); numbers.png beside it shows what was learned",
         soft_wrap=True,
     )
+
+
+def _finite(check: dict[str, float]) -> dict[str, float | None]:
+    """Return a check with None for what JSON has no number for."""
+    return {key: x if math.isfinite(x) else None for key, x in check.items()}
