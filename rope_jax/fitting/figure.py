@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.positions.fitted import FittedNumbers
@@ -39,14 +39,21 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
         _draw(axis, where, values)
         axis.set_title(title, fontsize=9)
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
         if is_log:
             axis.set_yscale("log")
+            if values.max() < 10 * values.min():  # powers of ten would label one place at most
+                axis.yaxis.set_major_locator(MaxNLocator(6))
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             scale.set_minor_formatter(NullFormatter())
-        axis.set_xlabel("wavelength without scaling, tokens" if x is None else "distance, tokens")
+        axis.set_xlabel(_label(title) if x is not None else "wavelength without scaling, tokens")
         axis.grid(alpha=0.25)
     return figure
+
+
+def _label(title: str) -> str:
+    return "position of the query" if title.startswith("query scale") else "distance, tokens"
 
 
 def _panels(

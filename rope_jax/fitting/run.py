@@ -22,7 +22,7 @@ from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_setti
 from rope_jax.config.training import Config
 from rope_jax.console import describe_map, describe_scaling, print_overview, print_warning
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import shortage_as
+from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
@@ -46,6 +46,8 @@ from rope_jax.sweeps.model import LoadedModel, load_model
 STRATEGY = "strategy.json"
 _CONFIG = "fit.yaml"
 _SUMMARY = "summary.json"
+# `forward_bytes` is at most this many times what XLA allocates.
+_LARGEST_OVERESTIMATE = 1.7
 
 
 def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
@@ -87,6 +89,7 @@ def _fit_in(
     validation = Validation(loaded, params, step, config, window)
     identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
     borders: tuple[int | None, ...] = config.windows or (None,)
+    _check_memory(loaded, config)
     # the texts are long enough: said now, not after the trials
     fit_step = FitStep(loaded.model, params, first, config, loaded.corpus.train, window)
     _announce(console, run, loaded, config, first, start, step, window)
@@ -105,6 +108,8 @@ def _fit_in(
     own = identity_of(config, identity, parameters)
     fresh = fitter.fresh()
     state = fresh.restored(path, own) or fresh
+    if state.step:
+        console.print(f"resuming after step {state.step}", style="dim")
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(_open_log(folder, state.step))
         progress = FitProgress(console, config.steps, state.step, "fitting")
@@ -206,6 +211,22 @@ def _check_window(config: FitConfig, window: int) -> None:
             f"targets: {config.targets:,} is too many for a window of {window:,} tokens; give at "
             f"most {window // 2:,}"
         )
+
+
+def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
+    """UserError if not even the forward pass of one step fits into memory."""
+    length, there_are = config.length[-1], device_bytes()
+    count = max(1, config.batch_tokens // length)
+    # an estimate may be too high; what passes, the compiler's own figure decides
+    if loaded.row_bytes(length) * count <= _LARGEST_OVERESTIMATE * there_are:
+        return
+    needed = in_gib(loaded.row_bytes(length) * count)
+    key = "length" if count == 1 else "batch_tokens"
+    advice = "; attention=blockwise takes less" if loaded.training.model.attention == "xla" else ""
+    raise UserError(
+        f"{key}: a step reads {count:,} × {length:,} tokens, which takes more than {needed} GiB, "
+        f"and there are {in_gib(there_are)}{advice}"
+    )
 
 
 def _check_attention(training: Config, parameters: Parameters) -> None:

@@ -43,6 +43,9 @@ class FitProgress:
 
 def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
     """Print start, fitted and truncation on the validation split, by length."""
+    differences = [row.above_truncation for row in rows if row.above_truncation]
+    is_known = any(not math.isnan(difference.high) for difference in differences)
+    interval = "half of the 95% interval" if is_known else "no interval, for too few documents"
     table = Table(
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -53,7 +56,7 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
         title_style="bold",
         caption=Text(
             "in brackets: above truncation, which is `trained` at the window of "
-            f"{window:,} tokens, with half of the 95% interval"
+            f"{window:,} tokens, with {interval}"
         ),
         caption_justify="left",
     )

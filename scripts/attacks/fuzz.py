@@ -1,5 +1,6 @@
 """Configs, overrides and results that make no sense: a second, and one line."""
 
+import json
 import random
 import shutil
 import time
@@ -32,6 +33,20 @@ PIECES = (
     *("null", "true", "2020-01-01", "yes", "{type: yarn, factor: 1e308}", "[trained, trained]"),
     "x: &x [a,a,a,a,a,a,a,a,a]\ny: &y [*x,*x,*x,*x,*x,*x,*x,*x]\nz: [*y,*y,*y,*y,*y,*y,*y,*y]\n",
 )
+# A strategy file as scripts/fit.py writes it, whatever model it is for.
+STRATEGY = {
+    "scaling": {"type": "none"},
+    "map": {
+        "type": "fitted",
+        "train_length": 16,
+        "borders": [8, 16],
+        "far_inv_freq": [[[[0.0, 0.1]]], [[[0.0, 0.1]]]],
+        "far_phase": [[[[1.0, 0.5]]], [[[1.0, 0.5]]]],
+        "scale_s": [[1.0]],
+        "scale_p": [[0.5]],
+    },
+    "made_by": {"run": "tiny", "step": 2},
+}
 # Keys of sizes that no machine has memory or time for.
 SIZES = {
     "train.py": ("model.hidden_size", "model.num_hidden_layers", "model.intermediate_size",
@@ -47,10 +62,10 @@ def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[st
     worker = Worker(bench)
     for script, words in bench.commands("whole").items():  # the first run imports everything
         worker.run(script, *words)
-    cases = (_config, _override, _size, _results)
+    cases = (_config, _override, _size, _results, _strategy)
     try:
         for index in range(count):
-            yield cases[index % 4](bench, worker, chance)
+            yield cases[index % len(cases)](bench, worker, chance)
     finally:
         worker.close()
 
@@ -112,6 +127,22 @@ def _results(bench: Bench, worker: Worker, chance: random.Random) -> Case:
         warned = any(word in outcome.said for word in ("changed", "damaged"))
         problem = silent_change(bench, run, script, warned)
     return f"{script} with a foreign {path.name}", problem
+
+
+def _strategy(bench: Bench, worker: Worker, chance: random.Random) -> Case:
+    """A strategy file with pieces put in, lines moved or dropped."""
+    text = _mutated(json.dumps(STRATEGY, indent=1), chance)
+    path = bench.folder / "fuzzed.json"
+    path.write_bytes(text.encode(errors="replace"))
+    script, *words = chance.choice(
+        (
+            ("eval_ppl.py", str(bench.whole), f"scalings=[{path.name}]"),
+            ("train.py", "run.yaml", f"rope.strategy={path.name}"),
+            ("scripts/fit.py", str(bench.whole), f"start={path.name}", "length=512"),
+        )
+    )
+    problem = _judged(worker, script, *words, "--print-config")
+    return f"{script} with a strategy file: {text!r}", problem
 
 
 def _judged(

@@ -58,6 +58,7 @@ def test_the_table_has_start_fitted_and_truncation(quick):
     folder, said = quick
     assert "learned     32 numbers: far_phase, far_amplitude, per head" in said
     assert "step    0/4  validation " in said
+    assert "with no interval, for too few documents" in " ".join(said.split())
     lines = (folder / "results.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["name", "length"],
@@ -182,6 +183,7 @@ def test_a_killed_fit_ends_with_the_same_strategy_file(
             fitted(again, **QUICK)
     folder, said = fitted(again, **QUICK)
     assert "step    0/4" not in said
+    assert "resuming after step 2\n" in said
     for name in ("strategy.json", "results.csv", "metrics.jsonl"):
         assert (folder / name).read_bytes() == (quick[0] / name).read_bytes(), name
 
@@ -224,8 +226,16 @@ REFUSED = {
     ),
     "no such step": ({"step": 7}, "step: "),
     "too long for the texts": (
-        {"length": 100_000},
-        "length: no document of the training split has 100,001 tokens; lower length",
+        {"length": 2_000},
+        "length: no document of the training split has 2,001 tokens; lower length",
+    ),
+    "too many windows": (
+        {"batch_tokens": 2_000_000_000},
+        "batch_tokens: a step reads 31,250,000 × 64 tokens, which takes more than ",
+    ),
+    "too long for memory": (
+        {"length": 1_000_000},
+        "length: a step reads 1 × 1,000,000 tokens, which takes more than ",
     ),
     "start beyond the window": (
         {"start": {"type": "none", "map": {"type": "rerope", "window": 16}}},
