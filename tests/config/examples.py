@@ -78,6 +78,7 @@ rope:
   rotary_dim: 12
   train_length: 256
   layout: interleaved
+  strategy: null
   scaling: {type: yarn, factor: 4.0, beta_fast: 16, beta_slow: 2, truncate: false, ramp: index,
             attention_factor: 1.1, mscale: 0.0, mscale_all_dim: 0.5,
             query_scale: {type: llama4, attn_scale: 0.2, floor_scale: 64}}

@@ -215,7 +215,7 @@ def test_bucket_sums_match_numpy(jumping):
     as_int = (x.astype(np.int32) for x in (tokens, targets, segment_ids, positions))
     weights = (rng.random(positions.shape) < 0.8).astype(np.float32)
     batch = Batch(*as_int, weights)
-    sums = loss_sums(Line(), PARAMS, batch, ROTARY)
+    sums = loss_sums(Line(), PARAMS, jax.tree.map(jnp.asarray, batch), ROTARY)
     edges = [0, 16, 32, 64, 128, np.inf]
     nll, _ = line_by_hand(batch)
     counted, _ = np.histogram(places, edges, weights=weights)

@@ -112,6 +112,8 @@ def dense_attention(numbers, layer, q, k, v, positions, segments):
 def attention(rotary, layer, q, k, v, positions, segments, backend):
     """Return attention as a layer computes it, from the model's argument."""
     of_layer = lambda leaf: leaf[min(layer, len(leaf) - 1)]  # noqa: E731
+    q, k, v = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
+    segments = None if segments is None else jnp.asarray(segments)
     every = jax.tree.map(of_layer, turns(rotary, jnp.asarray(positions)))
     return attend(
         *(q, k, v, every, jnp.asarray(rotary.query_scale)[0], {}, segments),
