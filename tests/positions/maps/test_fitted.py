@@ -115,6 +115,7 @@ def attention(rotary, layer, q, k, v, positions, segments, backend):
     q, k, v = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
     segments = None if segments is None else jnp.asarray(segments)
     every = jax.tree.map(of_layer, turns(rotary, jnp.asarray(positions)))
+    q, k, v, segments = map(jnp.asarray, (q, k, v, segments))
     return attend(
         *(q, k, v, every, jnp.asarray(rotary.query_scale)[0], {}, segments),
         None if rotary.bias is None else of_layer(jnp.asarray(rotary.bias)),
@@ -202,13 +203,12 @@ def test_grouped_query_attention_without_far_keys():
 def test_gradients_are_the_differences_of_the_definition(backend, small_blocks):
     """For every kind of number: along a random direction, in the layer and in the other one."""
     numbers, (q, k, v) = random_numbers(), random_inputs(batch=1)
-    segments = jnp.asarray(SEGMENTS)
     rng = np.random.default_rng(7)
     weights = rng.standard_normal(q.shape).astype(np.float32)
 
     @jax.jit
     def loss(numbers):
-        found = attention(traced(numbers), LAYER, q, k, v, POSITIONS, segments, backend)
+        found = attention(traced(numbers), LAYER, q, k, v, POSITIONS, SEGMENTS, backend)
         return (found * weights).sum()
 
     float32 = {name: jnp.asarray(x, jnp.float32) for name, x in numbers.items()}
