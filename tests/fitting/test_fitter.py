@@ -4,6 +4,7 @@ import io
 import math
 import os
 import signal
+import time
 
 import jax
 import jax.numpy as jnp
