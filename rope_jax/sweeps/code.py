@@ -10,12 +10,12 @@ from pathlib import Path
 from rope_jax.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
-# What computes an NLL, or decides from which checkpoint and which texts. The rest of the package
-# prints, draws and trains.
+# What computes an NLL, or decides from which checkpoint and which texts, also for a fit. The rest of
+# the package prints, draws and trains.
 _THAT_COMPUTES = (
     *("rope", "positions", "config", "attention", "data", "devices", "model", "evaluation"),
     *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/fit.py"),
-    *("sweeps/model.py", "sweeps/run.py"),
+    *("sweeps/model.py", "sweeps/run.py", "fitting"),
 )
 
 
