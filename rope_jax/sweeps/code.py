@@ -10,7 +10,7 @@ from pathlib import Path
 from rope_jax.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
-# What computes an NLL, or decides from which checkpoint and which texts, also for a fit. The rest of
+# What computes an NLL, or decides from which checkpoint and which texts; fits as well. The rest of
 # the package prints, draws and trains.
 _THAT_COMPUTES = (
     *("rope", "positions", "config", "attention", "data", "devices", "model", "evaluation"),
