@@ -32,6 +32,7 @@ from rope_jax.fitting.results import as_csv, fit_rows
 from rope_jax.fitting.state import FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
+from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import Params
 from rope_jax.plots import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
@@ -46,8 +47,6 @@ from rope_jax.sweeps.model import LoadedModel, load_model
 STRATEGY = "strategy.json"
 _CONFIG = "fit.yaml"
 _SUMMARY = "summary.json"
-# `forward_bytes` is at most this many times what XLA allocates.
-_LARGEST_OVERESTIMATE = 1.7
 
 
 def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
@@ -218,7 +217,7 @@ def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     length, there_are = config.length[-1], device_bytes()
     count = max(1, config.batch_tokens // length)
     # an estimate may be too high; what passes, the compiler's own figure decides
-    if loaded.row_bytes(length) * count <= _LARGEST_OVERESTIMATE * there_are:
+    if loaded.row_bytes(length) * count <= LARGEST_OVERESTIMATE * there_are:
         return
     needed = in_gib(loaded.row_bytes(length) * count)
     key = "length" if count == 1 else "batch_tokens"

@@ -13,6 +13,9 @@ from rope_jax.model.loss import MOST_LOGITS
 _FLOAT = 4
 _BATCH_ARRAYS = 5  # tokens, targets, segments, positions, weights: 4 bytes each
 
+# `forward_bytes` is at most this many times what XLA allocates.
+LARGEST_OVERESTIMATE = 1.7
+
 
 def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     """Model FLOPs of one training token, forward and backward: 6·(matrices) + 6·L·N·H·T.

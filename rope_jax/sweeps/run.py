@@ -30,6 +30,7 @@ from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
+from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
@@ -41,9 +42,6 @@ from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.model import load_model, texts_of
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
-
-# `forward_bytes` is at most this many times what XLA allocates.
-_LARGEST_OVERESTIMATE = 1.7
 
 Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
@@ -198,7 +196,7 @@ def _check_memory(training: Config, config: SweepConfig, needed: float, longest:
     """Refuse to start if one window of the longest length needs more memory than there is."""
     there_are = processes.smallest(device_bytes())
     # An estimate may be too high. What passes, the compiler's own figure decides.
-    available, key = there_are * _LARGEST_OVERESTIMATE, "lengths"
+    available, key = there_are * LARGEST_OVERESTIMATE, "lengths"
     shown = there_are
     if config.memory_gib is not None:
         available = shown = config.memory_gib * 2**30
