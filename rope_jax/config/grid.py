@@ -22,7 +22,7 @@ from rope_jax.config.values import show_value
 from rope_jax.rope.numbers import single_error
 
 # Placeholders with a meaning of their own, so no axis may have these names.
-VARIABLES = ("name", "run", "source", "fit", "window", "length")
+VARIABLES = ("name", "run", "source", "fit", "window", "length", "batch_size")
 
 AxisValue = Annotated[
     bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
@@ -71,7 +71,8 @@ class RunTemplate(Frozen):
     set: dict[str, Any] = Field(
         {},
         description="keys of the config to set, as {dotted.key: value}; a text may contain {axis}, "
-        "{window}, {length} (window × the axis factor), {name}, and the folders {run}, {source} "
+        "{window}, {length} (window × the axis factor), {batch_size} (tokens_per_step / {length}), "
+        "{name}, and the folders {run}, {source} "
         "(the run that this one starts from) and {fit}",
     )
     sweeps: Annotated[tuple[AnySweep, ...], Field(strict=False)] = Field(
@@ -130,6 +131,9 @@ class GridConfig(Frozen):
     runs_dir: PathText = Field("runs", description="folder for run directories")
     window: Length | None = Field(
         None, description="training window of the source runs; {length} is window × factor"
+    )
+    tokens_per_step: PositiveInt | None = Field(
+        None, description="tokens of a training step; {batch_size} is tokens_per_step / {length}"
     )
     runs: Annotated[tuple[RunTemplate, ...], Field(min_length=1, strict=False)] = Field(
         description="runs to make"

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
@@ -49,11 +50,15 @@ class FitStep:
             )
         )
         self._program = functools.cache(self._jitted)
+        mesh = jax.tree.leaves(params)[0].sharding.mesh
+        self._everywhere = NamedSharding(mesh, PartitionSpec())
 
     def __call__(self, free: Free, opt_state: Any, step: int) -> tuple[Free, Any, Array]:
         """Return free parameters and optimizer state after step `step`, from 1, and its loss."""
         length = self._config.length[(step - 1) % len(self._config.length)]
         tokens = self._windows(length, step)
+        # As a step returns them: with another sharding, the second step would compile again.
+        free, opt_state = jax.device_put((free, opt_state), self._everywhere)
         arguments: tuple[Any, ...] = (self._params, free, opt_state, tokens, self._weights(tokens))
         if self._config.keep_short:
             arguments += (self._windows(self._window, step),)

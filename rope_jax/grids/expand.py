@@ -193,9 +193,10 @@ class _Template:
         def replaced(found: re.Match[str], key: str) -> Any:
             name = found[1]
             self.used.add(name)
-            if name == "length":
+            if name in ("length", "batch_size"):
                 self.used.add("factor")
-                return self._length(variables, key)
+                length = self._length(variables, key)
+                return length if name == "length" else self._batch_size(length, key)
             if name not in variables:
                 known = ", ".join(f"{{{known}}}" for known in variables)
                 raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; use {known}")
@@ -228,6 +229,21 @@ class _Template:
                 "which is not a whole number"
             )
         return int(length)
+
+    def _batch_size(self, length: int, key: str) -> int:
+        """Return {batch_size}: windows of a training step."""
+        tokens = self.grid.tokens_per_step
+        if tokens is None:
+            raise UserError(
+                f"{self.key}.{key}: {{batch_size}} is tokens_per_step / length; give "
+                "tokens_per_step"
+            )
+        if tokens % length:
+            raise UserError(
+                f"{self.key}.{key}: {{batch_size}} is {tokens:,} tokens / {length:,}, which is not "
+                "a whole number; change tokens_per_step"
+            )
+        return tokens // length
 
     def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
         config = Path(_short(fill(file, "train")))
