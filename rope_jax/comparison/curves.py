@@ -48,6 +48,10 @@ class Point:
     """Over truncation: `trained` at the window minus this point; same_tokens only, n ≥ window."""
     from_first: Estimate | None
     """The difference from the first group's curve of the same name, paired by document."""
+    above_truncation: Estimate | None
+    """The difference from what truncation costs the first group's models: `trained` at their
+    window. Paired by document, and by seed if both groups have the same seeds; same_tokens only,
+    and only where there are several groups."""
     bits_per_nat: float | None
     """Bits per byte that equal one nat per token; None if unknown."""
 
@@ -101,7 +105,7 @@ def compare(
         curve
         for group in groups
         for step in group.steps
-        for curve in _Pooling(group, step, first, config).curves()
+        for curve in _Pooling(group, step, first if len(groups) > 1 else None, config).curves()
     ]
     if not any(curve.is_newest for curve in curves):
         raise UserError(f"{groups[0].label}: its seeds have no point in common")
@@ -116,7 +120,10 @@ def compare(
 class _Pooling:
     """Pools the results of a group at one training step over the group's seeds."""
 
-    def __init__(self, group: Group, step: int, first: Group, config: CompareConfig) -> None:
+    def __init__(
+        self, group: Group, step: int, first: Group | None, config: CompareConfig
+    ) -> None:
+        """first: the group with which others are compared; None: there are no others."""
         self._group, self._step, self._first = group, step, first
         self._sweeps = group.sweeps_at(step)
         self._window = self._sweeps[0].windows[step]
@@ -170,6 +177,7 @@ class _Pooling:
             difference=self._difference_from_trained(key, sums),
             gain=self._gain(key, sums),
             from_first=self._difference_from_first(key, sums),
+            above_truncation=self._above_truncation(key, sums),
             bits_per_nat=bits_per_nat,
         )
 
@@ -200,10 +208,32 @@ class _Pooling:
     def _difference_from_first(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Compare the newest checkpoints; None if the first group lacks this point."""
         group, first = self._group, self._first
-        if group is first or group.marked or self._step != group.newest:
+        if first is None or group is first or group.marked or self._step != group.newest:
             return None
         other = key._replace(step=first.newest)
         theirs = first.sweeps_at(first.newest)
         if any(other not in sweep.points_at(first.newest) for sweep in theirs):
             return None
         return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **self._bootstrap)
+
+    def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
+        """Return the difference from `trained` of the first group's newest models at their window.
+
+        None for other protocols, marked groups and checkpoints before the newest.
+        """
+        group, first = self._group, self._first
+        if first is None or group.marked or self._step != group.newest:
+            return None
+        if key.protocol != "same_tokens":
+            return None
+        theirs = first.sweeps_at(first.newest)
+        window = theirs[0].windows[first.newest]
+        at_window = PointKey("trained", "same_tokens", window, first.newest)
+        if any(at_window not in sweep.sums for sweep in theirs):
+            return None
+        by_seed = {sweep.seed: sweep.sums[at_window] for sweep in theirs}
+        if {sweep.seed for sweep in self._sweeps} != set(by_seed):
+            return pooled_difference(sums, list(by_seed.values()), **self._bootstrap)
+        pairs = zip(self._sweeps, sums, strict=True)
+        differences = [difference(own, by_seed[sweep.seed]) for sweep, own in pairs]
+        return pooled_mean(differences, **self._bootstrap)

@@ -96,6 +96,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),
         "from_first": _estimate(point.from_first),
+        "above_truncation": _estimate(point.above_truncation),
     }
 
 

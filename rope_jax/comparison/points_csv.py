@@ -12,6 +12,7 @@ _COLUMNS = (
     *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
     *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
+    *("above_truncation", "above_truncation_low", "above_truncation_high"),
 )
 
 
@@ -59,6 +60,7 @@ def _point_cells(point: Point) -> dict[str, Any]:
         **_estimate_cells("difference", point.difference),
         **_estimate_cells("gain", point.gain),
         **_estimate_cells("from_first", point.from_first),
+        **_estimate_cells("above_truncation", point.above_truncation),
     }
 
 

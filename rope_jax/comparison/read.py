@@ -44,11 +44,24 @@ def read_sweep(folder: Path) -> Sweep:
         rows=rows,
         sums=sums,
         windows=windows,
-        settings={entry.label: entry.model_dump_json(exclude={"name"}) for entry in entries},
+        settings={entry.label: _settings(entry) for entry in entries},
         baselines=_find_baselines(entries, windows, lengths, config),
         experiment=_experiment(config),
         longest=_longest(config),
     )
+
+
+def _settings(entry: SweepEntry) -> str:
+    """Return the settings of a curve as JSON, which must be the same in all sweeps.
+
+    Numbers that a fit finds differ between the runs that are fitted, so they don't count.
+    """
+    settings = entry.model_dump(mode="json", exclude={"name"})
+    for part in (settings, settings["map"] or {}):
+        if part.get("type") in ("explicit", "fitted"):
+            for key in set(part) - {"type", "map", "query_scale"}:
+                del part[key]
+    return json.dumps(settings, separators=(",", ":"))
 
 
 def _read_entries(path: Path) -> Sequence[SweepEntry]:

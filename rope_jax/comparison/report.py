@@ -108,6 +108,7 @@ def _format_protocol(protocol: str, curves: Sequence[Curve]) -> str:
         ("The difference from `trained` at the same length", _difference_cell),
         ("The difference from the same scaling of the first group", _from_first_cell),
         ("The gain over truncation to the window", _gain_cell),
+        ("The loss above truncation to the window of the first group", _above_truncation_cell),
     ):
         some = [one for one in plotted if any(map(cell, one.points.values()))]
         if some:
@@ -158,6 +159,10 @@ def _from_first_cell(point: Point) -> str:
 
 def _gain_cell(point: Point) -> str:
     return _format_nats(point.gain)
+
+
+def _above_truncation_cell(point: Point) -> str:
+    return _format_nats(point.above_truncation)
 
 
 def _format_nats(estimate: Estimate | None) -> str:

@@ -48,6 +48,7 @@ def sweep_of(tmp_path):
         trained_with="none",
         lengths=(8, 16, 32, 64),
         yarn_offsets=OFFSETS["yarn-4"],
+        factors=None,  # of the curve yarn-4, as a fit finds them, instead of YaRN
     ) -> Path:
         folder = tmp_path / run
         folder.mkdir(exist_ok=True)
@@ -60,6 +61,8 @@ def sweep_of(tmp_path):
             f"stages: [{{steps: 100, seq_len: {window}, batch_size: 1}}]\n"
         )
         yarn = {"type": "yarn", "factor": 4.0, "beta_fast": beta_fast}
+        if factors is not None:
+            yarn = {"type": "explicit", "factors": factors, "name": "yarn-4"}
         entries = [yarn] if own is None else [own, yarn]
         raw = {"scalings": entries, "lengths": lengths, "resamples": 50}
         raw |= {"protocols": protocols, "bos": bos, "split": split, "name": name}

@@ -57,6 +57,15 @@ def test_a_name_must_mean_the_same_settings_everywhere(found):
     assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
+def test_numbers_that_a_fit_found_may_differ(found):
+    assert found({"factors": [1.0, 2.0]}, {"factors": [1.0, 3.0]}) == []
+
+
+def test_a_name_of_fitted_numbers_cannot_be_that_of_a_formula(found):
+    (mismatch,) = found({"factors": [1.0, 2.0]}, {"beta_fast": 8})
+    assert mismatch.message.startswith('scalings: run0/demo has {"type":"explicit"')
+
+
 def test_protocols_that_the_first_sweep_lacks_must_agree_among_the_others(found):
     sliding = {"protocols": ("sliding",)}
     (mismatch,) = found(

@@ -47,7 +47,7 @@ def test_a_single_run_has_the_intervals_of_its_sweep(sweep_of):
         assert (p.ppl, p.bpb) == pytest.approx((row.ppl, row.bpb))
         assert (p.tokens, p.documents, p.nll_by_seed) == (row.tokens, 24, (p.nll,))
         assert (p.first_position, p.last_position) == (row.first_position, row.last_position)
-        assert p.from_first is None
+        assert (p.from_first, p.above_truncation) == (None, None)
 
 
 def test_seeds_are_pooled(sweep_of):
@@ -148,6 +148,34 @@ def test_groups_are_paired_with_the_first(sweep_of):
     assert p.from_first.low < p.from_first.value < p.from_first.high
     # document levels cancel: the noise and seeds that remain vary far less than documents do
     assert p.from_first.high - p.from_first.low < (p.ci_high - p.ci_low) / 2
+
+
+def test_every_group_is_measured_against_truncation_of_the_first(sweep_of):
+    base = [sweep_of(f"a-s{s}", seed=s, shift=0.2 * s) for s in (0, 1)]
+    # the same texts, trained at 64: truncation still means 16 tokens of the first group
+    longer = [
+        sweep_of(f"b-s{s}", seed=s, shift=0.2 * s - 0.5, window=64, own="trained") for s in (0, 1)
+    ]
+    found = compared(*base, *longer)
+    for name, length in (("trained", 8), ("yarn-4", 64)):
+        p = point(found.curves, name, length, group=1)
+        at_window = point(found.curves, "trained", 16)
+        assert p.above_truncation.value == pytest.approx(p.nll - at_window.nll)
+        # paired by seed, whose levels cancel
+        half = p.above_truncation.high - p.above_truncation.value
+        assert half < (p.ci_high - p.nll) / 5
+    p = point(found.curves, "yarn-4", 64)
+    assert p.above_truncation.value == pytest.approx(-p.gain.value)
+    assert point(found.curves, "yarn-4", 64, protocol="whole_window").above_truncation is None
+
+
+def test_other_seeds_than_the_first_groups_are_paired_by_document(sweep_of):
+    base = [sweep_of(f"a-s{s}", seed=s) for s in (0, 1)]
+    other = sweep_of("b", seed=5, shift=-0.5, model="hidden_size: 32")
+    found = compared(*base, other)
+    p, at_window = point(found.curves, "yarn-4", 64, group=1), point(found.curves, "trained", 16)
+    assert p.above_truncation.value == pytest.approx(p.nll - at_window.nll)
+    assert p.above_truncation.low < p.above_truncation.value < p.above_truncation.high
 
 
 def test_each_step_has_its_own_curves(sweep_of):

@@ -63,7 +63,7 @@ def test_the_csv_has_every_point(comparison):
         ]
         assert [float(v) for v in row["nll_by_seed"].split()] == list(p.nll_by_seed)
         assert row["factor"] == ("" if p.factor is None else str(p.factor))
-        for name in ("difference", "gain", "from_first"):
+        for name in ("difference", "gain", "from_first", "above_truncation"):
             found = tuple(float(row[name + end] or "nan") for end in ("", "_low", "_high"))
             expected = getattr(p, name) or (float("nan"),) * 3
             np.testing.assert_array_equal(found, expected)
