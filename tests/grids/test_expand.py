@@ -25,6 +25,7 @@ EXTENSION = """\
 name: extension
 runs_dir: out
 window: 128
+tokens_per_step: 8192
 runs:
   - name: yarn
     train: '{kind}.yaml'
@@ -56,7 +57,7 @@ runs:
   - name: long
     train: run.yaml
     axes: {factor: [16]}
-    set: {stages.0.seq_len: '{length}'}
+    set: {stages.0.seq_len: '{length}', stages.0.batch_size: '{batch_size}'}
 compare: {output: compared, resamples: 100}
 """
 
@@ -110,6 +111,9 @@ def test_the_commands(jobs):
         "name=yarn-run-x4-500-s2",
         "runs_dir=out",
     ]
+    assert command("long-x16/train") == (
+        "train.py run.yaml stages.0.seq_len=2048 stages.0.batch_size=4 name=long-x16 runs_dir=out"
+    )
     assert command("base-s0/sweep-short") == "eval_ppl.py out/base-s0 --sweep sweep.yaml"
     # what the fit's file says, except its name
     assert jobs["base-s2/fit-search-x8"].arguments() == [
@@ -262,6 +266,10 @@ WRONG = {
         "[{name: a, train: run.yaml, axes: {factor: [1.3]}, set: {stages.0.seq_len: '{length}'}}]",
         "runs.0.set.stages.0.seq_len: {length} is 128 × 1.3, which is not a whole number",
     ),
+    "a batch size without tokens per step": (
+        "[{name: a, train: run.yaml, axes: {factor: [2]}, set: {seed: '{batch_size}'}}]",
+        "runs.0.set.seed: {batch_size} is tokens_per_step / length; give tokens_per_step",
+    ),
     "a name in set": (
         "[{name: a, train: run.yaml, set: {name: b}}]",
         "runs.0.set.name: follows from the grid's runs_dir and the entry's name and axes; "
@@ -306,6 +314,13 @@ WRONG = {
         "runs: b-s0/train repeats a-s0/train: all their settings are the same; remove one of them",
     ),
 }
+
+
+def test_a_batch_size_is_a_whole_number(folder):
+    says = r"\{batch_size\} is 1,000 tokens / 512, which is not a whole number; change tokens_per"
+    runs = "[{name: a, train: run.yaml, axes: {factor: [4]}, set: {seed: '{batch_size}'}}]"
+    with pytest.raises(UserError, match=says):
+        expand_text(f"name: g\nwindow: 128\ntokens_per_step: 1000\nruns: {runs}\n")
 
 
 @pytest.mark.parametrize("case", WRONG)
