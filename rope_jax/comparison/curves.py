@@ -120,9 +120,7 @@ def compare(
 class _Pooling:
     """Pools the results of a group at one training step over the group's seeds."""
 
-    def __init__(
-        self, group: Group, step: int, first: Group | None, config: CompareConfig
-    ) -> None:
+    def __init__(self, group: Group, step: int, first: Group | None, config: CompareConfig) -> None:
         """first: the group with which others are compared; None: there are no others."""
         self._group, self._step, self._first = group, step, first
         self._sweeps = group.sweeps_at(step)

@@ -7,8 +7,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -360,15 +359,5 @@ def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) 
 
 def _prefix(rotary: Rotary, length: int) -> Rotary:
     """Return the numbers for the first tokens of a window."""
-
-    def cut(positions: Any) -> Any:
-        return None if positions is None else positions[..., :length]
-
-    by_token = ("query_positions", "key_positions", "query_scale")
-    bands = tuple(
-        replace(
-            band, **{name: cut(getattr(band, name)) for name in by_token if hasattr(band, name)}
-        )
-        for band in rotary.bands
-    )
+    bands = tuple(band.prefix(length) for band in rotary.bands)
     return rotary._replace(query_scale=rotary.query_scale[..., :length], bands=bands)

@@ -13,24 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from rope_jax.config.fit import OF_FAR, FitConfig
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from rope_jax.fitting.start import check_start, numbers_at_start
 from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
-from rope_jax.positions.maps import PositionMap
-from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import Rotary, Scaling
-from rope_jax.rope.query_scales import LogN, PowerScale
 from rope_jax.rope.strategies import ExplicitScaling
 
 # Free parameters by name; all float32.
 Free = dict[str, Array]
-_STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
 # The largest float32 below π, above which a frequency looks like a slower one.
 _MOST = np.nextafter(np.float32(np.pi), np.float32(0))
 # Factors without bounds of their own stay between 1e-4 and 1e4, so that none becomes 0 or infinite.
@@ -232,8 +228,8 @@ def parameters_of(
     try:
         scaling = start.at(length, window, training.stage_scaling(stage))
         map_ = start.map_at(length, window, training.stage_map(stage))
-        _check_start(training, config, scaling, map_)
-        numbers, borders = _numbers_at_start(training, config, scaling, map_, first_border)
+        check_start(training, config, scaling, map_)
+        numbers, borders = numbers_at_start(training, config, scaling, map_, first_border)
     except ValueError as error:
         raise UserError(f"start: {start.label}: {error}") from None
     return Parameters(
@@ -251,165 +247,6 @@ def parameters_of(
         bounds=config.bounds,
         ordered=config.ordered,
     )
-
-
-def default_start(training: Config, stage: int) -> dict[str, Any]:
-    """Return the entry at which a fit starts by default: ReRoPE from half the window, with logn.
-
-    The scaling is the checkpoint's own, and so is its query scale if it has one.
-    """
-    window = max(1, training.stages[stage].seq_len // 2)
-    scaling = training.stage_scaling(stage).model_dump(exclude_none=True)
-    map_ = {"type": "rerope", "window": window}
-    return {"query_scale": {"type": "logn"}} | scaling | {"name": "rerope", "map": map_}
-
-
-def _check_start(
-    training: Config, config: FitConfig, scaling: Scaling, map_: PositionMap | None
-) -> None:
-    """ValueError if something in `learn` cannot change the start."""
-    of_far = [name for name in config.learn if name in (*OF_FAR, "bias")]
-    takes_map = isinstance(map_, ReRoPE | LeakyReRoPE | FarFrequencies | FittedMap)
-    if map_ is not None and not takes_map:
-        raise ValueError(f"map {map_.type} cannot be fitted; start from {_STARTS}")
-    if of_far and (map_ is None or (isinstance(map_, FittedMap) and not map_.borders)):
-        raise ValueError(
-            f"learn: {of_far[0]} belongs to far keys, of which only a map knows; start from "
-            f"{_STARTS}, or learn frequencies"
-        )
-    if scaling.length_dependent:
-        raise ValueError(
-            f"{scaling.type} has other frequencies at every length; start from one with a fixed "
-            "factor, or from explicit"
-        )
-    layers = training.rotary_layers
-    if all(layer.scaling is not None for layer in layers.pattern):
-        raise ValueError("every layer of this model has a scaling of its own, which stays as it is")
-    scale = scaling.query_scale
-    is_power = isinstance(scale, PowerScale) and scale.s == 1
-    if "query_scale" in config.learn and not (is_power or isinstance(scale, LogN | None)):
-        raise ValueError(
-            f"learn: query_scale {scale.type} has another form than s·max(1, ln n / ln L)^p; start "
-            "from logn, from power with s 1, or from none"
-        )
-    if "frequencies" in config.learn and layers.frequencies(scaling).inv_freq.max() == 0:
-        raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")
-
-
-def _numbers_at_start(
-    training: Config,
-    config: FitConfig,
-    scaling: Scaling,
-    map_: PositionMap | None,
-    first_border: int | None,
-) -> tuple[FittedNumbers, tuple[int, ...]]:
-    """Return the numbers of the start, with an axis for everything learned, and the borders."""
-    model, learn, n = training.model, set(config.learn), config.length[-1]
-    by_layer, by_head = config.per != "model", config.per == "head"
-    layers = model.num_hidden_layers if by_layer else 1
-    heads = model.num_attention_heads if by_head else 1
-    kv_heads = model.kv_heads if by_head else 1
-    own = training.rotary_layers.frequencies(scaling)
-    theta = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
-    found: dict[str, Any] = {}
-    given = map_.numbers if isinstance(map_, FittedMap) else {}
-    if "frequencies" in learn or "near_inv_freq" in given:
-        found["near_inv_freq"] = _full(given.get("near_inv_freq", theta), layers, kv_heads)
-    if "attention_factor" in learn or "attention_factor" in given:
-        m = given.get("attention_factor", own.attention_factor.astype(np.float64)[:, 0][:, None])
-        found["attention_factor"] = _full(m, layers, kv_heads)
-    if "query_scale" in learn or "scale_s" in given:
-        s, p = _power(scaling)
-        one = np.ones((1, 1))
-        found["scale_s"] = _full(given.get("scale_s", s * one), layers, heads)
-        found["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
-    borders: tuple[int, ...] = ()
-    if map_ is not None:
-        borders, far, phase, amplitude = _far(
-            map_, theta, training, scaling, n, first_border, config
-        )
-        if borders:
-            if "far_divisor" in learn and not far.any():
-                raise ValueError(
-                    f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
-                    "divisor changes; learn far_frequencies, or start from leaky_rerope"
-                )
-            found["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
-            # frequencies that differ between heads move the phase of every head
-            phases = model.num_attention_heads if far.shape[2] > 1 else heads
-            found["far_phase"] = _full(phase, layers, phases, axis=1)
-            if "far_amplitude" in learn or (amplitude != 1).any():
-                found["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
-            knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
-            if "bias" in learn or "bias" in given:
-                # every head has its own row, learned or not: a bias is added by head
-                bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
-                found["bias"] = _full(bias, layers, model.num_attention_heads)
-    return FittedNumbers(**found), borders
-
-
-def _far(
-    map_: PositionMap,
-    theta: np.ndarray,
-    training: Config,
-    scaling: Scaling,
-    length: int,
-    first_border: int | None,
-    config: FitConfig,
-) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map.
-
-    first_border replaces where the map's far keys begin.
-    """
-    if isinstance(map_, FittedMap):
-        if not map_.borders:
-            return (), theta, theta, theta
-        if first_border is not None:
-            raise ValueError("windows: a fitted map already has its borders; leave them out")
-        phase = map_.numbers["far_phase"]
-        amplitude = map_.numbers.get("far_amplitude", np.ones_like(phase))
-        return map_.borders, map_.numbers["far_inv_freq"], phase, amplitude
-    settings: Any = map_
-    w = first_border or int(settings.window)
-    amplitude = np.ones_like(theta)
-    if isinstance(map_, ReRoPE):
-        far = np.zeros_like(theta)
-    elif isinstance(map_, LeakyReRoPE):
-        far = theta / float(settings.k)
-    else:
-        own = training.rotary_layers.frequencies(settings.far, length)
-        far = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
-        far = np.broadcast_to(far, np.broadcast_shapes(far.shape, theta.shape))
-        # the far scaling's m acts on queries and keys of far keys, and an amplitude on one of them
-        near = training.rotary_layers.frequencies(scaling).attention_factor.astype(np.float64)
-        ratio = own.attention_factor.astype(np.float64) / near
-        amplitude = np.broadcast_to((ratio**2)[:, 0][:, None, None], far.shape)
-    borders = [w]
-    while config.far_bands == "octaves" and 2 * borders[-1] < length:
-        borders.append(2 * borders[-1])
-    phase = (theta - far) * w
-    far, phase, amplitude = (np.stack([x] * len(borders)) for x in (far, phase, amplitude))
-    return tuple(borders), far, phase, amplitude
-
-
-def _full(x: np.ndarray, layers: int, heads: int, axis: int = 0) -> np.ndarray:
-    """Repeat x along the axes of layers and heads, of which it may have one each."""
-    shape = list(x.shape)
-    shape[axis], shape[axis + 1] = max(layers, shape[axis]), max(heads, shape[axis + 1])
-    return np.broadcast_to(x, shape).copy()
-
-
-def _more_knots(bias: np.ndarray, knots: int) -> np.ndarray:
-    """Return a bias with at least so many knots; it stays constant beyond its last one."""
-    missing = max(0, knots - bias.shape[-1])
-    return np.concatenate([bias, np.repeat(bias[..., -1:], missing, axis=-1)], axis=-1)
-
-
-def _power(scaling: Scaling) -> tuple[float, float]:
-    """Return s and p of a query scale s·max(1, ln n / ln L)^p."""
-    if isinstance(scaling.query_scale, PowerScale):
-        return 1.0, scaling.query_scale.p
-    return 1.0, float(isinstance(scaling.query_scale, LogN))
 
 
 def _as_heads(x: Array, heads: int) -> Array:

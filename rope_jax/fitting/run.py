@@ -27,8 +27,9 @@ from rope_jax.errors import UserError, printable
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
-from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
+from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import as_csv, fit_rows
+from rope_jax.fitting.start import default_start
 from rope_jax.fitting.state import FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
@@ -90,7 +91,7 @@ def _fit_in(
     borders: tuple[int | None, ...] = config.windows or (None,)
     _check_memory(loaded, config)
     # the texts are long enough: said now, not after the trials
-    fit_step = FitStep(loaded.model, params, first, config, loaded.corpus.train, window)
+    fit_step = FitStep(loaded, params, first, config, window)
     _announce(console, run, loaded, config, first, start, step, window)
     began = time.perf_counter()
     border = borders[0]
@@ -101,7 +102,7 @@ def _fit_in(
     parameters = first
     if border != borders[0]:
         parameters = parameters_of(training, config, start, border, stage)
-        fit_step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
+        fit_step = FitStep(loaded, params, parameters, config, window)
     fitter = Fitter(parameters, fit_step, validation, config)
     path = state_file(folder, None)
     own = identity_of(config, identity, parameters)
@@ -136,7 +137,7 @@ def _best_border(
     found: dict[int, float] = {}
     for border in config.windows:
         parameters = parameters_of(loaded.training, config, start, border, stage)
-        step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, window)
+        step = FitStep(loaded, params, parameters, config, window)
         fitter, path = Fitter(parameters, step, validation, config), state_file(folder, border)
         own = identity_of(config, identity, parameters)
         fresh = fitter.fresh()

@@ -10,15 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.config.fit import FitConfig
-from rope_jax.data.tokens import TokenSplit
 from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
 from rope_jax.fitting.parameters import Free, Parameters
-from rope_jax.model.decoder import LanguageModel, Params
+from rope_jax.model.decoder import Params
+from rope_jax.sweeps.model import LoadedModel
 
 
 class FitStep:
@@ -26,19 +25,19 @@ class FitStep:
 
     def __init__(
         self,
-        model: LanguageModel,
+        loaded: LoadedModel,
         params: Params,
         parameters: Parameters,
         config: FitConfig,
-        split: TokenSplit,
         window: int,
     ) -> None:
-        """split: the texts to learn from. window: L.
+        """window: L.
 
         UserError: no text is long enough.
         """
-        self._model, self._params, self._parameters = model, params, parameters
-        self._config, self._split, self._window = config, split, window
+        self._model, self._params, self._parameters = loaded.model, params, parameters
+        self._config, self._split, self._window = config, loaded.corpus.train, window
+        self._everywhere = loaded.placement.replicated
         self._windows(config.length[-1], 0)  # refuses texts that are too short
         self.optimizer = optax.adam(
             optax.warmup_cosine_decay_schedule(
@@ -50,8 +49,6 @@ class FitStep:
             )
         )
         self._program = functools.cache(self._jitted)
-        mesh = jax.tree.leaves(params)[0].sharding.mesh
-        self._everywhere = NamedSharding(mesh, PartitionSpec())
 
     def __call__(self, free: Free, opt_state: Any, step: int) -> tuple[Free, Any, Array]:
         """Return free parameters and optimizer state after step `step`, from 1, and its loss."""

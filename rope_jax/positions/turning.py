@@ -4,7 +4,7 @@ Shapes: L layers, B batch, S tokens per window, N heads, K key-value heads, d ro
 pairs: d/2. An axis marked # may have size 1.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -51,6 +51,12 @@ class Band:
         key = query if self.key_positions is None else self.key_positions
         return Turn(*of_queries, *_same_for_heads(cos_sin(self.frequencies, key)))
 
+    def prefix(self, length: int) -> "Band":
+        """Return the band of the first tokens of a window."""
+        positions = (self.query_positions, self.key_positions)
+        queries, keys = (None if x is None else x[..., :length] for x in positions)
+        return replace(self, query_positions=queries, key_positions=keys)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -91,6 +97,10 @@ class HeadBand:
         )
         query_scale = jnp.swapaxes(self.query_scale, 2, 3)
         return Turn(query_cos, query_sin, key_cos, key_sin, query_scale)
+
+    def prefix(self, length: int) -> "HeadBand":
+        """Return the band of the first tokens of a window."""
+        return replace(self, query_scale=self.query_scale[..., :length])
 
 
 class Turn(NamedTuple):

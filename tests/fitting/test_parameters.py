@@ -14,7 +14,8 @@ from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
 from rope_jax.config.sweep import AnyEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.fitting.parameters import Parameters, default_start, parameters_of
+from rope_jax.fitting.parameters import Parameters, parameters_of
+from rope_jax.fitting.start import default_start
 from rope_jax.model.decoder import language_model
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary

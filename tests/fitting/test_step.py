@@ -34,7 +34,7 @@ def step_of(loaded, params):
         config = fit_config(learn=["far_phase"], per="model", repeated=2, seed=3, **settings)
         start = parse_entry(STARTS["rerope"])
         parameters = parameters_of(loaded.training, config, start, None, 0)
-        step = FitStep(loaded.model, params, parameters, config, loaded.corpus.train, WINDOW)
+        step = FitStep(loaded, params, parameters, config, WINDOW)
         return step, parameters
 
     return step_of
