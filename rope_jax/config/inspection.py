@@ -1,7 +1,7 @@
-"""Schemas of inspections: scalings of a bare geometry or of a model's layers, geometries, maps.
+"""Schemas of inspections: scalings of a bare geometry or a model's layers, geometries, maps, costs.
 
-For scripts/show_scaling.py, plot_decay.py, plot_base.py, plot_turns.py and show_maps.py. Imports no
-jax.
+For scripts/show_scaling.py, plot_decay.py, plot_base.py, plot_turns.py, show_maps.py and
+show_costs.py. Imports no jax.
 """
 
 import os
@@ -271,6 +271,12 @@ class MapsConfig(Frozen):
     def text_length(self) -> int:
         """n: `length`, or its default."""
         return self.length or 4 * self.window
+
+
+class CostsConfig(Frozen):
+    """A table of what runs and fits took."""
+
+    output: PathText | None = Field(None, description="CSV file to write; null: none")
 
 
 InspectionType = TypeVar("InspectionType", bound=InspectionConfig)

@@ -1,0 +1,99 @@
+"""What runs and fits cost: numbers trained, tokens read, seconds; from the files in their folders."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import load
+from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.errors import UserError, printable
+from rope_jax.model.cost import parameter_count
+from rope_jax.runs.directory import RunDirectory
+
+
+class Cost(NamedTuple):
+    """What a training run or a fit took."""
+
+    run: str
+    fit: str
+    """Name of a fit of the run; "": the training itself."""
+    numbers: int
+    """How many numbers were trained: all weights, or those of a fit."""
+    steps: int
+    tokens: int
+    """Tokens read by the training steps."""
+    seconds: float
+    """Training: of the steps alone. Fit: with compilation and checks; since it was last resumed."""
+
+
+def costs_of(run: RunDirectory) -> Iterator[Cost]:
+    """Yield what the training of a run took, and each of its finished fits.
+
+    UserError: the folder holds no run, or its files cannot be read.
+    """
+    yield _training(run)
+    for file in sorted(run.fits.glob("*/summary.json")):
+        yield _fit(run, file)
+
+
+def _training(run: RunDirectory) -> Cost:
+    config = run.load_config()
+    steps, tokens, seconds = 0, 0, 0.0
+    speeds = {
+        line["step"]: line["throughput/tokens_per_second"] for line in _lines(run.throughput_file)
+    }
+    for line in _lines(run.metrics_file):
+        if "train/tokens" in line:
+            more = line["train/tokens"] - tokens
+            # a line without its speed means that the process was killed between the two
+            seconds += more / speeds.get(line["step"], math.nan)
+            steps, tokens = line["step"], line["train/tokens"]
+    longest = max(stage.seq_len for stage in config.stages)
+    numbers = parameter_count(config.model, ByteTokenizer().vocab_size, longest)
+    return Cost(run.path.name, "", numbers, steps, tokens, seconds)
+
+
+def _fit(run: RunDirectory, file: Path) -> Cost:
+    config = load(FitConfig, file.parent / "fit.yaml")
+    try:
+        summary = json.loads(file.read_text(encoding="utf-8"))
+        steps = int(summary["checks"][-1]["step"])
+        numbers, seconds = int(summary["numbers"]), 60 * float(summary["minutes"])
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        raise UserError(f"{file}: is not the summary of a fit; fit again") from None
+    window = run.load_config().stages[-1].seq_len
+    tokens = 0
+    for step in range(steps):
+        lengths = (config.length[step % len(config.length)], *[window] * bool(config.keep_short))
+        tokens += sum(max(1, config.batch_tokens // n) * n for n in lengths)
+    return Cost(run.path.name, file.parent.name, numbers, steps, tokens, seconds)
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = file.read_text(encoding="utf-8")
+        yield from map(json.loads, text.splitlines())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as lines of JSON ({error})") from None
+
+
+def print_costs(console: Console, costs: Sequence[Cost]) -> None:
+    """Print one row per run and fit."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("run", "fit"):
+        table.add_column(column, overflow="fold")
+    for column in ("numbers", "steps", "tokens", "seconds"):
+        table.add_column(column, justify="right")
+    for cost in costs:
+        seconds = "unknown" if math.isnan(cost.seconds) else f"{cost.seconds:,.0f}"
+        names = (Text(printable(cost.run)), Text(printable(cost.fit)))
+        table.add_row(*names, f"{cost.numbers:,}", f"{cost.steps:,}", f"{cost.tokens:,}", seconds)
+    console.print(table)

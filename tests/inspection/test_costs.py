@@ -1,0 +1,94 @@
+"""scripts/show_costs.py, from the files of a run and its fits to the table and the CSV."""
+
+import csv
+import json
+import sys
+
+import pytest
+
+from rope_jax import cli
+from scripts import show_costs
+
+
+def write_lines(path, lines):
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Return a run of 30 steps of 4 × 16 tokens, with a fit of 3 steps."""
+    folder = tmp_path / "tiny"
+    fit = folder / "fits/short"
+    fit.mkdir(parents=True)
+    (folder / "config.yaml").write_text(
+        "name: tiny\nmodel: {hidden_size: 8, intermediate_size: 12, num_hidden_layers: 1, "
+        "num_attention_heads: 2}\noptim: {warmup_steps: 5}\n"
+        "stages: [{steps: 30, seq_len: 16, batch_size: 4}]\n"
+    )
+    trained = [{"step": step, "train/tokens": 64 * step} for step in (10, 20, 30)]
+    trained.insert(2, {"step": 20, "validation/loss": 1.0})
+    write_lines(folder / "metrics.jsonl", trained)
+    speeds = [(10, 64.0), (20, 128.0), (30, 32.0)]
+    write_lines(
+        folder / "throughput.jsonl",
+        [{"step": step, "throughput/tokens_per_second": speed} for step, speed in speeds],
+    )
+    (fit / "fit.yaml").write_text("length: [32, 50]\nbatch_tokens: 100\nkeep_short: 0.5\n")
+    summary = {"numbers": 7, "minutes": 0.5, "checks": [{"step": 0.0}, {"step": 3.0}]}
+    (fit / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_a_run_and_its_fit(run, tmp_path, capsys):
+    output = tmp_path / "costs.csv"
+    show_costs.main([str(run), f"output={output}"])
+    training, fit = csv.DictReader(output.read_text().splitlines())
+    # 257 tokens by 8, tied; four projections of 8 × 8, three of 8 × 12, three norms
+    weights = 257 * 8 + 4 * 8 * 8 + 3 * 8 * 12 + 3 * 8
+    assert training == {
+        "run": "tiny",
+        "fit": "",
+        "numbers": str(weights),
+        "steps": "30",
+        "tokens": "1920",
+        "seconds": str(10.0 + 5.0 + 20.0),
+    }
+    # 32, 50 and 32 tokens in turn: 3 windows of 32, or 2 of 50, each time beside 6 of 16
+    tokens = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16
+    assert fit == {
+        "run": "tiny",
+        "fit": "short",
+        "numbers": "7",
+        "steps": "3",
+        "tokens": str(tokens),
+        "seconds": "30.0",
+    }
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in shown if "tiny" in line] == [
+        ["tiny", f"{weights:,}", "30", "1,920", "35"],
+        ["tiny", "short", "7", "3", f"{tokens:,}", "30"],
+    ]
+
+
+def test_steps_whose_speed_is_missing_make_the_time_unknown(run, capsys):
+    lines = (run / "throughput.jsonl").read_text().splitlines(keepends=True)
+    (run / "throughput.jsonl").write_text("".join(lines[:2]))
+    show_costs.main([str(run)])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "1,920" in line]
+    assert line.split()[-1] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "says"),
+    [
+        ("metrics.jsonl", "{", "cannot be read as lines of JSON"),
+        ("fits/short/summary.json", "[]", "is not the summary of a fit; fit again"),
+    ],
+)
+def test_damaged_files_are_named(run, file, text, says, capsys, monkeypatch):
+    (run / file).write_text(text)
+    monkeypatch.setattr(sys, "argv", ["show_costs.py", str(run)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.run(show_costs.main)
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.startswith(f"show_costs.py: {run / file}: {says}")
