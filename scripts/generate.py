@@ -29,6 +29,7 @@ from rope_jax.positions.maps import MAPS
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.strategies.registry import PLAIN
+from scripts.plot_reference import LENGTHS, STYLES, Above, Cost, measured_ways, read_cost
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -222,6 +223,34 @@ def above_truncation_table(path: Path, key: str) -> str:
     for row in rows:
         row[key] = row[key].partition(" (")[0].removeprefix("encoding-")
     return _by_length(rows, key, cell)
+
+
+def reference_table(*, all_ways: bool) -> str:
+    """Return a table of what each way of extending the demo gives, and of what it takes.
+
+    all_ways: those that the figure leaves out as well.
+    """
+    rows = []
+    for way, losses in measured_ways():
+        if not all_ways and (way.run, way.curve) not in STYLES:
+            continue
+        cells = [_above(losses[length]) if length in losses else "" for length in LENGTHS]
+        rows.append((way.kind, way.name, *_cost(read_cost(way)), *cells))
+    headings = ("", "", "numbers", "tokens", "seconds", *(f"{n:,}" for n in LENGTHS))
+    return _table(headings, rows)
+
+
+def _above(above: Above) -> str:
+    """Return a difference with half of its interval; bold if all of it lies below truncation."""
+    text = f"{above.value:+.4f} ± {(above.high - above.low) / 2:.4f}"
+    return f"**{text}**" if above.high < 0 else text
+
+
+def _cost(cost: Cost | None) -> tuple[str, str, str]:
+    """Return numbers, tokens and seconds as text."""
+    if cost is None:
+        return "0", "0", "0"
+    return f"{cost.numbers:,}", f"{cost.tokens:,}", f"{cost.seconds:,.0f}"
 
 
 def _same_tokens(path: Path) -> list[dict[str, str]]:
