@@ -36,7 +36,7 @@ OF_FAR: tuple[Learned, ...] = tuple(name for name in LEARNED if name.startswith(
 
 
 def _as_list(lengths: Any) -> Any:
-    return [lengths] if isinstance(lengths, int) else lengths
+    return [lengths] if isinstance(lengths, int | float) else lengths
 
 
 class FitConfig(Frozen):
@@ -96,7 +96,11 @@ class FitConfig(Frozen):
     bounds: Annotated[
         Annotated[tuple[PositiveFloat, PositiveFloat], Field(strict=False)],
         single_error("should be two positive numbers, the smaller one first"),
-    ] = Field((0.1, 1e4), description="smallest and largest λ and divisor")
+    ] = Field(
+        (0.1, 1e4),
+        description="smallest and largest λ = θ/θ', and number by which "
+        "far_divisor divides the far frequencies of the start",
+    )
     ordered: bool = Field(
         False, description="whether slower pairs have at least the λ of faster ones"
     )

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -105,6 +106,13 @@ class Fitter:
 
         save: called after every check, and at a signal. Raises Stopped after a signal.
         """
+        began = time.monotonic() - state.seconds
+
+        def keep(state: FitState) -> FitState:
+            state = replace(state, seconds=time.monotonic() - began)
+            save(state)
+            return state
+
         if state.step == 0:
             state = self._checked(state, log, progress)
         config = self._config
@@ -114,25 +122,23 @@ class Fitter:
             state = replace(state, free=free, opt_state=opt_state, step=number)
             value = float(loss)
             if not (math.isfinite(value) and _is_finite(free)):
-                state = replace(
-                    state,
-                    free=state.best,
-                    stopped=f"the loss is {value:g} at step {number}; lower learning_rate",
-                )
+                what = "numbers are not finite"
+                if not math.isfinite(value):
+                    what = f"the loss is {value:g}"
+                stopped = f"{what} at step {number}; lower learning_rate"
+                state = replace(state, free=state.best, stopped=stopped)
                 break
             if number % config.log_every_steps == 0:
                 log.write_exact(number, {"fit/loss": value})
             progress.stepped(number, value)
             if number % config.check_every == 0 or number == last:
-                state = self._checked(state, log, progress)
-                save(state)
+                state = keep(self._checked(state, log, progress))
             if asked := stopping.requested():
-                save(state)
+                keep(state)
                 raise Stopped(
                     f"stopped after step {number} of {last}; the same command continues", asked
                 )
-        save(state)
-        return state
+        return keep(state)
 
     def _checked(self, state: FitState, log: Log, progress: FitProgress) -> FitState:
         """Measure the state on validation, log and show it, and keep it if it is the best."""
@@ -144,7 +150,7 @@ class Fitter:
         if value < state.best_nll:
             state = replace(state, best=state.free, best_step=state.step, best_nll=value)
         since = [c for c in state.checks if c["step"] > state.best_step]
-        if len(since) >= self._config.patience:
+        if len(since) >= self._config.patience and state.step < self._config.steps:
             state = replace(state, stopped=f"no improvement in {len(since)} checks")
         progress.checked(state.step, nll, is_best=state.best_step == state.step)
         return state

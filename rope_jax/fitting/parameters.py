@@ -18,7 +18,7 @@ from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.fitting.start import check_start, numbers_at_start
+from rope_jax.fitting.start import check_start, log_factors_at_start, numbers_at_start
 from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.visible import Visible
@@ -57,7 +57,10 @@ class Parameters:
     kv_heads: int
     length: int
     """n."""
+    log_factors: Any
+    """ln λ at the start [l, k, pairs] with λ = θ/θ'; None unless frequencies are learned."""
     bounds: tuple[float, float]
+    """Of λ, and of what a divisor adds to that of the start."""
     ordered: bool
 
     def initial(self) -> Free:
@@ -116,11 +119,16 @@ class Parameters:
             inv_freq = jnp.clip(turned, -_MOST, _MOST)
         if "far_divisor" in free:
             inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
-        # What is changed by the frequency at the first border is taken back there, so that the
-        # angle stays continuous unless a phase is learned.
-        phase = start.far_phase + _as_heads(
-            (start.far_inv_freq - inv_freq) * np.float32(self.borders[0]), start.far_phase.shape[2]
-        )
+        # What changed frequencies add to the angle at a border is taken back there, so that a step
+        # in the angle comes only from the start and from a phase that is learned.
+        added = inv_freq - start.far_inv_freq
+        nearer = jnp.zeros_like(added[:1])
+        if found.near_inv_freq is not None:
+            nearer = nearer + (found.near_inv_freq - start.near_inv_freq)[None]
+        nearer = jnp.concatenate([nearer, added[:-1]])
+        borders = np.asarray(self.borders, np.float32)[:, None, None, None]
+        taken_back = jnp.cumsum((nearer - added) * borders, axis=0)
+        phase = start.far_phase + _as_heads(taken_back, start.far_phase.shape[2])
         if "far_phase" in free:
             phase = phase + free["far_phase"]
         found = found._replace(far_inv_freq=inv_freq, far_phase=phase)
@@ -136,13 +144,27 @@ class Parameters:
         free = free | {n: jnp.clip(x, -_MOST_LOG, _MOST_LOG) for n, x in factors_of.items()}
         low, high = (np.float32(math.log(bound)) for bound in self.bounds)
         if "frequencies" in free:
-            factors = jnp.clip(free["frequencies"], low, high)
-            if self.ordered:
-                factors = jax.lax.cummax(factors, axis=factors.ndim - 1)
-            free = free | {"frequencies": factors}
+            free = free | {"frequencies": self._projected_factors(free["frequencies"])}
         if "far_divisor" in free:
             free = free | {"far_divisor": jnp.clip(free["far_divisor"], low, high)}
         return free
+
+    def _projected_factors(self, changes: Array) -> Array:
+        """Return changes of ln λ [l, k, pairs] that keep the bounds and the order.
+
+        Where layers or heads share a change but differ at the start, it suits all of them.
+        """
+        shared = tuple(axis for axis in (0, 1) if changes.shape[axis] == 1)
+        start = self.log_factors
+        low, high = (math.log(bound) for bound in self.bounds)
+        lowest = (low - start).max(axis=shared, keepdims=True).astype(np.float32)
+        highest = (high - start).min(axis=shared, keepdims=True).astype(np.float32)
+        changes = jnp.clip(changes, lowest, highest)
+        if not self.ordered:
+            return changes
+        least = np.diff(start, axis=-1, prepend=start[..., :1]).min(axis=shared, keepdims=True)
+        rise = np.cumsum(least, axis=-1).astype(np.float32)
+        return jax.lax.cummax(changes + rise, axis=2) - rise
 
     def rotary(self, free: Free, positions: Any, seq_len: int) -> Rotary:
         """Return the model's argument for tokens at positions [#B, S]; differentiable."""
@@ -230,6 +252,7 @@ def parameters_of(
         map_ = start.map_at(length, window, training.stage_map(stage))
         check_start(training, config, scaling, map_)
         numbers, borders = numbers_at_start(training, config, scaling, map_, first_border)
+        factors = log_factors_at_start(training, config, numbers)
     except ValueError as error:
         raise UserError(f"start: {start.label}: {error}") from None
     return Parameters(
@@ -244,6 +267,7 @@ def parameters_of(
         heads=training.model.num_attention_heads if config.per == "head" else 1,
         kv_heads=training.model.kv_heads if config.per == "head" else 1,
         length=length,
+        log_factors=factors,
         bounds=config.bounds,
         ordered=config.ordered,
     )

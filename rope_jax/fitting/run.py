@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.fit import for_encoding, with_attention
 from rope_jax.sweeps.model import LoadedModel, load_model
+from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
 _CONFIG = "fit.yaml"
@@ -69,11 +69,26 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     folder = run.fits / config.name
     with _locked(folder, config), _renamed(steps="step", lengths="length"):
         if (folder / _SUMMARY).exists():
+            _check_finished(folder, run, config)
             console.print(f"{printable(str(folder))}: already fitted")
             return folder
         with shortage_as("length: there is not enough memory; lower batch_tokens or length"):
             _fit_in(folder, run, training, config, console)
     return folder
+
+
+def _check_finished(folder: Path, run: RunDirectory, config: FitConfig) -> None:
+    """UserError if a finished fit is of another checkpoint than the one that would be fitted."""
+    try:
+        fitted = json.loads((folder / _SUMMARY).read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder / _SUMMARY}: is damaged; delete {folder} to fit again") from None
+    wanted = newest_step(run.checkpoints) if config.step is None else config.step
+    if fitted != wanted:
+        raise UserError(
+            f"{folder}: holds a fit of step {fitted}, and the newest checkpoint is that of step "
+            f"{wanted}; choose another name, or delete that folder"
+        )
 
 
 def _fit_in(
@@ -93,10 +108,9 @@ def _fit_in(
     # the texts are long enough: said now, not after the trials
     fit_step = FitStep(loaded, params, first, config, window)
     _announce(console, run, loaded, config, first, start, step, window)
-    began = time.perf_counter()
-    border = borders[0]
+    border, trials = borders[0], 0.0
     if len(borders) > 1:
-        border = _best_border(
+        border, trials = _best_border(
             folder, loaded, params, config, start, stage, validation, identity, console
         )
     parameters = first
@@ -115,7 +129,7 @@ def _fit_in(
         progress = FitProgress(console, config.steps, state.step, "fitting")
         stack.enter_context(progress)
         state = fitter.run(state, config.steps, lambda s: s.save(path, own), log, progress)
-    minutes = (time.perf_counter() - began) / 60
+    minutes = (trials + state.seconds) / 60
     _conclude(
         folder, run, config, parameters, state, start, step, window, validation, minutes, console
     )
@@ -131,10 +145,14 @@ def _best_border(
     validation: Validation,
     identity: dict[str, Any],
     console: Console,
-) -> int:
-    """Try every border of `windows` for trial_steps; return the one with the lowest NLL."""
+) -> tuple[int, float]:
+    """Try every border of `windows` for trial_steps.
+
+    Return the one with the lowest NLL, and the seconds that all of them took.
+    """
     window = loaded.training.stages[stage].seq_len
     found: dict[int, float] = {}
+    seconds = 0.0
     for border in config.windows:
         parameters = parameters_of(loaded.training, config, start, border, stage)
         step = FitStep(loaded, params, parameters, config, window)
@@ -146,12 +164,13 @@ def _best_border(
             save = lambda s, path=path, own=own: s.save(path, own)  # noqa: E731
             state = fitter.run(state, config.trial_steps, save, Log([], [], []), progress)
         found[border] = state.best_nll
+        seconds += state.seconds
     best = min(found, key=lambda border: found[border])
     shown = ", ".join(f"{border}: {nll:.4f}" for border, nll in found.items())
     console.print(
         f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})"
     )
-    return best
+    return best, seconds
 
 
 def _check_stages(training: Config, config: FitConfig) -> None:
@@ -260,7 +279,7 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
 
     UserError: it holds another one, another process fits in it, or it cannot be written.
     """
-    outermost = next((path for path in (folder.parent, folder) if not path.exists()), None)
+    is_new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock", blocking=False):
@@ -276,8 +295,10 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
             try:
                 yield
             except UserError:
-                if outermost is not None and not any(folder.glob("*.npz")):
-                    shutil.rmtree(outermost)
+                if is_new and not any(folder.glob("*.npz")):
+                    shutil.rmtree(folder)
+                    with contextlib.suppress(OSError):  # it holds other fits
+                        folder.parent.rmdir()
                 raise
     except Timeout:
         raise UserError(

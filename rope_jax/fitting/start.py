@@ -18,6 +18,7 @@ from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
 from rope_jax.rope import Scaling
 from rope_jax.rope.query_scales import LogN, PowerScale
+from rope_jax.rope.strategies import NoScaling
 
 _STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
 
@@ -53,7 +54,9 @@ def check_start(
         )
     layers = training.rotary_layers
     if all(layer.scaling is not None for layer in layers.pattern):
-        raise ValueError("every layer of this model has a scaling of its own, which stays as it is")
+        raise ValueError(
+            "every layer of this model has a scaling of its own, which no start replaces"
+        )
     scale = scaling.query_scale
     is_power = isinstance(scale, PowerScale) and scale.s == 1
     if "query_scale" in config.learn and not (is_power or isinstance(scale, LogN | None)):
@@ -115,6 +118,36 @@ def numbers_at_start(
                 bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
                 found["bias"] = _full(bias, layers, model.num_attention_heads)
     return FittedNumbers(**found), borders
+
+
+def log_factors_at_start(
+    training: Config, config: FitConfig, numbers: FittedNumbers
+) -> np.ndarray | None:
+    """Return ln λ [l, k, pairs] of the start, λ = θ/θ'; None unless frequencies are learned.
+
+    θ are the frequencies without a scaling; λ is 1 for pairs that do not rotate.
+
+    ValueError: λ is not within the bounds, or not in the order that is asked for.
+    """
+    if "frequencies" not in config.learn:
+        return None
+    own = training.rotary_layers.frequencies(NoScaling())
+    theta = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
+    scaled = np.asarray(numbers.near_inv_freq)
+    theta, scaled = np.broadcast_arrays(theta, scaled)
+    rotates = (theta != 0) & (scaled != 0)
+    factors = np.divide(theta, scaled, out=np.ones_like(scaled), where=rotates)
+    low, high = config.bounds
+    # frequencies are rounded to float32
+    if factors.min() < low * (1 - 1e-6) or factors.max() > high * (1 + 1e-6):
+        raise ValueError(
+            f"bounds: {list(config.bounds)} leaves out λ of the start, which are "
+            f"{factors.min():g} to {factors.max():g}"
+        )
+    if config.ordered and (np.diff(factors, axis=-1) < -1e-6 * factors[..., :-1]).any():
+        raise ValueError("ordered: the λ of the start are not in order")
+    found: np.ndarray = np.log(factors)
+    return found
 
 
 def _far(

@@ -22,6 +22,7 @@ class FitState:
     best, best_step, best_nll: the free parameters with the lowest NLL on validation so far.
     checks: one line for each check: the step and the NLL at every length, nats per token.
     stopped: why it ended before its last step; "" if it did not.
+    seconds: what all processes took until it was saved, with compilation and checks.
     """
 
     free: Free
@@ -32,6 +33,7 @@ class FitState:
     best_nll: float
     checks: tuple[dict[str, float], ...] = ()
     stopped: str = ""
+    seconds: float = 0.0
 
     def save(self, path: Path, identity: str) -> None:
         """Write the state, complete or not at all. UserError: a full disk, for instance."""
@@ -42,6 +44,7 @@ class FitState:
             "best_nll": self.best_nll,
             "checks": self.checks,
             "stopped": self.stopped,
+            "seconds": self.seconds,
         }
         leaves = jax.tree.leaves((self.free, self.opt_state, self.best))
         arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
@@ -89,4 +92,5 @@ class FitState:
             best_nll=about["best_nll"],
             checks=tuple(about["checks"]),
             stopped=about["stopped"],
+            seconds=about["seconds"],
         )

@@ -1,4 +1,4 @@
-"""What runs and fits cost: numbers trained, tokens read, seconds; from the files in their folders."""
+"""What runs and fits cost: numbers trained, tokens, seconds; from the files in their folders."""
 
 import json
 import math

@@ -212,9 +212,12 @@ def test_how_many_numbers_are_learned(per, count):
     assert octaves.count == 3 * counts["far_phase"]
 
 
-def test_bounds_and_order_hold_and_no_number_leaves_its_range():
+@pytest.mark.parametrize("scaling", ["none", {"type": "yarn", "factor": 4.0}])
+def test_bounds_and_order_hold_and_no_number_leaves_its_range(scaling):
+    """λ is θ/θ', whatever the start's; a divisor divides what the start has."""
     how = {"bounds": [0.5, 8.0], "ordered": True}
-    parameters = made(STARTS["leaky"], learn=["frequencies", "far_divisor"], **how)
+    start = STARTS["leaky"] | ({"type": "none"} if scaling == "none" else scaling)
+    parameters = made(start, learn=["frequencies", "far_divisor"], **how)
     free = parameters.projected(
         {
             "frequencies": jnp.asarray(
@@ -230,6 +233,43 @@ def test_bounds_and_order_hold_and_no_number_leaves_its_range():
     assert (np.diff(factors, axis=-1) >= -1e-6).all()
     divisors = np.exp(np.asarray(free["far_divisor"]))
     np.testing.assert_allclose(divisors, [[0.5, 8], np.exp([0.1, 0.2])], rtol=1e-6)
+
+
+def test_layers_that_share_a_change_of_frequencies_keep_bounds_and_order():
+    how = {"learn": ["frequencies"], "per": "model", "bounds": [0.5, 8.0], "ordered": True}
+    training = training_config("base")  # two bases, so a third one means two λ for each pair
+    parameters = made({"type": "abf", "base": 900.0}, training, **how)
+    assert np.ptp(parameters.log_factors, axis=0).max() > 0.01
+    for size in (0.1, 9.0):
+        free = parameters.projected(random_free(parameters, size))
+        assert free["frequencies"].shape == parameters.initial()["frequencies"].shape
+        change = np.asarray(free["frequencies"], np.float64)
+        factors = np.exp(parameters.log_factors + change)
+        assert (np.diff(factors, axis=-1) >= -1e-5).all()
+        assert (factors >= 0.5 - 1e-6).all()
+
+
+def steps_at_borders(numbers: Any, borders: tuple[int, ...]) -> np.ndarray:
+    """Return by how much the angle changes where each far band begins: [F, l, k, pairs]."""
+    near, far = np.asarray(numbers.near_inv_freq), np.asarray(numbers.far_inv_freq)
+    phases = np.asarray(numbers.far_phase)
+    steps, theta, phase = [], near, np.zeros_like(near)
+    for border, next_theta, next_phase in zip(borders, far, phases, strict=True):
+        steps.append((next_theta - theta) * border + next_phase - phase)
+        theta, phase = next_theta, next_phase
+    return np.array(steps)
+
+
+@pytest.mark.parametrize("map_", ["leaky", "far"])
+@pytest.mark.parametrize("far_bands", ["one", "octaves"])
+def test_changed_frequencies_add_no_step_to_the_angle_at_a_border(map_, far_bands):
+    learn = ["frequencies", "far_frequencies"]
+    parameters = made(STARTS[map_], learn=learn, per="layer", far_bands=far_bands)
+    found = parameters.numbers(random_free(parameters))
+    assert np.ptp(np.asarray(found.far_inv_freq) - parameters.start.far_inv_freq) > 0.005
+    steps = steps_at_borders(found, parameters.borders)
+    before = steps_at_borders(parameters.start, parameters.borders)
+    np.testing.assert_allclose(steps, before, atol=1e-5)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -318,6 +358,16 @@ REFUSED = {
         {"learn": ["query_scale"]},
         "start: none: learn: query_scale ministral has another form than s·max(1, ln n / ln L)^p; "
         "start from logn, from power with s 1, or from none",
+    ),
+    "bounds that leave out the start": (
+        {"type": "yarn", "factor": 4.0},
+        {"learn": ["frequencies"], "bounds": [2.0, 8.0]},
+        "start: yarn-4: bounds: [2.0, 8.0] leaves out λ of the start, which are 1 to 4",
+    ),
+    "an order that the start does not have": (
+        {"type": "explicit", "factors": [2.0, 1.0], "train_length": WINDOW},
+        {"learn": ["frequencies"], "ordered": True},
+        "start: explicit: ordered: the λ of the start are not in order",
     ),
     "auto without a solution": (
         {"type": "none", "map": {"type": "leaky_rerope", "window": 15}},
