@@ -1,15 +1,20 @@
 """Read a sweep's folder; UserError if it is incomplete or inconsistent."""
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rope_jax.comparison.groups import without_seed
 from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
 from rope_jax.comparison.sweeps import PointKey, Sweep
+from rope_jax.config.explain import validate
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load, read_yaml
-from rope_jax.config.sweep import SweepConfig, SweepEntry
+from rope_jax.config.strategy import Strategy, read_strategy
+from rope_jax.config.sweep import SweepConfig, SweepEntry, entry_settings
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import Row
@@ -44,24 +49,41 @@ def read_sweep(folder: Path) -> Sweep:
         rows=rows,
         sums=sums,
         windows=windows,
-        settings={entry.label: _settings(entry) for entry in entries},
+        settings={entry.label: _settings(entry, folder.parent.parent) for entry in entries},
         baselines=_find_baselines(entries, windows, lengths, config),
         experiment=_experiment(config),
         longest=_longest(config),
     )
 
 
-def _settings(entry: SweepEntry) -> str:
+def _settings(entry: SweepEntry, run: Path) -> str:
     """Return the settings of a curve as JSON, which must be the same in all sweeps.
 
-    Numbers that a fit finds differ between the runs that are fitted, so they don't count.
+    Numbers that a fit found differ between the runs that were fitted. If a fit of this run found
+    them, the settings of the fit stand for them, without its seed.
     """
     settings = entry.model_dump(mode="json", exclude={"name"})
-    for part in (settings, settings["map"] or {}):
-        if part.get("type") in ("explicit", "fitted"):
-            for key in set(part) - {"type", "map", "query_scale"}:
-                del part[key]
+    if "fitted" in (settings["map"] or {}).values() or settings["type"] == "explicit":
+        for folder in sorted((run / "fits").glob("*")):
+            found = _strategy(folder)
+            if found is not None and _same_numbers(settings, found):
+                fit = load(FitConfig, folder / "fit.yaml")
+                settings = {"fit": fit.model_dump(mode="json", exclude={"name", "seed"})}
+                break
     return json.dumps(settings, separators=(",", ":"))
+
+
+def _strategy(folder: Path) -> Strategy | None:
+    """Return the strategy of a fit; None if it has none yet, or cannot be read."""
+    with contextlib.suppress(ValueError, UserError):
+        return read_strategy(str(folder / "strategy.json"))
+    return None
+
+
+def _same_numbers(settings: Mapping[str, Any], strategy: Strategy) -> bool:
+    """Whether an entry's settings are those of a strategy file."""
+    theirs = validate(SweepConfig, {"scalings": [entry_settings(strategy, "x")]}, "strategy")
+    return theirs.scalings[0].model_dump(mode="json", exclude={"name"}) == settings
 
 
 def _read_entries(path: Path) -> Sequence[SweepEntry]:

@@ -106,6 +106,8 @@ class Fitter:
 
         save: called after every check, and at a signal. Raises Stopped after a signal.
         """
+        if state.step and (state.step >= last or state.stopped):
+            return state
         began = time.monotonic() - state.seconds
 
         def keep(state: FitState) -> FitState:

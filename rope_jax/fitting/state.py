@@ -2,7 +2,7 @@
 
 import json
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class FitState:
     best_nll: float
     checks: tuple[dict[str, float], ...] = ()
     stopped: str = ""
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     def save(self, path: Path, identity: str) -> None:
         """Write the state, complete or not at all. UserError: a full disk, for instance."""

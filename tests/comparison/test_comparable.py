@@ -1,5 +1,7 @@
 """Sweeps that cannot be compared are refused, and the difference is named."""
 
+import json
+
 import pytest
 
 from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
@@ -57,13 +59,46 @@ def test_a_name_must_mean_the_same_settings_everywhere(found):
     assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
-def test_numbers_that_a_fit_found_may_differ(found):
-    assert found({"factors": [1.0, 2.0]}, {"factors": [1.0, 3.0]}) == []
+@pytest.fixture
+def mismatches(sweep_of):
+    """Return a function that makes runs, each with a sweep of factors that a fit may have found."""
+
+    def mismatches(*fits):
+        sweeps = []
+        for seed, (factors, fit) in enumerate(fits):
+            run = sweep_of(f"run{seed}", seed=seed, factors=factors)
+            if fit is not None:
+                folder = run / "fits/yarn-4"
+                folder.mkdir(parents=True)
+                (folder / "fit.yaml").write_text(f"{{{fit}}}")
+                scaling = {"type": "explicit", "factors": factors}
+                (folder / "strategy.json").write_text(json.dumps({"scaling": scaling}))
+            sweeps.append(read_sweep(run / "evals/demo"))
+        return find_mismatches(sweeps)
+
+    return mismatches
 
 
-def test_a_name_of_fitted_numbers_cannot_be_that_of_a_formula(found):
-    (mismatch,) = found({"factors": [1.0, 2.0]}, {"beta_fast": 8})
-    assert mismatch.message.startswith('scalings: run0/demo has {"type":"explicit"')
+def test_numbers_that_equal_fits_of_the_runs_found_may_differ(mismatches):
+    one, other = "length: 32, seed: 0", "length: 32, seed: 1, name: x"
+    assert mismatches(([1.0, 2.0], one), ([1.0, 3.0], other)) == []
+
+
+@pytest.mark.parametrize("fit", ["length: 64", None])
+def test_numbers_of_another_fit_or_of_none_must_have_another_name(mismatches, fit):
+    (mismatch,) = mismatches(([1.0, 2.0], "length: 32"), ([1.0, 3.0], fit))
+    assert mismatch.message.startswith('scalings: run0/demo has {"fit":{"step":null,"length":[32]')
+    assert mismatch.message.endswith("(yarn-4); give one of them another name")
+
+
+def test_a_strategy_file_with_other_numbers_than_the_sweep_proves_nothing(mismatches, tmp_path):
+    first = ([1.0, 2.0], "length: 32")
+    assert mismatches(first, ([1.0, 2.0], "length: 32")) == []
+    file = tmp_path / "run1/fits/yarn-4/strategy.json"
+    file.write_text(file.read_text().replace("2.0", "2.5"))
+    sweeps = [read_sweep(tmp_path / f"run{n}/evals/demo") for n in (0, 1)]
+    (mismatch,) = find_mismatches(sweeps)
+    assert 'run1/demo has {"type":"explicit"' in mismatch.message
 
 
 def test_protocols_that_the_first_sweep_lacks_must_agree_among_the_others(found):

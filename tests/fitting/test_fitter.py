@@ -26,15 +26,16 @@ from tests.fitting.test_parameters import made
 class MadeUpStep(FitStep):
     """Adds 0.1 to ln s at every step, and 0 to p."""
 
-    def __init__(self, not_finite_at: int = 0) -> None:
+    def __init__(self, not_finite_at: int = 0, infinite_at: int = 0) -> None:
         self.optimizer = optax.adam(0.1)
-        self.not_finite_at = not_finite_at
+        self.not_finite_at, self.infinite_at = not_finite_at, infinite_at
         self.steps: list[int] = []
 
     def __call__(self, free, opt_state, step):
         self.steps.append(step)
         loss = jnp.float32(math.nan if step == self.not_finite_at else 1.0)
-        moved = free | {"query_scale_s": free["query_scale_s"] + np.float32(0.1)}
+        more = np.float32(math.inf if step == self.infinite_at else 0.1)
+        moved = free | {"query_scale_s": free["query_scale_s"] + more}
         with jax.numpy_dtype_promotion("standard"):
             _, opt_state = self.optimizer.update(free, opt_state, free)
         return moved, opt_state, loss
@@ -54,10 +55,10 @@ class MadeUpValidation(Validation):
 def fit():
     """Return a function that runs the loop; it returns the state, the output and the steps."""
 
-    def fit(losses, *, state=None, last=12, not_finite_at=0, save=lambda state: None, **settings):
+    def fit(losses, *, state=None, last=12, fails=None, save=lambda state: None, **settings):
         config = fit_config(steps=12, check_every=2, learn=["query_scale"], **settings)
         parameters = made("none", learn=["query_scale"], per="model")
-        step = MadeUpStep(not_finite_at)
+        step = MadeUpStep(**(fails or {}))
         fitter = Fitter(parameters, step, MadeUpValidation(losses, config), config)
         said = plain_console(file=io.StringIO(), width=200)
         with FitProgress(said, last, 0, "fitting") as progress:
@@ -84,13 +85,23 @@ def test_it_stops_when_checks_stop_improving(fit):
     assert steps == list(range(1, 9))
 
 
-def test_a_loss_that_is_not_finite_keeps_the_best(fit):
+def test_checks_that_end_with_the_last_step_stop_nothing(fit):
+    state, _, _ = fit([5.0, 4.0, 4.5, 4.5, 4.5, 4.5, 4.5], patience=5)
+    assert (state.step, state.best_step, state.stopped) == (12, 2, "")
+
+
+@pytest.mark.parametrize(
+    ("fails", "what"),
+    [({"not_finite_at": 5}, "the loss is nan"), ({"infinite_at": 5}, "numbers are not finite")],
+)
+def test_what_is_not_finite_keeps_the_best(fit, fails, what):
     saved = []
-    state, _, _ = fit([5.0, 4.0, 3.0], not_finite_at=5, save=saved.append)
-    assert state.stopped == "the loss is nan at step 5; lower learning_rate"
+    state, _, _ = fit([5.0, 4.0, 3.0], fails=fails, save=saved.append)
+    assert state.stopped == f"{what} at step 5; lower learning_rate"
     assert (state.best_step, state.best_nll) == (4, 3.0)
     np.testing.assert_allclose(state.free["query_scale_s"], 0.4, rtol=1e-6)
     assert saved[-1] is state
+    assert 0 < saved[0].seconds < saved[-1].seconds
     again, _, steps = fit([], state=state)
     assert (again, steps) == (state, [])
 
@@ -120,8 +131,10 @@ def test_a_stopped_fit_continues_from_the_file(fit, tmp_path):
         fit(losses, save=save, patience=9)
     state = fresh.restored(path, "this fit")
     assert state.step == 6
+    before = state.seconds
     state, _, steps = fit(losses[4:], state=state, patience=9)
     assert steps == list(range(7, 13))
+    assert state.seconds > before > 0
     for mine, theirs in zip(jax.tree.leaves(state), jax.tree.leaves(whole), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 

@@ -162,6 +162,34 @@ def test_a_finished_fit_does_nothing_and_another_is_refused(run, quick):
     assert read_strategy(str(folder / "strategy.json"))
 
 
+def test_a_finished_fit_of_another_checkpoint_is_refused(run, quick, tmp_path):
+    copy = RunDirectory(tmp_path / "tiny")
+    shutil.copytree(run[0].path, copy.path)
+    file = copy.fits / "quick/summary.json"
+    newest = json.loads(file.read_text())["step"]
+    file.write_text(file.read_text().replace(f'"step": {newest}', '"step": 1'))
+    says = f"quick: holds a fit of step 1, and the newest checkpoint is that of step {newest};"
+    with pytest.raises(UserError, match=says):
+        fitted((copy, run[1]), **QUICK)
+    file.write_text("{")
+    with pytest.raises(UserError, match=r"summary\.json: is damaged; delete .*quick to fit again"):
+        fitted((copy, run[1]), **QUICK)
+
+
+def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
+    copy = RunDirectory(tmp_path / "tiny")
+    shutil.copytree(run[0].path, copy.path, ignore=shutil.ignore_patterns("evals", "fits"))
+
+    def meanwhile(*_):
+        (copy.fits / "other").mkdir()
+        raise UserError("refused")
+
+    monkeypatch.setattr("rope_jax.fitting.run.load_model", meanwhile)
+    with pytest.raises(UserError, match=r"^refused$"):
+        fitted((copy, run[1]), **QUICK)
+    assert [path.name for path in copy.fits.iterdir()] == ["other"]
+
+
 @pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_killed_fit_ends_with_the_same_strategy_file(
     run, quick, monkeypatch, tmp_path, killed_at
@@ -207,11 +235,11 @@ def test_a_huge_learning_rate_keeps_the_start_and_says_so(run):
     start = {"type": "none", "query_scale": {"type": "logn"}}
     folder, said = fitted(run, name="huge", start=start, check_every=1, **settings)
     summary = json.loads((folder / "summary.json").read_text())
-    if summary["best_step"] == 0:
-        assert "no step improved on the start, which is what is written" in said
-        strategy = read_strategy(str(folder / "strategy.json"))
-        theta = run[1].geometry.inv_freq()
-        np.testing.assert_allclose(strategy.scaling.inv_freq, [theta] * 2, rtol=1e-6)
+    assert summary["best_step"] == 0
+    assert "no step improved on the start, which is what is written" in said
+    strategy = read_strategy(str(folder / "strategy.json"))
+    theta = run[1].geometry.inv_freq()
+    np.testing.assert_allclose(strategy.scaling.inv_freq, [theta] * 2, rtol=1e-6)
     assert "no improvement in 1 checks" in summary["stopped"]
 
 
