@@ -9,13 +9,13 @@
 import argparse
 import csv
 import math
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
+from rope_jax.comparison.groups import without_seed
 from rope_jax.plots import save_figure
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def read_losses(way: Way) -> dict[int, Above]:
             length = int(row["length"])
             factor = SHOWN_FACTOR if length == LENGTHS[0] else length // LENGTHS[0]
             run = way.run.format(factor=factor)
-            names = {_without_seed(name) for name in row["runs"].split()}
+            names = {without_seed(name) for name in row["runs"].split()}
             if names == {run} and row["name"] == way.curve and row["protocol"] == "same_tokens":
                 numbers = (row["above_truncation" + end] for end in ("", "_low", "_high"))
                 found[length] = Above(*map(float, numbers))
@@ -109,7 +109,10 @@ def read_losses(way: Way) -> dict[int, Above]:
 
 
 def read_cost(way: Way) -> Cost | None:
-    """Return what a way took at SHOWN_FACTOR; None if nothing was trained for it."""
+    """Return what a way took at SHOWN_FACTOR; None if nothing was trained for it.
+
+    KeyError: costs.csv has no such run.
+    """
     if way.run == "demo" and not way.fit:
         return None
     run = way.run.format(factor=SHOWN_FACTOR)
@@ -117,8 +120,10 @@ def read_cost(way: Way) -> Cost | None:
         rows = [
             row
             for row in csv.DictReader(file)
-            if (_without_seed(row["run"]), row["fit"]) == (run, way.fit)
+            if (without_seed(row["run"]), row["fit"]) == (run, way.fit)
         ]
+    if not rows:
+        raise KeyError(f"{RESULTS / 'costs.csv'} has no {run} {way.fit}")
     seconds = [float(row["seconds"]) for row in rows]
     return Cost(int(rows[0]["numbers"]), int(rows[0]["tokens"]), math.fsum(seconds) / len(rows))
 
@@ -128,10 +133,6 @@ def measured_ways() -> Iterator[tuple[Way, Mapping[int, Above]]]:
     for way in WAYS:
         if losses := read_losses(way):
             yield way, losses
-
-
-def _without_seed(run: str) -> str:
-    return re.sub(r"-s\d+$", "", run)
 
 
 def main() -> None:

@@ -9,8 +9,9 @@ from pydantic import Field, ValidationError
 from rope_jax.config.types import Frozen
 from rope_jax.config.values import show_value
 from rope_jax.positions.maps import AnyMap
-from rope_jax.rope import AnyScaling
+from rope_jax.rope import AnyScaling, RotaryGeometry
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.hf import to_hf
 from rope_jax.rope.strategies.base import first_error
 
 _MAX_BYTES = 2**24  # takes half a second to parse
@@ -27,8 +28,7 @@ class Strategy(Frozen):
 def read_strategy(path: str) -> Strategy:
     """Return the strategy in a JSON file. ValueError, naming the file, if it holds anything else.
 
-    The result's scaling goes where a scaling is asked for, for instance into `to_hf`, which refuses
-    what it cannot express.
+    The scaling alone is not the strategy if there is a map as well.
     """
     try:
         content = json.loads(read_limited(Path(path), _MAX_BYTES))
@@ -48,6 +48,24 @@ def read_strategy(path: str) -> Strategy:
             field = ".".join(map(str, first["loc"]))
             says = f"{field}: {first['msg']} (got {show_value(first['input'])})"
         raise ValueError(f"{path} is not a strategy written by scripts/fit.py: {says}") from None
+
+
+def strategy_to_hf(
+    geometry: RotaryGeometry, path: str, *, head_dim: int | None = None
+) -> dict[str, Any]:
+    """Return the config keys from which transformers computes what a strategy file says.
+
+    These are LongRoPE's factors, used up to the longest length that was fitted. head_dim: as in
+    `to_hf`. ValueError: the file has a map, which transformers has no form for, or cannot be read.
+    """
+    strategy = read_strategy(path)
+    if strategy.map is not None:
+        raise ValueError(
+            f"{path} has a map of type {strategy.map.type}, for which transformers has no form; "
+            "fit frequencies and attention_factor per model instead"
+        )
+    longest = max(strategy.made_by.get("length", [geometry.train_length]))
+    return to_hf(geometry, strategy.scaling, head_dim=head_dim, max_position_embeddings=longest)
 
 
 def write_strategy(strategy: Strategy, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Schema of a training run: stages, optimizer, checkpoints, and the run itself."""
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -161,6 +161,21 @@ class Config(Frozen):
     distributed: DistributedConfig | None = Field(
         None, description="several processes as one run; null: this process is the whole run"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _strategy_is_used(cls, settings: Any) -> Any:
+        """Refuse a strategy file that the first stage replaces, before the file is read."""
+        if not isinstance(settings, dict):
+            return settings
+        rope, stages = settings.get("rope"), settings.get("stages")
+        given = isinstance(rope, dict) and rope.get("strategy") is not None
+        first = stages[0] if isinstance(stages, list) and stages else None
+        if given and isinstance(first, dict) and first.get("scaling") is not None:
+            raise ValueError(
+                "stages.0.scaling: would replace the scaling of rope.strategy; keep one of the two"
+            )
+        return settings
 
     @model_validator(mode="after")
     def _positions_make_sense(self) -> "Config":

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.config.fit import FitConfig
+from rope_jax.errors import UserError
 from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.model.decoder import Params
@@ -33,12 +34,17 @@ class FitStep:
     ) -> None:
         """window: L.
 
-        UserError: no text is long enough.
+        UserError: no text is long enough, or has the targets of the objective.
         """
         self._model, self._params, self._parameters = loaded.model, params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
         self._everywhere = loaded.placement.replicated
-        self._windows(config.length[-1], 0)  # refuses texts that are too short
+        first = [self._windows(config.length[-1], n) for n in range(1, 9)]  # refuses short texts
+        if config.objective == "far" and not any(self._weights(tokens).any() for tokens in first):
+            raise UserError(
+                f"objective: far: in 8 batches no text of repeated {config.repeated} tokens occurs "
+                f"again from more than {window} tokens back; lower repeated, or choose beyond"
+            )
         self.optimizer = optax.adam(
             optax.warmup_cosine_decay_schedule(
                 init_value=0.0 if config.warmup_steps else config.learning_rate,

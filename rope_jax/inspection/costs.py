@@ -29,9 +29,9 @@ class Cost(NamedTuple):
     """How many numbers were trained: all weights, or those of a fit."""
     steps: int
     tokens: int
-    """Tokens read by the training steps."""
+    """Tokens read by training steps, those of a fit's trials included; not by checks."""
     seconds: float
-    """Training: of the steps alone. Fit: with compilation and checks; since it was last resumed."""
+    """Training: of the steps alone. Fit: with compilation and checks."""
 
 
 def costs_of(run: RunDirectory) -> Iterator[Cost]:
@@ -67,14 +67,25 @@ def _fit(run: RunDirectory, file: Path) -> Cost:
         summary = json.loads(file.read_text(encoding="utf-8"))
         steps = int(summary["checks"][-1]["step"])
         numbers, seconds = int(summary["numbers"]), 60 * float(summary["minutes"])
+        training = run.load_config()
+        window = training.stages[training.stage_at(summary["step"])].seq_len
     except (OSError, ValueError, KeyError, IndexError, TypeError):
         raise UserError(f"{file}: is not the summary of a fit; fit again") from None
-    window = run.load_config().stages[-1].seq_len
+    tokens = _tokens(config, window, steps)
+    if len(config.windows) > 1:
+        tokens += len(config.windows) * _tokens(config, window, config.trial_steps)
+    return Cost(run.path.name, file.parent.name, numbers, steps, tokens, seconds)
+
+
+def _tokens(config: FitConfig, window: int, steps: int) -> int:
+    """Return the tokens of the first `steps` steps of a fit."""
     tokens = 0
     for step in range(steps):
-        lengths = (config.length[step % len(config.length)], *[window] * bool(config.keep_short))
+        lengths = [config.length[step % len(config.length)]]
+        if config.keep_short:
+            lengths.append(window)
         tokens += sum(max(1, config.batch_tokens // n) * n for n in lengths)
-    return Cost(run.path.name, file.parent.name, numbers, steps, tokens, seconds)
+    return tokens
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from rope_jax.config.fit import LEARNED
-from rope_jax.config.strategy import Strategy, read_strategy, write_strategy
+from rope_jax.config.strategy import (
+    Strategy,
+    read_strategy,
+    strategy_to_hf,
+    write_strategy,
+)
 from rope_jax.config.sweep import AnyEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -19,7 +24,7 @@ from rope_jax.fitting.start import default_start
 from rope_jax.model.decoder import language_model
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
-from rope_jax.rope.hf import to_hf
+from rope_jax.rope.hf import from_hf, to_hf
 from tests.fitting.conftest import MODEL, WINDOW, fit_config
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -311,6 +316,26 @@ def test_hugging_face_reads_explicit_factors():
     by_layer = layers.strategy(random_free(layers)).scaling
     with pytest.raises(ValueError, match="inv_freq: has one entry per layer"):
         to_hf(training_config().geometry, by_layer)
+
+
+def test_a_strategy_file_goes_to_hugging_face_or_is_refused(tmp_path):
+    path, geometry = tmp_path / "strategy.json", training_config().geometry
+    shared = made("none", learn=["frequencies", "attention_factor"], per="model")
+    strategy = shared.strategy(random_free(shared), {"length": [32, LENGTH]})
+    write_strategy(strategy, path)
+    written = strategy_to_hf(geometry, str(path))
+    assert written["max_position_embeddings"] == LENGTH
+    read, scaling = from_hf(written)
+    assert read.train_length == WINDOW
+    theirs = scaling.frequencies(read, LENGTH)
+    np.testing.assert_allclose(theirs.inv_freq, strategy.scaling.inv_freq, rtol=1e-6)
+    m = strategy.scaling.attention_factor
+    np.testing.assert_allclose(theirs.attention_factor, m, rtol=1e-6)
+
+    mapped = made(STARTS["rerope"], learn=["far_phase"], per="model")
+    write_strategy(mapped.strategy(random_free(mapped)), path)
+    with pytest.raises(ValueError, match="has a map of type fitted, for which transformers has no"):
+        strategy_to_hf(geometry, str(path))
 
 
 def test_the_default_start_keeps_the_checkpoints_scaling():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from rope_jax.console import plain_console
+from rope_jax.errors import UserError
 from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
 from rope_jax.fitting.parameters import parameters_of
 from rope_jax.fitting.step import FitStep
@@ -31,7 +32,8 @@ def step_of(loaded, params):
     """Return a function that makes a step and its free parameters, which share ReRoPE's start."""
 
     def step_of(**settings):
-        config = fit_config(learn=["far_phase"], per="model", repeated=2, seed=3, **settings)
+        how = {"repeated": 2} | settings
+        config = fit_config(learn=["far_phase"], per="model", seed=3, **how)
         start = parse_entry(STARTS["rerope"])
         parameters = parameters_of(loaded.training, config, start, None, 0)
         step = FitStep(loaded, params, parameters, config, WINDOW)
@@ -80,6 +82,12 @@ def test_far_targets_short_windows_and_lengths_in_turn(loaded, params, step_of):
         far = expected_loss(loaded, params, parameters, "far", length, step_number, 2)
         short = expected_loss(loaded, params, parameters, "all", WINDOW, step_number, 6)
         assert float(loss) == pytest.approx(far + 0.5 * short, rel=1e-5)
+
+
+def test_texts_without_far_repetitions_are_refused(step_of):
+    says = r"^objective: far: in 8 batches no text of repeated 30 tokens occurs again from more th"
+    with pytest.raises(UserError, match=says):
+        step_of(length=48, batch_tokens=96, objective="far", repeated=30)
 
 
 def test_steps_lower_the_loss_and_leave_the_weights(loaded, params, step_of):

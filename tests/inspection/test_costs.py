@@ -34,7 +34,8 @@ def run(tmp_path):
         [{"step": step, "throughput/tokens_per_second": speed} for step, speed in speeds],
     )
     (fit / "fit.yaml").write_text("length: [32, 50]\nbatch_tokens: 100\nkeep_short: 0.5\n")
-    summary = {"numbers": 7, "minutes": 0.5, "checks": [{"step": 0.0}, {"step": 3.0}]}
+    checks = [{"step": 0.0}, {"step": 3.0}]
+    summary = {"step": 30, "numbers": 7, "minutes": 0.5, "checks": checks}
     (fit / "summary.json").write_text(json.dumps(summary))
     return folder
 
@@ -68,6 +69,15 @@ def test_a_run_and_its_fit(run, tmp_path, capsys):
         ["tiny", f"{weights:,}", "30", "1,920", "35"],
         ["tiny", "short", "7", "3", f"{tokens:,}", "30"],
     ]
+
+
+def test_trials_count(run, capsys):
+    more = "windows: [4, 6]\ntrial_steps: 1\n"
+    with (run / "fits/short/fit.yaml").open("a") as file:
+        file.write(more)
+    show_costs.main([str(run)])
+    tokens = 3 * 32 + 2 * 50 + 3 * 32 + 3 * 6 * 16 + 2 * (3 * 32 + 6 * 16)
+    assert f" {tokens:,} " in capsys.readouterr().out
 
 
 def test_steps_whose_speed_is_missing_make_the_time_unknown(run, capsys):
