@@ -16,7 +16,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.jobs import FitJob, TrainJob, last_step
+from rope_jax.grids.jobs import FitJob, NotReady, TrainJob, last_step
 from rope_jax.rope.strategies import PIScaling
 
 ROOT = Path(__file__).parents[2]
@@ -436,6 +436,21 @@ WRONG = {
         "runs.2 (b): run.yaml: rope.map: is given both here and in strategy; keep one",
     ),
 }
+
+
+def test_a_fit_may_start_from_another_one(folder):
+    start = "runs/tiny/fits/f/strategy.json"
+    more = f"{{name: g, fit: fit.yaml, source: tiny, set: {{start: {start}}}}}"
+    job = expand_text(f"name: g\nruns: {FIT}}}, {more}]\n")[-1]
+    assert isinstance(job, FitJob)
+    assert f"start={start}" in job.arguments()
+    with pytest.raises(NotReady, match=f"start: {start} cannot be read"):
+        job.load_config()
+    Path(start).parent.mkdir(parents=True)
+    write_strategy(Strategy(scaling=PIScaling(factor=2.0)), Path(start))
+    found = job.load_config().start
+    assert found is not None
+    assert (found.label, found.scaling_at_window) == ("f", PIScaling(factor=2.0))
 
 
 def test_a_batch_size_is_a_whole_number(folder):

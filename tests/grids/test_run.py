@@ -12,20 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import load
+from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.grids.commands import run_job
+from rope_jax.grids.commands import JobFailed, run_job
 from rope_jax.grids.expand import expand
 from rope_jax.grids.launchers import shell_lines
 from rope_jax.grids.run import done_jobs, run_jobs
 from rope_jax.rope.strategies import PIScaling
 from tests.grids.conftest import ROOT
+from tests.sweeps.test_sweep_run import trained
 
 NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
 
@@ -371,3 +373,38 @@ data:
     undisturbed = ["runs.0.sweeps=[]", "compare=null", "runs_dir=undisturbed"]
     finish(start_grid(script, *arguments, *undisturbed), 0)
     assert Path("undisturbed/tiny-s0/metrics.jsonl").read_bytes() == metrics.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_real_fit_in_a_grid(folder, tmp_path, commands_compile_quickly):
+    """A run trained by hand counts; its fit and the sweep of it are made, and count by hand too."""
+    made, config = trained(tmp_path, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
+    Path("run.yaml").write_text(dump(config))
+    settings = {"learn": ["far_phase", "far_amplitude"], "steps": 2, "warmup_steps": 0}
+    settings |= {"max_documents": 4, "max_blocks": 1, "batch_tokens": 128, "resamples": 20}
+    Path("fit.yaml").write_text(yaml.safe_dump(settings))
+    Path("sweep.yaml").write_text("{name: short, lengths: [16, 32], resamples: 20}")
+    Path("grid.yaml").write_text(
+        ONE_FIT.replace("name: base,", "name: tiny,")
+        .replace("source: base", "source: tiny")
+        .replace("window: 128", f"window: 16\nruns_dir: {config.runs_dir}")
+        .replace("[4]", "[2]")
+        + "    sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]\n"
+    )
+    assert done_now() == {"tiny/train"}
+    names = ["tiny/train", "tiny/fit-search-x2", "tiny/sweep-short-search-x2"]
+    script = ROOT / "scripts/grid.py"
+    out, _ = finish(start_grid(script, "grid.yaml"), 0)
+    said = re.findall(r"] (\S+): (already done|done)", out)
+    assert said == list(zip(names, ["already done", "done", "done"], strict=True))
+    assert done_now() == {*names}
+    for record in made.path.rglob("grid.json"):
+        record.unlink()
+    assert done_now() == {*names}
+    # fit.py refuses what the grid refuses
+    Path("fit.yaml").write_text(yaml.safe_dump(settings | {"steps": 3}))
+    with pytest.raises(UserError, match="holds a fit with another steps; give this one another"):
+        done_now()
+    job = expand(load(GridConfig, Path("grid.yaml")))[1]
+    with pytest.raises(JobFailed, match="holds a fit with other settings; choose another name"):
+        run_job(job, ROOT, Path("logs"))
