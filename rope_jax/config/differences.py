@@ -1,14 +1,14 @@
-"""The keys in which two training configs differ."""
+"""The keys in which two configs differ."""
 
 from typing import Any
 
-from rope_jax.config.training import Config
+from pydantic import BaseModel
 
-# Keys that say where a run is stored or computed, not what it computes.
+# Keys of a training config that say where a run is stored or computed, not what it computes.
 _PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
 
 
-def different_keys(new: Config, old: Config) -> list[str]:
+def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
     """Return the dotted keys whose values differ, except those that only name a place."""
     flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
     keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]

@@ -143,6 +143,22 @@ class FitConfig(Frozen):
             )
         return self
 
+    def check_window(self, window: int) -> None:
+        """Check that the fit is for texts longer than the window of its checkpoint, in tokens.
+
+        Raises ValueError, which names the key.
+        """
+        if self.length[0] <= window:
+            raise ValueError(
+                f"length: {self.length[0]:,} is within the window of {window:,} tokens; a fit is "
+                "for longer texts"
+            )
+        if (self.targets or 0) > window // 2:
+            raise ValueError(
+                f"targets: {self.targets:,} is too many for a window of {window:,} tokens; give "
+                f"at most {window // 2:,}"
+            )
+
 
 def _check_unique(key: str, values: Iterable[Any]) -> None:
     listed = list(values)

@@ -1,6 +1,6 @@
 """Load a training config; what it leaves out, it inherits from the run named in `init_from`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,34 +57,6 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
     return training_config(*read_raw(path, overrides))
 
 
-def training_config(raw: Any, origin: str) -> Config:
-    """Validate a raw training config, with the keys that it inherits from the run `init_from`.
-
-    A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
-    was trained with, and its L. A newest step is replaced by its number. The source is not read
-    if nothing is inherited, as for the config.yaml of a run, so that it may have been deleted.
-
-    origin: where `raw` comes from; errors begin with it. Raises UserError.
-    """
-    given = raw.get("init_from") if isinstance(raw, dict) else None
-    if given is None:
-        return validate(Config, raw, origin)
-    start = validate(_Start, {"init_from": given}, origin).init_from
-    if _is_complete(raw, start):
-        return validate(Config, raw, origin)
-    try:
-        source = find_source(start)
-        _check_encoding(raw, source)
-    except UserError as error:
-        raise UserError(f"{origin}: {error}") from None
-    config = validate(Config, _with_inherited(raw, start, source), origin)
-    try:
-        source.check_model(config)
-    except UserError as error:
-        raise UserError(f"{origin}: {error}") from None
-    return config
-
-
 def find_source(start: InitFrom) -> Source:
     """Read the config of the run to start from, and find its checkpoint.
 
@@ -117,6 +89,52 @@ def find_source(start: InitFrom) -> Source:
     except ValueError as error:
         raise UserError(f"init_from: {run / 'config.yaml'}: {error}") from None
     return Source(run, config, step)
+
+
+def planned_source(start: InitFrom, config: Config) -> Source:
+    """Return what a run that may not be trained yet will be as a source once it is.
+
+    config: the run's. UserError: it will have no checkpoint of this step.
+    """
+    step = sum(stage.steps for stage in config.stages) if start.step is None else start.step
+    try:
+        config.stage_at(step)
+    except ValueError as error:
+        raise UserError(f"init_from.step: {start.run}: {error}") from None
+    return Source(Path(start.run), config, step)
+
+
+def training_config(
+    raw: Any, origin: str, find: Callable[[InitFrom], Source] = find_source
+) -> Config:
+    """Validate a raw training config, with the keys that it inherits from the run `init_from`.
+
+    A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
+    was trained with, and its L. A newest step is replaced by its number. The source is not read
+    if nothing is inherited, as for the config.yaml of a run, so that it may have been deleted.
+
+    origin: where `raw` comes from; errors begin with it.
+    find: returns the run and checkpoint that `init_from` names.
+
+    Raises UserError.
+    """
+    given = raw.get("init_from") if isinstance(raw, dict) else None
+    if given is None:
+        return validate(Config, raw, origin)
+    start = validate(_Start, {"init_from": given}, origin).init_from
+    if _is_complete(raw, start):
+        return validate(Config, raw, origin)
+    try:
+        source = find(start)
+        _check_encoding(raw, source)
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    config = validate(Config, _with_inherited(raw, start, source), origin)
+    try:
+        source.check_model(config)
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
+    return config
 
 
 class _Start(Frozen):

@@ -195,7 +195,10 @@ def _checked_start(
     training: Config, config: FitConfig, stage: int
 ) -> tuple[SweepEntry, Parameters]:
     """Return where a fit of a stage's checkpoint starts. UserError if it cannot start there."""
-    _check_window(config, training.stages[stage].seq_len)
+    try:
+        config.check_window(training.stages[stage].seq_len)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     start = _start(training, config, stage)
     border = config.windows[0] if config.windows else None
     parameters = parameters_of(training, config, start, border, stage)
@@ -216,20 +219,6 @@ def _start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
         layers, length = training.rotary_layers, config.length[-1]
         check_entries(asked, layers, scaling, window, length, map_)
     return start
-
-
-def _check_window(config: FitConfig, window: int) -> None:
-    """UserError if the settings do not go with the checkpoint's window."""
-    if config.length[0] <= window:
-        raise UserError(
-            f"length: {config.length[0]:,} is within the window of {window:,} tokens; a fit is "
-            "for longer texts"
-        )
-    if (config.targets or 0) > window // 2:
-        raise UserError(
-            f"targets: {config.targets:,} is too many for a window of {window:,} tokens; give at "
-            f"most {window // 2:,}"
-        )
 
 
 def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
-from rope_jax.config.inherit import load_training
-from rope_jax.config.load import load, read_yaml, resolve
-from rope_jax.config.overrides import apply_overrides
+from rope_jax.config.load import read_raw
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.config.values import show_value
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.errors import UserError
-from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
+from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob, last_step
+from rope_jax.grids.planned import Planned, Settings
 
 # Below `runs_dir`: the folder with the logs of all grids.
 GRIDS = "grids"
@@ -30,7 +31,7 @@ _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 Axes = Mapping[str, tuple[Any, ...]]
 Values = Mapping[str, Any]
 # The settings of sweeps by their files and overrides.
-Loaded = dict[tuple[Path, tuple[str, ...]], dict[str, Any]]
+Loaded = dict[tuple[Path, tuple[str, ...]], Settings]
 # Replaces the placeholders in a value; the second argument is its key, for messages.
 Fill = Callable[[Any, str], Any]
 
@@ -59,6 +60,7 @@ def expand(grid: GridConfig) -> list[Job]:
     by_name = {template.name: template for template in grid.runs}
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
     made: dict[str, list[_Made]] = {}
+    planned = Planned()
     sweep_settings: Loaded = {}
 
     def make(name: str) -> None:
@@ -69,7 +71,7 @@ def expand(grid: GridConfig) -> list[Job]:
             make(template.source)
         sources = [] if template.source is None else made[template.source]
         key = f"runs.{numbers[name]}"
-        made[name] = list(_Template(grid, template, key, sources, sweep_settings).expand())
+        made[name] = list(_Template(grid, template, key, sources, planned, sweep_settings).expand())
 
     for template in grid.runs:
         make(template.name)
@@ -91,14 +93,15 @@ class _Template:
         template: RunTemplate,
         key: str,
         sources: Sequence[_Made],
+        planned: Planned,
         sweep_settings: Loaded,
     ) -> None:
         """key: where the entry is in the grid, for messages.
 
-        sweep_settings: of the sweeps loaded so far, to which others are added.
+        planned, sweep_settings: of the entries before this one; its own are added.
         """
         self.grid, self.template, self.key, self.sources = grid, template, key, sources
-        self.sweep_settings = sweep_settings
+        self.planned, self.sweep_settings = planned, sweep_settings
         self.used: set[str] = set()
         """Axes that the entry refers to."""
 
@@ -253,10 +256,8 @@ class _Template:
         start = {} if source is None else {"init_from": str(source.run.folder)}
         overrides = (*_arguments(start), *own, *_arguments(places))
         with _naming(f"{self.key} ({folder.name})"):
-            if source is None:
-                settings = load_training(config, overrides).model_dump(mode="json")
-            else:  # the rest of the config comes from the source, which may not exist yet
-                settings = _raw(config, overrides)
+            training, settings = self.planned.training(*read_raw(config, overrides))
+        self.planned.add_run(folder, training)
         return TrainJob(
             name=f"{folder.name}/train",
             folder=folder,
@@ -267,37 +268,37 @@ class _Template:
         )
 
     def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
-        config = Path(_short(fill(file, "fit")))
+        path = Path(_short(fill(file, "fit")))
         own = self._overrides("set", self.template.set, fill, reserved=("name",))
         with _naming(f"{self.key} ({folder.name})"):
-            settings = _raw(config, own)
-        settings.pop("name", None)
-        return FitJob(
+            raw, origin = read_raw(path, own)
+            raw = {key: value for key, value in raw.items() if key != "name"} | {
+                "name": folder.name
+            }
+            fit, settings = self.planned.validate(FitConfig, raw, origin)
+            _check_window(fit, self.planned.run(run.folder), origin)
+        job = FitJob(
             name=f"{run.folder.name}/fit-{folder.name}",
             folder=folder,
-            settings=settings,
-            overrides=_arguments(settings | {"name": folder.name}),
+            settings={key: value for key, value in settings.items() if key != "name"},
+            overrides=_arguments(raw),
             needs=(run,),
+            run=run,
         )
+        self.planned.add_strategy(job.strategy)
+        return job
 
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
         config = Path(_short(fill(template.config, f"{key}.config")))
         overrides = self._overrides(f"{key}.set", template.set, fill)
         with _naming(f"{self.key}.{key}"):
-            if isinstance(made, FitJob):
-                # Not validated, because the file of the fit may not exist yet. Several fits of one
-                # run may be swept, so the name of the fit is part of the sweep's.
-                settings = _raw(config, overrides)
-                if "name" not in template.set:
-                    settings["name"] = f"{settings.get('name', 'sweep')}-{made.folder.name}"
-                    overrides = (*overrides, *_arguments({"name": settings["name"]}))
-            else:
-                # most runs have the same sweeps, and loading one takes milliseconds
-                if (asked := (config, overrides)) not in self.sweep_settings:
-                    loaded = load(SweepConfig, config, overrides)
-                    self.sweep_settings[asked] = loaded.model_dump(mode="json")
-                settings = self.sweep_settings[asked]
+            settings = self._sweep_settings(config, overrides)
+            if isinstance(made, FitJob) and "name" not in template.set:
+                # several fits of one run may be swept
+                name = f"{settings['name']}-{made.folder.name}"
+                overrides = (*overrides, *_arguments({"name": name}))
+                settings = self._sweep_settings(config, overrides)
         name = str(settings["name"])
         return SweepJob(
             name=f"{run.folder.name}/sweep-{name}",
@@ -308,6 +309,13 @@ class _Template:
             config=config,
             run=run,
         )
+
+    def _sweep_settings(self, config: Path, overrides: tuple[str, ...]) -> Settings:
+        """Load a sweep. Most runs have the same ones, and loading one takes milliseconds."""
+        if (asked := (config, overrides)) not in self.sweep_settings:
+            _, settings = self.planned.validate(SweepConfig, *read_raw(config, overrides))
+            self.sweep_settings[asked] = settings
+        return self.sweep_settings[asked]
 
     def _overrides(
         self, key: str, given: Mapping[str, Any], fill: Fill, reserved: Sequence[str] = ()
@@ -336,12 +344,19 @@ def _short(value: Any) -> str:
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
-def _raw(config: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the content of a YAML file with overrides, not validated. UserError."""
-    raw = read_yaml(config)
-    apply_overrides(raw, overrides)
-    resolved: dict[str, Any] = resolve(raw, str(config))
-    return resolved
+def _check_window(fit: FitConfig, training: Config, origin: str) -> None:
+    """UserError unless a fit is for longer texts than those of the checkpoint that it is made on.
+
+    training: the run's config. origin: the file of the fit.
+    """
+    try:
+        stage = training.stage_at(fit.step or last_step(training))
+    except ValueError as error:
+        raise UserError(f"{origin}: step: {error}") from None
+    try:
+        fit.check_window(training.stages[stage].seq_len)
+    except ValueError as error:
+        raise UserError(f"{origin}: {error}") from None
 
 
 def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob:

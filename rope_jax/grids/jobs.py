@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rope_jax.config.differences import different_keys
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
@@ -136,8 +138,7 @@ class TrainJob(Job):
         config = self.load_config()
         run = RunDirectory(self.folder)
         run.check_available(config)
-        last = sum(stage.steps for stage in config.stages)
-        return self.result.is_file() and (run.checkpoints / str(last)).is_dir()
+        return self.result.is_file() and (run.checkpoints / str(last_step(config))).is_dir()
 
     def is_done(self) -> bool:
         if not self.is_finished():
@@ -154,19 +155,72 @@ class TrainJob(Job):
 
 @dataclass(frozen=True)
 class FitJob(Job):
-    """A fit on a trained run. One made by hand is made again: its settings are not known."""
+    """A fit on a trained run, `needs` and `run`.
+
+    A fit that was made by hand with the same settings counts. One with other settings is refused,
+    as scripts/fit.py refuses it.
+    """
+
+    run: TrainJob
 
     result_name: ClassVar[str] = "summary.json"
 
+    @property
+    def strategy(self) -> Path:
+        """The strategy file that the command writes."""
+        return self.folder / "strategy.json"
+
     def arguments(self) -> list[str]:
-        return ["scripts/fit.py", str(self.needs[0].folder), *self.overrides]
+        return ["scripts/fit.py", str(self.run.folder), *self.overrides]
+
+    def load_config(self) -> FitConfig:
+        """Return the settings of the fit. NotReady: the strategy file of its start is not there."""
+        try:
+            return load(FitConfig, None, self.overrides)
+        except UserError as error:
+            raise NotReady(str(error)) from None
+
+    def is_finished(self) -> bool:
+        wanted, file = self.load_config(), self.folder / "fit.yaml"
+        if not file.exists() and not self.result.exists():
+            return False
+        different = different_keys(wanted, load(FitConfig, file))
+        if different:
+            keys = dict.fromkeys(key.partition(".")[0] for key in different)
+            raise UserError(
+                f"{self.folder}: holds a fit with another {', '.join(keys)}; "
+                "give this one another name, or delete that folder"
+            )
+        return self.result.is_file()
+
+    def is_done(self) -> bool:
+        if not self.is_finished():
+            return False
+        # The command leaves a finished fit as it is, whatever it was made on.
+        advice = "delete this folder, or give the entry another name"
+        recorded, new = self._read_record(), self._make_record()
+        if recorded is not None and recorded.get("result") == new["result"]:
+            if recorded.get("inputs") != new["inputs"]:
+                raise UserError(
+                    f"{self.folder}: was made on another {self.run.folder}, which has been made "
+                    f"anew; {advice}"
+                )
+            return True
+        step = self.load_config().step or last_step(self.run.load_config())
+        if (found := _step_of(self.result)) != step:
+            raise UserError(
+                f"{self.folder}: was made at step {found} of {self.run.folder}, not at its step "
+                f"{step}; {advice}"
+            )
+        return True
 
 
 @dataclass(frozen=True)
 class SweepJob(Job):
     """A sweep of a run. `needs` has the run, or a fit on it of which the sweep uses the result.
 
-    A sweep of a run made by hand with the same settings counts, if it measured the last checkpoint.
+    A sweep made by hand with the same settings, which include the numbers of a fit, counts if it
+    measured the last checkpoint.
     """
 
     config: Path
@@ -179,16 +233,12 @@ class SweepJob(Job):
         return ["eval_ppl.py", run, "--sweep", config, *self.overrides]
 
     def _counts_without_record(self) -> bool:
-        if self.needs != (self.run,):
-            return False
-        wanted = load(SweepConfig, self.config, self.overrides)
         try:
+            wanted = load(SweepConfig, self.config, self.overrides)
             found = load(SweepConfig, self.folder / "sweep.yaml")
         except UserError:
             return False
-        summary = _read_json(self.result)
-        last = sum(stage.steps for stage in self.run.load_config().stages)
-        return found == wanted and isinstance(summary, dict) and summary.get("step") == last
+        return found == wanted and _step_of(self.result) == last_step(self.run.load_config())
 
 
 @dataclass(frozen=True)
@@ -213,6 +263,17 @@ class CompareJob(Job):
         if not done:
             raise UserError("no sweep is done, so there is nothing to compare")
         return replace(self, sweeps=done)
+
+
+def last_step(config: Config) -> int:
+    """Return the step at which a training run ends."""
+    return sum(stage.steps for stage in config.stages)
+
+
+def _step_of(summary: Path) -> Any:
+    """Return the training step in the summary of a fit or sweep; None if there is none."""
+    content = _read_json(summary)
+    return content.get("step") if isinstance(content, dict) else None
 
 
 def _is_done(job: Job) -> bool:

@@ -29,14 +29,19 @@ settings = dict(a.partition("=")[::2] for a in given if "=" in a)
 places = [pathlib.Path(a) for a in given if "=" not in a and a != "--sweep"]
 """
 TRAIN = """\
-import hashlib
 name = settings["name"]
 begin(name)
 run = pathlib.Path(settings["runs_dir"], name)
 (run / "checkpoints" / "200").mkdir(parents=True, exist_ok=True)
-lines = [l for l in places[0].read_text().splitlines() if l.partition(":")[0] not in settings]
-lines += [f"{k}: {v}" for k, v in settings.items() if "." not in k and k != "init_from"]
-(run / "config.yaml").write_text("\\n".join(lines) + "\\n")
+if "init_from" in settings:  # which takes a second to import
+    from rope_jax.config.inherit import load_training
+    from rope_jax.config.load import dump
+    text = dump(load_training(places[0], given[1:]))
+else:
+    lines = [l for l in places[0].read_text().splitlines() if l.partition(":")[0] not in settings]
+    lines += [f"{k}: {v}" for k, v in settings.items() if "." not in k]
+    text = "\\n".join(lines) + "\\n"
+(run / "config.yaml").write_text(text)
 (run / "metrics.jsonl").write_text(json.dumps({"step": 200, "seed": settings.get("seed")}) + "\\n")
 """
 SWEEP = """\
@@ -45,17 +50,33 @@ name = settings.get("name", "short")
 begin(f"{run.name}-{name}")
 folder = run / "evals" / name
 folder.mkdir(parents=True, exist_ok=True)
-folder.joinpath("sweep.yaml").write_text(config.read_text())
+text = config.read_text()
+if settings:
+    from rope_jax.config.load import dump, load
+    from rope_jax.config.sweep import SweepConfig
+    text = dump(load(SweepConfig, config, given[3:]))
+folder.joinpath("sweep.yaml").write_text(text)
 summary = {"step": 200, "given": given[1:], "config": config.read_text()}
 folder.joinpath("summary.json").write_text(json.dumps(summary))
 """
 FIT = """\
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import dump, load
 run, = places
 begin(settings["name"])
-folder = run / "fits" / settings["name"]
+config = load(FitConfig, None, given[1:])
+folder = run / "fits" / config.name
 folder.mkdir(parents=True, exist_ok=True)
-folder.joinpath("strategy.yaml").write_text("type: pi\\nfactor: 2\\n")
-folder.joinpath("summary.json").write_text(json.dumps(given[1:]))
+file, summary = folder / "fit.yaml", folder / "summary.json"
+if file.exists() and load(FitConfig, file) != config:
+    sys.exit(f"{folder}: holds a fit with other settings; choose another name, or delete it")
+file.write_text(dump(config))
+if summary.exists():
+    sys.exit(print(f"{folder}: already fitted"))
+strategy = {"scaling": {"type": "pi", "factor": config.length[-1] / 128}, "map": None}
+folder.joinpath("strategy.json").write_text(json.dumps(strategy))
+step = max(int(path.name) for path in (run / "checkpoints").iterdir())
+summary.write_text(json.dumps({"step": step, "fit": config.name, "length": config.length}))
 """
 COMPARE = """\
 begin("compare")
@@ -66,6 +87,7 @@ folder.joinpath("comparison.csv").write_text("\\n".join(map(str, places)) + "\\n
 
 RUN = "name: tiny\nstages: [{steps: 200, seq_len: 128, batch_size: 16}]\n"
 SWEEP_YAML = "name: short\nlengths: [64, 128]\n"
+FIT_YAML = "length: 512\n"
 GRID = """\
 name: small
 window: 128
@@ -76,8 +98,9 @@ compare: {output: compared}
 
 
 @pytest.fixture
-def stand_ins(tmp_path):
+def stand_ins(tmp_path, monkeypatch):
     """Return the root of a repository whose commands are stand-ins, with the real grid.py."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     root = tmp_path / "repository"
     (root / "scripts").mkdir(parents=True)
     (root / "train.py").write_text(COMMON + TRAIN)
@@ -93,7 +116,8 @@ def folder(tmp_path, monkeypatch):
     """Make a working directory with the configs of a small grid."""
     here = tmp_path / "here"
     here.mkdir()
-    for name, text in {"run.yaml": RUN, "sweep.yaml": SWEEP_YAML, "grid.yaml": GRID}.items():
+    files = {"run.yaml": RUN, "sweep.yaml": SWEEP_YAML, "fit.yaml": FIT_YAML, "grid.yaml": GRID}
+    for name, text in files.items():
         (here / name).write_text(text)
     monkeypatch.chdir(here)
     return here

@@ -12,10 +12,12 @@ import yaml
 
 from rope_jax.config.explain import validate
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import load
+from rope_jax.config.load import dump, load
+from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.jobs import TrainJob
+from rope_jax.grids.jobs import FitJob, NotReady, TrainJob, last_step
+from rope_jax.rope.strategies import PIScaling
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,12 +50,18 @@ runs:
     set: {length: '{length}'}
     sweeps:
       - config: sweep.yaml
-        set: {scalings: [trained, {type: explicit, path: '{fit}/strategy.yaml'}]}
+        set: {scalings: [trained, '{fit}/strategy.json']}
   - name: tuned
     train: run.yaml
     source: search
     axes: {factor: [8]}
-    set: {stages.0.scaling: {type: explicit, path: '{fit}/strategy.yaml'}}
+    set: {rope.strategy: '{fit}/strategy.json'}
+    sweeps: [{config: sweep.yaml, set: {scalings: [{type: '{fit}/strategy.json', name: fit}]}}]
+  - name: again
+    train: run.yaml
+    source: yarn
+    axes: {factor: [4.0], steps: [500], seed: [2]}
+    set: {init_from: '{source}@100', stages.0.seq_len: '{length}'}
   - name: long
     train: run.yaml
     axes: {factor: [16]}
@@ -70,7 +78,7 @@ def expand_text(text, *overrides):
 @pytest.fixture
 def jobs(folder):
     """Return the jobs of EXTENSION by name."""
-    Path("fit.yaml").write_text("strategy: {type: per_pair}\nname: unused\ncopies: '\\${length}'\n")
+    Path("fit.yaml").write_text("{name: unused, learn: [far_phase], length: 512}")
     return {job.name: job for job in expand_text(EXTENSION)}
 
 
@@ -79,7 +87,8 @@ def test_names_and_order(jobs):
     base = [f"base-s{s}/{kind}" for s in (0, 1, 2) for kind in ("train", "sweep-short")]
     fits = [f"base-s2/{kind}-x{f}" for f in (2, 8) for kind in ("fit-search", "sweep-short-search")]
     # the sources come first, although the entry of base is the second
-    assert list(jobs) == [*base, *yarn, *fits, "tuned-x8-s2/train", "long-x16/train", "compare"]
+    more = ["tuned-x8-s2/train", "tuned-x8-s2/sweep-short", "again-run-x4-500-s2/train"]
+    assert list(jobs) == [*base, *yarn, *fits, *more, "long-x16/train", "compare"]
 
 
 def test_every_job_comes_after_those_that_it_follows(jobs):
@@ -119,20 +128,19 @@ def test_the_commands(jobs):
     assert jobs["base-s2/fit-search-x8"].arguments() == [
         "scripts/fit.py",
         "out/base-s2",
-        "strategy={type: per_pair}",
-        "copies='\\${length}'",
+        "learn=[far_phase]",
         "length=1024",
         "name=search-x8",
     ]
     assert jobs["base-s2/sweep-short-search-x8"].arguments()[-2:] == [
-        "scalings=[trained, {type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}]",
+        "scalings=[trained, out/base-s2/fits/search-x8/strategy.json]",
         "name=short-search-x8",
     ]
     # training from a fit: the weights are those of the run that it was made on
     assert [job.name for job in jobs["tuned-x8-s2/train"].needs] == ["base-s2/fit-search-x8"]
     assert jobs["tuned-x8-s2/train"].arguments()[2:4] == [
         "init_from=out/base-s2",
-        "stages.0.scaling={type: explicit, path: out/base-s2/fits/search-x8/strategy.yaml}",
+        "rope.strategy=out/base-s2/fits/search-x8/strategy.json",
     ]
     compare = jobs["compare"].arguments()
     assert compare[:2] == ["scripts/compare.py", "out/base-s0/evals/short"]
@@ -147,12 +155,39 @@ def test_the_configs_are_those_of_the_commands(jobs):
     assert job.folder == Path("out/long-x16")
 
 
+def test_what_is_inherited_is_known_before_there_is_a_run(folder):
+    """The settings at expansion are those that the real files give, once they are there."""
+    text = EXTENSION.replace("set: {seed: '{seed}'}", "set: {seed: '{seed}', rope.base: 500.0}")
+    before = expand_text(text)
+    for job in before:
+        if isinstance(job, TrainJob):
+            config = job.load_config()
+            content = config.model_dump(mode="json", exclude={"name", "runs_dir"})
+            if job.name.startswith("tuned"):
+                assert config.rope.scaling == PIScaling(factor=2.0)
+                assert job.settings["strategies"] == ["out/base-s2/fits/search-x8/strategy.json"]
+            else:
+                assert job.settings == content
+            assert config.rope.base == (10000.0 if job.name.startswith("long") else 500.0)
+            for step in (100, last_step(config)):
+                (job.folder / "checkpoints" / str(step)).mkdir(parents=True)
+            (job.folder / "config.yaml").write_text(dump(config))
+        elif isinstance(job, FitJob):
+            job.folder.mkdir(parents=True)
+            write_strategy(Strategy(scaling=PIScaling(factor=2.0)), job.strategy)
+            wanted = job.load_config().model_dump(mode="json", exclude={"name"})
+            assert job.settings == wanted
+    assert [job.settings for job in expand_text(text)] == [job.settings for job in before]
+
+
 def test_a_comparison_of_one_sweep(folder):
     text = EXTENSION.replace("output: compared", "sweep: short")
-    Path("fit.yaml").write_text("{}")
     (*_, compare) = expand_text(text)
     names = [job.name for job in compare.follows]
-    assert names == [f"base-s{seed}/sweep-short" for seed in (0, 1, 2)]
+    assert names == [
+        *(f"base-s{seed}/sweep-short" for seed in (0, 1, 2)),
+        "tuned-x8-s2/sweep-short",
+    ]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("configs/grids/*.yaml")), ids=lambda p: p.name)
@@ -176,6 +211,9 @@ def test_the_grid_of_the_readme_expands(monkeypatch):
 
 TINY = "{name: tiny, train: run.yaml}"
 BASE = "{name: base, train: run.yaml, axes: {seed: [0, 1]}, set: {seed: '{seed}'}}"
+
+FIT = f"[{TINY}, {{name: f, fit: fit.yaml, source: tiny"
+MORE = f"[{TINY}, {{name: more, train: run.yaml, source: tiny"
 
 WRONG = {
     "no runs": ("[]", "runs: should have at least one element, not []"),
@@ -313,7 +351,106 @@ WRONG = {
         "{name: b, train: run.yaml, source: base}]",
         "runs: b-s0/train repeats a-s0/train: all their settings are the same; remove one of them",
     ),
+    "an extension that states what it would inherit": (
+        f"{MORE}}}, {{name: b, train: run.yaml, source: tiny, set: {{rope.base: 10000.0}}}}]",
+        "runs: b/train repeats more/train: all their settings are the same; remove one of them",
+    ),
+    "a fit that states a default": (
+        f"{FIT}}}, {{name: g, fit: fit.yaml, source: tiny, set: {{steps: 200, per: head}}}}]",
+        "runs: tiny/fit-g repeats tiny/fit-f: all their settings are the same; remove one of them",
+    ),
+    "a fit's unknown key": (
+        f"{FIT}, set: {{lenght: 512}}}}]",
+        "runs.1 (f): fit.yaml: lenght: unknown key; did you mean length?",
+    ),
+    "a fit of nonsense": (
+        f"{FIT}, set: {{learn: [nonsense]}}}}]",
+        "runs.1 (f): fit.yaml: learn.0: should be 'frequencies', 'attention_factor', "
+        "'query_scale', 'far_frequencies', 'far_phase', 'far_amplitude', 'far_divisor' or 'bias', "
+        "not 'nonsense'",
+    ),
+    "a fit within the window": (
+        f"{FIT}, set: {{length: 128}}}}]",
+        "runs.1 (f): fit.yaml: length: 128 is within the window of 128 tokens; a fit is for longer "
+        "texts",
+    ),
+    "a fit with too many targets": (
+        f"{FIT}, set: {{targets: 65}}}}]",
+        "runs.1 (f): fit.yaml: targets: 65 is too many for a window of 128 tokens; give at most 64",
+    ),
+    "a fit of a step that the run does not have": (
+        f"{FIT}, set: {{step: 201}}}}]",
+        "runs.1 (f): fit.yaml: step: step 201 is past the end of the last stage, 200",
+    ),
+    "a start that no fit writes": (
+        f"{FIT}, set: {{start: runs/tiny/fits/g/strategy.json}}}}]",
+        "runs.1 (f): fit.yaml: start: runs/tiny/fits/g/strategy.json cannot be read (No such file "
+        "or directory)",
+    ),
+    "an unknown key in the sweep of a fit": (
+        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{lenghts: [64]}}}}]}}]",
+        "runs.1.sweeps.0: sweep.yaml: lenghts: unknown key; did you mean lengths?",
+    ),
+    "a sweep of a fit with lengths in another order": (
+        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{lengths: [256, 128], "
+        "scalings: ['{fit}/strategy.json']}}]}]",
+        "runs.1.sweeps.0: sweep.yaml: lengths: [256, 128] must be ascending, without repeats",
+    ),
+    "a fit twice in a sweep": (
+        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{"
+        "scalings: ['{fit}/strategy.json', '{fit}/strategy.json']}}]}]",
+        "runs.1.sweeps.0: sweep.yaml: scalings: f occurs twice; give one a name",
+    ),
+    "a key beside a strategy file": (
+        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{"
+        "scalings: [{type: '{fit}/strategy.json', factor: 2}]}}]}]",
+        "runs.1.sweeps.0: sweep.yaml: scalings.0.factor: cannot be given beside the strategy file "
+        "runs/tiny/fits/f/strategy.json",
+    ),
+    "an extension's unknown key": (
+        f"{MORE}, set: {{stages.0.stepz: 5}}}}]",
+        "runs.1 (more): run.yaml: stages.0.stepz: unknown key; did you mean stages.0.steps?",
+    ),
+    "an extension with another model": (
+        f"{MORE}, set: {{rope.layout: interleaved}}}}]",
+        "runs.1 (more): run.yaml: init_from: the model of runs/tiny differs: rope.layout is "
+        "'half' there and 'interleaved' here; leave these keys out, so that they are inherited",
+    ),
+    "an extension of a step that the run does not have": (
+        f"{MORE}, set: {{init_from: '{{source}}@201'}}}}]",
+        "runs.1 (more): run.yaml: init_from.step: runs/tiny: step 201 is past the end of the last "
+        "stage, 200",
+    ),
+    "an extension of an extension": (
+        f"{MORE}}}, {{name: b, train: run.yaml, source: more, set: {{seeed: 1}}}}]",
+        "runs.2 (b): run.yaml: seeed: unknown key; did you mean seed?",
+    ),
+    "training with the strategy of a fit": (
+        f"{FIT}}}, {{name: b, train: run.yaml, source: f, "
+        "set: {rope.strategy: '{fit}/strategy.json', rope.bas: 1}}]",
+        "runs.2 (b): run.yaml: rope.bas: unknown key; did you mean rope.base?",
+    ),
+    "a map beside the strategy of a fit": (
+        f"{FIT}}}, {{name: b, train: run.yaml, source: f, "
+        "set: {rope.strategy: '{fit}/strategy.json', rope.map: {type: rerope, window: 9}}}]",
+        "runs.2 (b): run.yaml: rope.map: is given both here and in strategy; keep one",
+    ),
 }
+
+
+def test_a_fit_may_start_from_another_one(folder):
+    start = "runs/tiny/fits/f/strategy.json"
+    more = f"{{name: g, fit: fit.yaml, source: tiny, set: {{start: {start}}}}}"
+    job = expand_text(f"name: g\nruns: {FIT}}}, {more}]\n")[-1]
+    assert isinstance(job, FitJob)
+    assert f"start={start}" in job.arguments()
+    with pytest.raises(NotReady, match=f"start: {start} cannot be read"):
+        job.load_config()
+    Path(start).parent.mkdir(parents=True)
+    write_strategy(Strategy(scaling=PIScaling(factor=2.0)), Path(start))
+    found = job.load_config().start
+    assert found is not None
+    assert (found.label, found.scaling_at_window) == ("f", PIScaling(factor=2.0))
 
 
 def test_a_batch_size_is_a_whole_number(folder):
@@ -361,11 +498,11 @@ def places(node, path=()):
 
 
 def test_any_grid_expands_or_is_a_user_error(folder):
-    Path("fit.yaml").write_text("strategy: ramp\n")
     raw = yaml.safe_load(EXTENSION.replace("[0, 1, 2]", "[2]"))
     rng = random.Random(0)
     everywhere = [path for path in places(raw) if path]
     assert len(everywhere) > 50
+    assert expand_text(yaml.safe_dump(raw))
     refused = 0
     for path in rng.choices(everywhere, k=40):
         changed = copy.deepcopy(raw)
@@ -377,7 +514,7 @@ def test_any_grid_expands_or_is_a_user_error(folder):
             assert expand_text(yaml.safe_dump(changed))
         except UserError:
             refused += 1
-    assert 20 < refused < 40
+    assert refused > 20
 
 
 def test_an_override_changes_an_entry(folder):

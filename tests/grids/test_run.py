@@ -12,17 +12,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 
+from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
-from rope_jax.config.load import load
+from rope_jax.config.load import dump, load
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.grids import jobs as jobs_module
-from rope_jax.grids.commands import run_job
+from rope_jax.grids.commands import JobFailed, run_job
 from rope_jax.grids.expand import expand
+from rope_jax.grids.launchers import shell_lines
 from rope_jax.grids.run import done_jobs, run_jobs
+from rope_jax.rope.strategies import PIScaling
 from tests.grids.conftest import ROOT
+from tests.sweeps.test_sweep_run import trained
 
 NAMES = [f"tiny-s{s}/{kind}" for s in (0, 1) for kind in ("train", "sweep-short")] + ["compare"]
 
@@ -132,9 +137,7 @@ def test_a_run_with_other_settings_is_refused_before_anything_runs(run):
     assert starts() == before
 
 
-def test_fits_and_their_sweeps(run):
-    Path("fit.yaml").write_text("strategy: per_pair\n")
-    Path("grid.yaml").write_text("""\
+FITS = """\
 name: small
 window: 128
 runs:
@@ -144,31 +147,98 @@ runs:
     source: base
     axes: {factor: [2, 4]}
     set: {length: '{length}'}
-    sweeps: [{config: sweep.yaml, set: {scalings: ['{fit}/strategy.yaml']}}]
-""")
-    fits = [f"base/{kind}-x{n}" for n in (2, 4) for kind in ("fit-search", "sweep-short-search")]
-    assert run() == dict.fromkeys(["base/train", *fits], "done now")
-    given = json.loads(Path("runs/base/fits/search-x4/summary.json").read_text())
-    assert given == ["strategy=per_pair", "length=512", "name=search-x4"]
-    given = json.loads(Path("runs/base/evals/short-search-x4/summary.json").read_text())["given"]
+    sweeps: [{config: sweep.yaml, set: {scalings: ['{fit}/strategy.json']}}]
+"""
+ONE_FIT = re.sub("\\n    sweeps: .*", "", FITS).replace("[2, 4]", "[4]")
+OF_FITS = [f"base/{kind}-x{n}" for n in (2, 4) for kind in ("fit-search", "sweep-short-search")]
+
+
+def done_now() -> frozenset[str]:
+    return done_jobs(expand(load(GridConfig, Path("grid.yaml"))))
+
+
+def test_fits_and_their_sweeps(run):
+    Path("grid.yaml").write_text(FITS)
+    assert run() == dict.fromkeys(["base/train", *OF_FITS], "done now")
+    fitted = load(FitConfig, Path("runs/base/fits/search-x4/fit.yaml"))
+    assert fitted == FitConfig(name="search-x4", length=(512,))
+    evals = Path("runs/base/evals")
+    given = json.loads((evals / "short-search-x4/summary.json").read_text())["given"]
     assert given == [
         "--sweep",
         "sweep.yaml",
-        "scalings=[runs/base/fits/search-x4/strategy.yaml]",
+        "scalings=[runs/base/fits/search-x4/strategy.json]",
         "name=short-search-x4",
     ]
-    assert run() == dict.fromkeys(["base/train", *fits], "already done")
-    # another setting of the fits, so their sweeps are stale
-    Path("fit.yaml").write_text("strategy: ramp\n")
-    assert run() == {"base/train": "already done"} | dict.fromkeys(fits, "done now")
+    (entry,) = load(SweepConfig, evals / "short-search-x4/sweep.yaml").scalings
+    assert (entry.label, entry.scaling_at_window) == ("search-x4", PIScaling(factor=4.0))
+    assert run() == dict.fromkeys(["base/train", *OF_FITS], "already done")
 
 
-def test_a_run_whose_source_was_trained_anew_is_refused(run, monkeypatch):
-    def load_without_source(path, overrides=()):
-        return load(Config, path, [o for o in overrides if not o.startswith("init_from=")])
+def test_fits_made_by_hand_count(run, stand_ins):
+    Path("grid.yaml").write_text(FITS.replace("[2, 4]", "[4]"))
+    jobs = expand(load(GridConfig, Path("grid.yaml")))
+    lines = shell_lines(jobs, frozenset(), stand_ins)
+    subprocess.run(["sh", "-e"], input="\n".join(lines), text=True, check=True)
+    assert done_now() == {job.name for job in jobs}
+    # a sweep that read other numbers does not count
+    strategy = Path("runs/base/fits/search-x4/strategy.json")
+    strategy.write_text(json.dumps({"scaling": {"type": "pi", "factor": 3.0}}))
+    assert done_now() == {job.name for job in jobs} - {"base/sweep-short-search-x4"}
+    # a fit of an earlier checkpoint is not the one that is asked for, and fit.py would leave it
+    summary = Path("runs/base/fits/search-x4/summary.json")
+    summary.write_text(json.dumps({"step": 100}))
+    says = (
+        "runs/base/fits/search-x4: was made at step 100 of runs/base, not at its step 200; delete "
+        "this folder, or give the entry another name"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
+        done_now()
+    Path("grid.yaml").write_text(
+        ONE_FIT.replace("length: '{length}'", "length: '{length}', step: 1")
+    )
+    with pytest.raises(UserError, match=r"search-x4: holds a fit with another step; give this"):
+        done_now()
 
-    # what a config inherits through init_from is not the subject here
-    monkeypatch.setattr(jobs_module, "load_training", load_without_source)
+
+def test_a_fit_with_other_settings_is_refused_before_anything_runs(run):
+    Path("grid.yaml").write_text(ONE_FIT)
+    run()
+    before = starts()
+    Path("fit.yaml").write_text("{length: 512, steps: 100, learn: [far_phase, bias]}")
+    says = (
+        "runs/base/fits/search-x4: holds a fit with another learn, steps; give this one another "
+        "name, or delete that folder"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(says)}$"):
+        done_now()
+    assert starts() == before
+    assert run()["base/fit-search-x4"] == f"failed: {says}"
+
+
+def test_a_fit_whose_run_was_trained_anew_is_refused(run):
+    Path("grid.yaml").write_text(ONE_FIT)
+    run()
+    Path("runs/base/metrics.jsonl").write_text("other weights")
+    assert run()["base/fit-search-x4"] == (
+        "failed: runs/base/fits/search-x4: was made on another runs/base, which has been made "
+        "anew; delete this folder, or give the entry another name"
+    )
+
+
+def test_training_may_begin_with_the_strategy_of_a_fit(run):
+    tuned = (
+        "  - {name: tuned, train: run.yaml, source: search, "
+        "set: {rope.strategy: '{fit}/strategy.json', stages.0.seq_len: '{length}'}}\n"
+    )
+    Path("grid.yaml").write_text(ONE_FIT + tuned)
+    assert run()["tuned-x4/train"] == "done now"
+    config = load(Config, Path("runs/tuned-x4/config.yaml"))
+    assert (config.rope.scaling, config.stages[0].seq_len) == (PIScaling(factor=4.0), 512)
+    assert run()["tuned-x4/train"] == "already done"
+
+
+def test_a_run_whose_source_was_trained_anew_is_refused(run):
     Path("grid.yaml").write_text("""\
 name: small
 runs:
@@ -303,3 +373,38 @@ data:
     undisturbed = ["runs.0.sweeps=[]", "compare=null", "runs_dir=undisturbed"]
     finish(start_grid(script, *arguments, *undisturbed), 0)
     assert Path("undisturbed/tiny-s0/metrics.jsonl").read_bytes() == metrics.read_bytes()
+
+
+@pytest.mark.slow
+def test_a_real_fit_in_a_grid(folder, tmp_path, commands_compile_quickly):
+    """A run trained by hand counts; its fit and the sweep of it are made, and count by hand too."""
+    made, config = trained(tmp_path, [{"steps": 2, "seq_len": 16, "batch_size": 4}])
+    Path("run.yaml").write_text(dump(config))
+    settings = {"learn": ["far_phase", "far_amplitude"], "steps": 2, "warmup_steps": 0}
+    settings |= {"max_documents": 4, "max_blocks": 1, "batch_tokens": 128, "resamples": 20}
+    Path("fit.yaml").write_text(yaml.safe_dump(settings))
+    Path("sweep.yaml").write_text("{name: short, lengths: [16, 32], resamples: 20}")
+    Path("grid.yaml").write_text(
+        ONE_FIT.replace("name: base,", "name: tiny,")
+        .replace("source: base", "source: tiny")
+        .replace("window: 128", f"window: 16\nruns_dir: {config.runs_dir}")
+        .replace("[4]", "[2]")
+        + "    sweeps: [{config: sweep.yaml, set: {scalings: [trained, '{fit}/strategy.json']}}]\n"
+    )
+    assert done_now() == {"tiny/train"}
+    names = ["tiny/train", "tiny/fit-search-x2", "tiny/sweep-short-search-x2"]
+    script = ROOT / "scripts/grid.py"
+    out, _ = finish(start_grid(script, "grid.yaml"), 0)
+    said = re.findall(r"] (\S+): (already done|done)", out)
+    assert said == list(zip(names, ["already done", "done", "done"], strict=True))
+    assert done_now() == {*names}
+    for record in made.path.rglob("grid.json"):
+        record.unlink()
+    assert done_now() == {*names}
+    # fit.py refuses what the grid refuses
+    Path("fit.yaml").write_text(yaml.safe_dump(settings | {"steps": 3}))
+    with pytest.raises(UserError, match="holds a fit with another steps; give this one another"):
+        done_now()
+    job = expand(load(GridConfig, Path("grid.yaml")))[1]
+    with pytest.raises(JobFailed, match="holds a fit with other settings; choose another name"):
+        run_job(job, ROOT, Path("logs"))

@@ -1,0 +1,108 @@
+"""Validate settings that name runs and strategy files which the grid has yet to make."""
+
+import os.path
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic import BaseModel
+
+from rope_jax.config.explain import validate
+from rope_jax.config.inherit import Source, find_source, planned_source, training_config
+from rope_jax.config.initial import InitFrom
+from rope_jax.config.strategy import is_strategy_file
+from rope_jax.config.training import Config
+
+Model = TypeVar("Model", bound=BaseModel)
+# What decides a job's result, as it is recorded and compared; for JSON.
+Settings = dict[str, Any]
+
+
+class Planned:
+    """What the jobs of a grid make, for the jobs after them, which may use it."""
+
+    def __init__(self) -> None:
+        self._runs: dict[str, Config] = {}
+        self._strategies: set[str] = set()
+
+    def add_run(self, folder: Path, config: Config) -> None:
+        """Add a run that the grid trains."""
+        self._runs[os.path.abspath(folder)] = config
+
+    def add_strategy(self, file: Path) -> None:
+        """Add a strategy file that a fit of the grid writes."""
+        self._strategies.add(os.path.abspath(file))
+
+    def run(self, folder: Path) -> Config:
+        """Return the config of a run that was added."""
+        return self._runs[os.path.abspath(folder)]
+
+    def validate(
+        self, schema: type[Model], raw: Mapping[str, Any], origin: str
+    ) -> tuple[Model, Settings]:
+        """Validate a raw fit or sweep; return it, and its settings. Raises UserError.
+
+        In the result, a stand-in takes the place of each strategy file that the grid writes. The
+        settings name these files, whether they exist already or not.
+        """
+        known, files = self._without_strategies(raw)
+        config = validate(schema, known, origin)
+        return config, _settings(config, files)
+
+    def training(self, raw: Mapping[str, Any], origin: str) -> tuple[Config, Settings]:
+        """Do the same for a raw training config, with the keys that it inherits."""
+        known, files = self._without_strategies(raw)
+        config = training_config(known, origin, self._find_source)
+        return config, _settings(config, files)
+
+    def _find_source(self, start: InitFrom) -> Source:
+        config = self._runs.get(os.path.abspath(start.run))
+        return find_source(start) if config is None else planned_source(start, config)
+
+    def _without_strategies(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Return a raw config without the strategy files that the grid writes, and their paths.
+
+        What takes their place passes every check that a strategy could pass: `trained` under the
+        same name in a sweep, and no scaling and no map in training. A mistake beside a file stays,
+        as it is found before the file is read.
+        """
+        files: list[str] = []
+
+        def entry(given: Any) -> Any:
+            settings = given if isinstance(given, dict) else {"type": given}
+            path = settings.get("type")
+            if not self._is_planned(path) or set(settings) - {"type", "name"}:
+                return given
+            files.append(path)
+            name = settings.get("name") or Path(path).absolute().parent.name
+            return {"type": "trained", "name": name}
+
+        def sweep(given: Any) -> Any:
+            if not isinstance(given, dict) or not isinstance(given.get("scalings"), list):
+                return given
+            return given | {"scalings": [entry(each) for each in given["scalings"]]}
+
+        known = sweep(dict(raw))
+        if "sweep" in known:
+            known["sweep"] = sweep(known["sweep"])
+        if "start" in known:
+            known["start"] = entry(known["start"])
+        rope = known.get("rope")
+        if (
+            isinstance(rope, dict)
+            and self._is_planned(path := rope.get("strategy"))
+            and all(rope.get(key) is None for key in ("scaling", "map"))
+        ):
+            files.append(path)
+            none = {"scaling": {"type": "none"}, "map": None}
+            known["rope"] = {key: v for key, v in rope.items() if key != "strategy"} | none
+        return known, files
+
+    def _is_planned(self, path: Any) -> TypeGuard[str]:
+        """Whether a value of a config is the path of a strategy file that the grid writes."""
+        return is_strategy_file(path) and os.path.abspath(path) in self._strategies
+
+
+def _settings(config: BaseModel, files: list[str]) -> Settings:
+    settings = config.model_dump(mode="json")
+    return settings | {"strategies": files} if files else settings
