@@ -48,19 +48,15 @@ WAYS = (
     Way("zero-shot", "StreamingLLM", "demo", "streaming"),
     Way("zero-shot", "leaky ReRoPE, logn", "demo", "leaky_rerope-logn"),
     Way("zero-shot", "ReRoPE, logn", "demo", "rerope-logn"),
-    Way("fitted", "16 frequencies and m, at 512", "demo", "frequencies-x4", "frequencies-x4"),
     Way("fitted", "far keys, at 512", "demo", "far-x4", "far-x4"),
     Way("fitted", "far keys, at 256 to 2,048", "demo", "far-all", "far-all"),
+    Way("120 steps", "at 128, no scaling", "extend-none-x1-120", "trained"),
     Way("120 steps", "no scaling", "extend-none-x{factor}-120", "trained"),
-    Way("120 steps", "PI", "extend-pi-x{factor}-120", "trained"),
-    Way("120 steps", "NTK-aware", "extend-ntk-x{factor}-120", "trained"),
-    Way("120 steps", "larger base", "extend-abf-x{factor}-120", "trained"),
     Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", "trained"),
     Way("120 steps", "leaky ReRoPE, logn", "extend-map-x{factor}-120", "trained"),
-    Way("500 steps", "no scaling", "extend-long-none-x{factor}-500", "trained"),
+    Way("500 steps", "at 128, no scaling", "extend-long-none-x1-500", "trained"),
     Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", "trained"),
-    Way("500 steps", "leaky ReRoPE, logn", "extend-long-map-x{factor}-500", "trained"),
-    Way("ceiling", "trained at that length", "ceiling-x{factor}", "trained"),
+    Way("1,000 steps", "at that length from the start", "ceiling-x{factor}", "trained"),
 )
 # By run and curve: the colour (Okabe and Ito's), marker and dashes of the ways that are drawn.
 STYLES = {
