@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 SCALINGS = ROOT / "docs/scalings.md"
 POSITIONS = ROOT / "docs/positions.md"
+EXTENSION = ROOT / "docs/extension.md"
 BAD_INPUT = """\
 # How bad input is reported
 
@@ -346,6 +347,9 @@ def generated() -> dict[Path, str]:
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())
+    readme = between(readme, "reference", reference_table(all_ways=False))
+    extension = EXTENSION.read_text(encoding="utf-8")
+    extension = between(extension, "reference", reference_table(all_ways=True))
     readme = between(readme, "position maps", maps_table())
     readme = between(readme, "position encodings", encodings_table())
     positions = between(POSITIONS.read_text(encoding="utf-8"), "maps", map_settings_table())
@@ -362,6 +366,7 @@ def generated() -> dict[Path, str]:
     return {
         SCALINGS: scalings,
         POSITIONS: positions,
+        EXTENSION: extension,
         ROOT / "configs/schema/train.json": json_schema(Config),
         ROOT / "configs/schema/sweep.json": json_schema(SweepConfig),
         ROOT / "configs/schema/grid.json": json_schema(GridConfig),

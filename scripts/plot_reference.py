@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 
 from rope_jax.comparison.groups import without_seed
 from rope_jax.plots import save_figure
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/reference"
 FIGURE = ROOT / "docs/figures/reference.png"
 LENGTHS = (128, 256, 512, 1024, 2048)
+TICKS = (-0.04, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 # The columns of costs are those of the model at this multiple of the window.
 SHOWN_FACTOR = 4
 
@@ -37,6 +39,8 @@ class Way(NamedTuple):
     """The name of the curve in their sweeps."""
     fit: str = ""
     """The fit that made the strategy; "": none did."""
+    truncated: bool = False
+    """Whether it reads only the last 128 tokens, at any length."""
 
 
 WAYS = (
@@ -50,11 +54,10 @@ WAYS = (
     Way("zero-shot", "ReRoPE, logn", "demo", "rerope-logn"),
     Way("fitted", "far keys, at 512", "demo", "far-x4", "far-x4"),
     Way("fitted", "far keys, at 256 to 2,048", "demo", "far-all", "far-all"),
-    Way("120 steps", "at 128, no scaling", "extend-none-x1-120", "trained"),
+    Way("120 steps", "at 128, truncated", "extend-none-x1-120", "trained", truncated=True),
     Way("120 steps", "no scaling", "extend-none-x{factor}-120", "trained"),
     Way("120 steps", "YaRN", "extend-yarn-x{factor}-120", "trained"),
-    Way("120 steps", "leaky ReRoPE, logn", "extend-map-x{factor}-120", "trained"),
-    Way("500 steps", "at 128, no scaling", "extend-long-none-x1-500", "trained"),
+    Way("500 steps", "at 128, truncated", "extend-long-none-x1-500", "trained", truncated=True),
     Way("500 steps", "YaRN", "extend-long-yarn-x{factor}-500", "trained"),
     Way("1,000 steps", "at that length from the start", "ceiling-x{factor}", "trained"),
 )
@@ -65,7 +68,10 @@ STYLES = {
     ("demo", "rerope-logn"): ("#0072B2", "o", "--"),
     ("demo", "far-x4"): ("#56B4E9", "s", "-"),
     ("demo", "far-all"): ("#0072B2", "s", "-"),
+    ("extend-none-x1-120", "trained"): ("#CC79A7", "", ":"),
     ("extend-yarn-x{factor}-120", "trained"): ("#D55E00", "^", "-"),
+    ("extend-long-none-x1-500", "trained"): ("#000000", "", ":"),
+    ("extend-long-yarn-x{factor}-500", "trained"): ("#000000", "v", "-"),
     ("ceiling-x{factor}", "trained"): ("#009E73", "D", "-"),
 }
 
@@ -101,6 +107,8 @@ def read_losses(way: Way) -> dict[int, Above]:
             if names == {run} and row["name"] == way.curve and row["protocol"] == "same_tokens":
                 numbers = (row["above_truncation" + end] for end in ("", "_low", "_high"))
                 found[length] = Above(*map(float, numbers))
+    if way.truncated and found:
+        return dict.fromkeys(LENGTHS, found[LENGTHS[0]])
     return found
 
 
@@ -133,8 +141,9 @@ def measured_ways() -> Iterator[tuple[Way, Mapping[int, Above]]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     axis = figure.subplots()
+    axis.axhline(0, color="black", linewidth=0.8)
     for way, losses in measured_ways():
         if (way.run, way.curve) not in STYLES:
             continue
@@ -146,14 +155,16 @@ def main() -> None:
         axis.plot(lengths, values, color=color, marker=marker, linestyle=dash, label=label)
         low, high = ([losses[n][end] for n in lengths] for end in (1, 2))
         axis.fill_between(lengths, low, high, color=color, alpha=0.15, linewidth=0)
-    axis.axhline(0, color="black", linestyle=":", linewidth=1)
-    axis.annotate("truncation", (LENGTHS[-1], 0), ha="right", va="bottom", fontsize=8)
+        if len(lengths) == 1:  # a band needs two
+            axis.vlines(lengths, low, high, color=color, linewidth=1)
     axis.set_xscale("log", base=2)
     axis.set_xticks(LENGTHS, [f"{n:,}" for n in LENGTHS])
-    axis.set_yscale("symlog", linthresh=0.1)
+    axis.set_yscale("symlog", linthresh=0.02, linscale=1.5)
+    axis.set_yticks(TICKS, [f"{tick:+g}" if tick else "truncation" for tick in TICKS])
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("context length, tokens (trained window: 128)")
     axis.set_ylabel("nats per token above truncation")
-    axis.legend(fontsize=8, frameon=False)
+    figure.legend(loc="outside right center", fontsize=8, frameon=False)
     save_figure(figure, FIGURE)
 
 

@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rope_jax.comparison.groups import without_seed
+
 ROOT = Path(__file__).parents[1]
-README, POSITIONS, SCALINGS = (
+README, POSITIONS, SCALINGS, EXTENSION = (
     " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    for page in ("README.md", "docs/positions.md", "docs/scalings.md")
+    for page in ("README.md", "docs/positions.md", "docs/scalings.md", "docs/extension.md")
 )
 
 
@@ -115,3 +117,122 @@ def test_scalings_on_their_page(length):
     for name in ("cope", "cope-hard"):
         assert np.abs(SCALED[name, length] - SCALED["trained", length]).max() < 0.011
         assert "changes less than 0.011 nats" in SCALINGS
+
+
+def reference_losses():
+    """Return the NLL of each seed in results/reference by run, curve, protocol and length."""
+    found = {}
+    with (ROOT / "results/reference/comparison.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            (run,) = {without_seed(name) for name in row["runs"].split()}
+            key = (run, row["name"], row["protocol"], int(row["length"]))
+            found[key] = np.array(row["nll_by_seed"].split(), float)
+    return found
+
+
+REFERENCE = reference_losses()
+
+
+def beyond_truncation(run, name, length):
+    """Return each seed's loss above the demo's own at 128 tokens."""
+    base = REFERENCE["demo", "trained", "same_tokens", 128]
+    return REFERENCE[run, name, "same_tokens", length] - base
+
+
+def with_interval(run, name, length):
+    """Return how far a mean is from truncation, as "0.0029 ± 0.0027"."""
+    with (ROOT / "results/reference/comparison.csv").open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            (stem,) = {without_seed(one) for one in row["runs"].split()}
+            place = (stem, row["name"], row["protocol"], int(row["length"]))
+            if place == (run, name, "same_tokens", length):
+                value, low, high = (
+                    float(row["above_truncation" + end]) for end in ("", "_low", "_high")
+                )
+                return f"{abs(value):.4f} ± {(high - low) / 2:.4f}"
+    raise KeyError((run, name, length))
+
+
+def test_what_holds_in_every_seed_of_the_reference():
+    formulas = ("trained", "pi-auto", "ntk-16", "dynamic_ntk", "yarn-auto")
+    for length in BEYOND:
+        above_it = {name: beyond_truncation("demo", name, length) for name in formulas}
+        assert all((loss > 0).all() for loss in above_it.values())
+        ranks = np.argsort([above_it[name] for name in formulas], axis=0)
+        assert (ranks[0] == formulas.index("yarn-auto")).all()
+        second = {formulas.index("ntk-16")}
+        if length == 2048:
+            np.testing.assert_array_equal(above_it["ntk-16"], above_it["dynamic_ntk"])
+            second.add(formulas.index("dynamic_ntk"))
+        assert set(ranks[1]) <= second
+        for name in ("rerope-logn", "leaky_rerope-logn"):
+            ratio = beyond_truncation("demo", name, length) / above_it["yarn-auto"]
+            assert (ratio < 0.15).all()
+            assert ratio.mean() < 0.11
+    for length in (256, 512):
+        for fit in ("far-x4", "far-all"):
+            assert (beyond_truncation("demo", fit, length) < 0).all()
+    assert (
+        beyond_truncation("demo", "far-x4", 2048) > beyond_truncation("demo", "far-all", 2048)
+    ).all()
+    for more, yarn in (
+        ("extend-none-x1-120", "extend-yarn-x4-120"),
+        ("extend-long-none-x1-500", "extend-long-yarn-x4-500"),
+    ):
+        more_steps = beyond_truncation(more, "trained", 128)
+        assert (more_steps < beyond_truncation(yarn, "trained", 512)).all()
+    assert (beyond_truncation("ceiling-x4", "trained", 128) > 0.05).all()
+    assert (beyond_truncation("ceiling-x4", "trained", 512) > 0.05).all()
+    assert (beyond_truncation("extend-none-x4-120", "trained", 512) > 0).all()
+
+
+def test_what_does_not_hold_in_every_seed_of_the_reference():
+    maps = [beyond_truncation("demo", name, 2048) for name in ("rerope-logn", "leaky_rerope-logn")]
+    assert len(set(np.sign(maps[0] - maps[1]))) == 2
+
+
+def test_the_page_on_extension_has_the_figures_of_the_reference():
+    def at(run, name, length, digits=2):
+        return f"{abs(beyond_truncation(run, name, length).mean()):.{digits}f}"
+
+    yarn, more = "extend-yarn-x4-120", "extend-none-x1-120"
+    for said in (
+        f"at 512 tokens by {with_interval('demo', 'far-x4', 256)} nats at 256",
+        f"and by {with_interval('demo', 'far-x4', 512)} at 512",
+        f"it stands {at('demo', 'far-all', 2048, 3)} above truncation at 16 times the window "
+        f"instead of {at('demo', 'far-x4', 2048, 3)}",
+        f"stands {at(yarn, 'trained', 1024)} above truncation at 1,024",
+        f"end {at(yarn, 'trained', 512, 3)} below the demo's truncation",
+        f"at 128 end {at(more, 'trained', 128, 3)} below it",
+        f"After 500 steps it is {at('extend-long-yarn-x4-500', 'trained', 512, 3)} and "
+        f"{at('extend-long-none-x1-500', 'trained', 128, 3)}.",
+        f"do not suffice: {at('extend-none-x4-120', 'trained', 512, 3)} above truncation",
+        f"it ends {at('ceiling-x4', 'trained', 512)} above truncation",
+    ):
+        assert said in EXTENSION, said
+    assert at("ceiling-x4", "trained", 512) == at("ceiling-x4", "trained", 128)
+    sliding = [
+        REFERENCE["demo", name, "sliding", 512].mean()
+        for name in ("yarn-auto", "rerope-logn", "far-x4")
+    ]
+    truncated = REFERENCE["demo", "trained", "sliding", 128].mean()
+    first, second, third = (f"{loss:.3f}" for loss in sliding)
+    assert f"the same: {first}, {second} and {third} nats at 512 tokens" in EXTENSION
+    assert f"and {truncated:.3f} for windows of 128 tokens" in EXTENSION
+
+
+def test_the_page_on_extension_has_the_figures_of_more_texts():
+    with (ROOT / "results/reference/wide.csv").open(newline="", encoding="utf-8") as file:
+        rows = {(row["name"], row["length"]): row for row in csv.DictReader(file)}
+
+    def gain(length):
+        row = rows["far-x4", length]
+        value, low, high = (float(row["gain" + end]) for end in ("", "_low", "_high"))
+        return f"{value:.4f} ± {(high - low) / 2:.4f}"
+
+    assert f"it is {gain('512')} at 512 tokens" in EXTENSION
+    assert f"the loss falls too, by {gain('128')}" in EXTENSION
+    fit, base = rows["far-x4", "512"], rows["trained", "128"]
+    assert f"{int(fit['tokens']):,} tokens of {fit['documents']} documents" in EXTENSION
+    seeds = [np.array(row["nll_by_seed"].split(), float) for row in (fit, base)]
+    assert (seeds[0] < seeds[1]).all()
