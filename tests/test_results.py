@@ -187,8 +187,9 @@ def test_what_holds_in_every_seed_of_the_reference():
 
 
 def test_what_does_not_hold_in_every_seed_of_the_reference():
-    maps = [beyond_truncation("demo", name, 2048) for name in ("rerope-logn", "leaky_rerope-logn")]
-    assert len(set(np.sign(maps[0] - maps[1]))) == 2
+    for pair in (("rerope-logn", "leaky_rerope-logn"), ("pi-auto", "trained")):
+        one, other = (beyond_truncation("demo", name, 2048) for name in pair)
+        assert len(set(np.sign(one - other))) == 2
 
 
 def test_the_page_on_extension_has_the_figures_of_the_reference():
@@ -236,3 +237,12 @@ def test_the_page_on_extension_has_the_figures_of_more_texts():
     assert f"{int(fit['tokens']):,} tokens of {fit['documents']} documents" in EXTENSION
     seeds = [np.array(row["nll_by_seed"].split(), float) for row in (fit, base)]
     assert (seeds[0] < seeds[1]).all()
+    for seed in range(3):
+        path = ROOT / f"results/reference/wide-s{seed}.csv"
+        (low,) = (
+            float(row["gain_low"])
+            for row in csv.DictReader(path.read_text().splitlines())
+            if (row["name"], row["length"]) == ("far-x4", "512")
+        )
+        assert low > 0
+    assert float(fit["gain_low"]) < 0
