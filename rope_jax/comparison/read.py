@@ -63,7 +63,8 @@ def _settings(entry: SweepEntry, run: Path) -> str:
     them, the settings of the fit stand for them, without its seed.
     """
     settings = entry.model_dump(mode="json", exclude={"name"})
-    if "fitted" in (settings["map"] or {}).values() or settings["type"] == "explicit":
+    map_type = (settings["map"] or {}).get("type")
+    if map_type == "fitted" or settings["type"] == "explicit":
         for folder in sorted((run / "fits").glob("*")):
             found = _strategy(folder)
             if found is not None and _same_numbers(settings, found):

@@ -169,7 +169,7 @@ class Config(Frozen):
         if not isinstance(settings, dict):
             return settings
         rope, stages = settings.get("rope"), settings.get("stages")
-        given = isinstance(rope, dict) and rope.get("strategy") is not None
+        given = isinstance(rope, dict) and isinstance(rope.get("strategy"), str)
         first = stages[0] if isinstance(stages, list) and stages else None
         if given and isinstance(first, dict) and first.get("scaling") is not None:
             raise ValueError(

@@ -60,7 +60,7 @@ class Parameters:
     log_factors: Any
     """ln λ at the start [l, k, pairs] with λ = θ/θ'; None unless frequencies are learned."""
     bounds: tuple[float, float]
-    """Of λ, and of what a divisor adds to that of the start."""
+    """Of λ, and of the number by which a divisor divides the start's far frequencies."""
     ordered: bool
 
     def initial(self) -> Free:

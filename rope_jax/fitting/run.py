@@ -84,7 +84,7 @@ def _check_finished(folder: Path, run: RunDirectory, config: FitConfig) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{folder / _SUMMARY}: is damaged; delete {folder} to fit again") from None
     wanted = newest_step(run.checkpoints) if config.step is None else config.step
-    if fitted != wanted:
+    if wanted and fitted != wanted:  # 0: the checkpoints have been deleted since
         raise UserError(
             f"{folder}: holds a fit of step {fitted}, and the newest checkpoint is that of step "
             f"{wanted}; choose another name, or delete that folder"
