@@ -18,7 +18,7 @@ from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
-_EXECUTION = {"dtype", "layers", "remat", "initializer_range", "attention"}
+_EXECUTION = {"dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"}
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,8 @@ def _check_encoding(raw: dict[str, Any], source: Source) -> None:
 def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
     """Return a raw config with what it inherits below what it states."""
     old = source.config
-    model = old.model.model_dump(mode="json")
+    # not the type of the weights: training needs float32, whatever they were kept in there
+    model = old.model.model_dump(mode="json", exclude={"param_dtype"})
     # with the defaults that followed from the lengths of the source's stages
     model["position"] = old.encoding.model_dump(mode="json")
     scaling = old.stage_scaling(old.stage_at(source.step))

@@ -5,22 +5,28 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.types import Frozen, Moderate, PositiveInt
+from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
 from rope_jax.positions.encodings import (
     ENCODINGS,
     OWN_BACKENDS,
     AnyEncoding,
-    Encoding,
     RoPE,
     Sizes,
 )
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope.numbers import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
 AttentionName = Literal["xla", "blockwise", "cudnn", "splash", "linear"]
+NormName = Literal["rms_norm", "rms_norm_plus_one", "layer_norm"]
+NormPlacement = Literal["before", "after", "both"]
+ActivationName = Literal["silu", "gelu", "gelu_tanh"]
+FloatName = Literal["float32", "bfloat16"]
+QKNorm = Annotated[
+    bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
+]
 
 # checking a config visits every layer
 LayerCount = Annotated[int, Field(gt=0, le=10_000), Whole]
@@ -28,10 +34,13 @@ _WIDEST_HEAD = 2**16  # checking a config computes every pair's frequency
 
 
 class ModelConfig(Frozen):
-    """The decoder, with the names of Hugging Face's Llama."""
+    """The decoder, with the names of Hugging Face's Llama. The defaults describe a Llama."""
 
+    vocab_size: PositiveInt | None = Field(
+        None, description="number of tokens that the model knows; null: that of the tokenizer"
+    )
     hidden_size: PositiveInt = Field(128, description="width of the residual stream")
-    intermediate_size: PositiveInt = Field(352, description="width of the SwiGLU feed-forward")
+    intermediate_size: PositiveInt = Field(352, description="width of the feed-forward")
     num_hidden_layers: LayerCount = Field(4, description="number of decoder layers")
     num_attention_heads: PositiveInt = Field(4, description="number of query heads")
     num_key_value_heads: PositiveInt | None = Field(
@@ -43,14 +52,56 @@ class ModelConfig(Frozen):
     tie_word_embeddings: bool = Field(
         True, description="share one matrix between embedding and output"
     )
-    qk_norm: bool = Field(False, description="apply RMSNorm to queries and keys, before rotation")
-    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every RMSNorm")
+    norm: NormName = Field(
+        "rms_norm",
+        description="every normalization; rms_norm_plus_one (Gemma): its scale is 1 plus the "
+        "weight; layer_norm: with mean and bias",
+    )
+    norm_placement: NormPlacement = Field(
+        "before",
+        description="before: of the inputs of attention and feed-forward; after (OLMo 2): of their "
+        "outputs; both (Gemma 2, 3)",
+    )
+    qk_norm: QKNorm = Field(
+        False,
+        description="normalize queries and keys before rotation; true: each head by itself; "
+        "all_heads (OLMo 2): all heads of a token together",
+    )
+    rms_norm_eps: Moderate = Field(1e-5, description="epsilon of every norm")
+    parallel_residual: bool = Field(
+        False, description="attention and feed-forward read the same residual stream (GPT-NeoX)"
+    )
+    qkv_bias: bool = Field(False, description="add biases to queries, keys and values")
+    o_bias: bool = Field(False, description="add a bias to the output of attention")
+    mlp_bias: bool = Field(False, description="add biases in the feed-forward")
+    activation: ActivationName = Field(
+        "silu", description="nonlinearity of the feed-forward; gelu is exact, gelu_tanh its fit"
+    )
+    gated_mlp: bool = Field(
+        True,
+        description="down(activation(gate(x)) * up(x)); false: down(activation(up(x)))",
+    )
+    scale_embeddings: bool = Field(
+        False, description="multiply token embeddings by the root of hidden_size (Gemma)"
+    )
+    query_pre_attn_scalar: PositiveFloat | None = Field(
+        None, description="attention logits are divided by its root; null: by that of head_dim"
+    )
+    attention_softcap: PositiveFloat | None = Field(
+        None,
+        description="c: attention logits become c*tanh(logits/c), before the mask; null: unchanged",
+    )
+    logit_softcap: PositiveFloat | None = Field(None, description="the same for the output logits")
     initializer_range: Moderate = Field(
         0.02, description="standard deviation of the initial weights"
     )
-    dtype: Literal["float32", "bfloat16"] = Field(
+    dtype: FloatName = Field(
         "float32",
         description="type of the activations; angles, softmax and loss are always float32",
+    )
+    param_dtype: FloatName = Field(
+        "float32",
+        description="type in which the weights are kept; training needs float32",
     )
     layers: Literal["unrolled", "scanned"] = Field(
         "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
@@ -68,8 +119,26 @@ class ModelConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _attention_can_do_the_encoding(self) -> "ModelConfig":
-        check_attention(self.attention, self.position)
+    def _attention_can_do_the_rest(self) -> "ModelConfig":
+        check_attention(self, self.attention)
+        if self.attention == "linear" and self.query_pre_attn_scalar is not None:
+            raise ValueError(
+                "query_pre_attn_scalar: scales the logits of a softmax, and attention linear has "
+                "none"
+            )
+        if self.attention_softcap is not None and not self.position.scores_are_products:
+            raise ValueError(
+                f"attention_softcap: caps plain products of queries and keys, and position "
+                f"{self.position.type} changes them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _residual_fits_the_norms(self) -> "ModelConfig":
+        if self.parallel_residual and self.norm_placement != "before":
+            raise ValueError(
+                f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -116,11 +185,15 @@ class ModelConfig(Frozen):
         return self.num_key_value_heads or self.num_attention_heads
 
 
-def check_attention(attention: AttentionName, position: Encoding) -> None:
-    """ValueError if an attention backend cannot do what an encoding needs."""
+def check_attention(model: ModelConfig, attention: AttentionName) -> None:
+    """ValueError if an attention backend cannot do what a model's encoding or soft cap needs."""
+    position = model.position
     if attention not in position.backends:
         can = " or ".join(position.backends)
         raise ValueError(f"attention: {attention} cannot do position {position.type}; use {can}")
+    if model.attention_softcap is not None and attention not in OWN_BACKENDS:
+        can = " or ".join(OWN_BACKENDS)
+        raise ValueError(f"attention: {attention} cannot do attention_softcap; use {can}")
 
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:

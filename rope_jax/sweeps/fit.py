@@ -31,7 +31,7 @@ def with_attention(training: Config, attention: AttentionName) -> Config:
             "which this model was trained"
         )
     try:
-        check_attention(attention, training.model.position)
+        check_attention(training.model, attention)
     except ValueError as error:
         raise UserError(str(error)) from None
     if training.rope.map is not None and attention not in OWN_BACKENDS:

@@ -58,6 +58,7 @@ seed: 7
 log_every_steps: 10
 init_from: {run: runs/first, step: 500, optimizer: true}
 model:
+  vocab_size: 300
   hidden_size: 96
   intermediate_size: 200
   num_hidden_layers: 3
@@ -65,10 +66,23 @@ model:
   num_key_value_heads: 2
   head_dim: 20
   tie_word_embeddings: false
+  norm: layer_norm
+  norm_placement: before
   qk_norm: true
   rms_norm_eps: 1.0e-6
+  parallel_residual: true
+  qkv_bias: true
+  o_bias: true
+  mlp_bias: true
+  activation: gelu_tanh
+  gated_mlp: false
+  scale_embeddings: true
+  query_pre_attn_scalar: 24.0
+  attention_softcap: 50.0
+  logit_softcap: 30.0
   initializer_range: 0.01
   dtype: bfloat16
+  param_dtype: bfloat16
   layers: scanned
   remat: true
   attention: xla

@@ -217,7 +217,7 @@ def test_a_prefix_of_several_types_suggests_all_of_them(complaint):
         ("seed=-1", "seed", "greater than or equal to 0, not -1"),
         ("model=null", "model", "not null"),
         ("model=3", "model", "not 3"),
-        ("model.qk_norm=maybe", "model.qk_norm", "true or false, not 'maybe'"),
+        ("model.qk_norm=maybe", "model.qk_norm", "true, false or 'all_heads', not 'maybe'"),
         ("model.dtype=float16", "model.dtype", "'float32' or 'bfloat16', not 'float16'"),
         ("rope.layout=quarter", "rope.layout", "'half' or 'interleaved', not 'quarter'"),
         ("rope.base=0.5", "rope.base", "greater than or equal to 1, not 0.5"),

@@ -57,6 +57,11 @@ class Encoding(BaseModel):
     type: str
 
     @property
+    def scores_are_products(self) -> bool:
+        """Whether the logits are q·k/√H exactly, of turned q and k, and nothing else."""
+        return type(self).scores is Encoding.scores
+
+    @property
     def longest(self) -> int | None:
         """The most tokens that a window can have; None: any number."""
         return None
