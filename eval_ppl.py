@@ -16,7 +16,6 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.load import dump, load
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.runs.directory import RunDirectory
     from rope_jax.user_cache import keep_compiled_programs
 
     parser = cli.parser(
@@ -25,7 +24,11 @@ def main(argv: list[str]) -> None:
         "Results go to RUN/evals/<name>/. Keys of the sweep:",
         SweepConfig,
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
+    )
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
@@ -35,16 +38,17 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    run = RunDirectory(Path(arguments.run))
-    training = run.load_config()
     keep_freed_memory()
     keep_compiled_programs()
     # jax takes a second to import; --help and config errors should not wait for it
+    from rope_jax.checkpoints.resolving import run_of
     from rope_jax.console import plain_console
     from rope_jax.sweeps.run import sweep_run
 
     stopping.check()
-    sweep_run(run, training, config, plain_console())
+    console = plain_console()
+    run = run_of(arguments.run, config.distributed, console)
+    sweep_run(run, run.load_config(), config, console)
 
 
 if __name__ == "__main__":

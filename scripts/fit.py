@@ -16,7 +16,6 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import dump, load
     from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.runs.directory import RunDirectory
     from rope_jax.user_cache import keep_compiled_programs
 
     parser = cli.parser(
@@ -25,7 +24,11 @@ def main(argv: list[str]) -> None:
         "strategy file RUN/fits/<name>/strategy.json. Keys of the fit:",
         FitConfig,
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory made by train.py")
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
+    )
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments = cli.parse(parser, argv)
     path = None if arguments.fit is None else Path(arguments.fit)
@@ -33,16 +36,17 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    run = RunDirectory(Path(arguments.run))
-    training = run.load_config()
     keep_freed_memory()
     keep_compiled_programs()
     # jax takes a second to import; --help and config errors should not wait for it
+    from rope_jax.checkpoints.resolving import run_of
     from rope_jax.console import plain_console
     from rope_jax.fitting.run import fit_run
 
     stopping.check()
-    fit_run(run, training, config, plain_console())
+    console = plain_console()
+    run = run_of(arguments.run, None, console)
+    fit_run(run, run.load_config(), config, console)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
+from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
 from rope_jax.config.initial import AnyInitFrom
@@ -144,6 +145,11 @@ class Config(Frozen):
         None,
         description="run to start from, as RUN or RUN@STEP, which also gives the keys of model, "
         "rope and data that are left out; null: fresh weights",
+    )
+    imported: Imported | None = Field(
+        None,
+        description="Hugging Face checkpoint that scripts/import_hf.py made this run from; it is "
+        "not trained itself, but another run can start from it with init_from",
     )
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()

@@ -146,10 +146,11 @@ class RunDirectory:
         return fingerprint if isinstance(fingerprint, str) else None
 
     def write_environment(
-        self, corpus: Corpus, init_from: Mapping[str, object] | None = None
+        self, corpus: Corpus | None, init_from: Mapping[str, object] | None = None
     ) -> None:
         """Record what is needed to reproduce the run: versions, devices, commit, corpus.
 
+        corpus: what it is trained on; None: unknown, as for an imported checkpoint.
         init_from: where the run's first weights come from; None: they are fresh.
         """
         import jax  # here, so that reading a run's config stays quick
@@ -161,8 +162,11 @@ class RunDirectory:
             "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
             "commit": _commit(),
             "devices": [f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"],
-            "corpus": {"fingerprint": corpus.fingerprint, "report": list(corpus.report)},
         }
+        if corpus is not None:
+            content["corpus"] = {
+                "fingerprint": corpus.fingerprint, "report": list(corpus.report)
+            }
         if init_from is not None:
             content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")

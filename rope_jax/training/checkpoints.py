@@ -91,20 +91,17 @@ class Checkpoints:
     def save(self, step: int, state: TrainState) -> None:
         """Start saving; return once the arrays are copied off the device.
 
+        Without an optimizer state (None), only the parameters are saved.
+
         UserError if this save cannot start or the previous one failed.
         """
         if step in self._manager.all_steps():
             return
+        parts = {name: part for name, part in state._asdict().items() if part is not None}
+        bits = {name: self._bits(part) for name, part in parts.items()}
         args = ocp.args.Composite(
-            params=ocp.args.StandardSave(state.params),
-            opt_state=ocp.args.StandardSave(state.opt_state),
-            fingerprint=ocp.args.JsonSave(
-                seal(
-                    step,
-                    {name: self._bits(part) for name, part in state._asdict().items()},
-                    self._provenance,
-                )
-            ),
+            **{name: ocp.args.StandardSave(part) for name, part in parts.items()},
+            fingerprint=ocp.args.JsonSave(seal(step, bits, self._provenance)),
         )
         self._write(lambda: self._manager.save(step, args=args))
 

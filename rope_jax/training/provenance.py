@@ -6,7 +6,7 @@ config.yaml and environment.json, and the name of its own folder, which is the s
 
 import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ _MOST_BYTES = 2**24
 class Provenance:
     """What a run's checkpoints come from."""
 
-    corpus: str
-    """The corpus's fingerprint."""
+    corpus: str | None
+    """The corpus's fingerprint; None: unknown, as for an imported checkpoint."""
     config: dict[str, Any]
     """The config as JSON values. A later version of the package may not accept it."""
 
@@ -54,13 +54,33 @@ def check_provenance(
 ) -> None:
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
+    What an imported checkpoint was trained on is unknown, so only its config is checked.
+
     Only the corpus of the beginning has a test split known to contain no training text. If
     environment.json, which names it, is missing or damaged, the checkpoints' own records are used
     and `warn` is told. Damaged checkpoints are passed over: restoring detects them.
     """
-    began_with = run.recorded_corpus()
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
     records = [(path, record) for path in sorted(steps) if (record := recorded_provenance(path))]
+    if config.imported is None:
+        _check_corpus(run, corpus, steps, records, warn)
+    for path, record in records:
+        if different := record.differences(config):
+            raise UserError(
+                f"{run.config_file}: has another {', '.join(different)} than the one that the "
+                f"checkpoint of step {path.name} was trained with; put it back as it was"
+            )
+
+
+def _check_corpus(
+    run: RunDirectory,
+    corpus: Corpus,
+    steps: Sequence[Path],
+    records: Sequence[tuple[Path, Provenance]],
+    warn: Callable[[str], None],
+) -> None:
+    """UserError unless the run began with this corpus."""
+    began_with = run.recorded_corpus()
     recorded = {record.corpus for _, record in records}
     if began_with is None and steps and not records:
         raise UserError(
@@ -78,12 +98,6 @@ def check_provenance(
             f"{run.path}: the corpus has changed since the run began (other files, or "
             "another Python): its test split may hold what the model was trained on"
         )
-    for path, record in records:
-        if different := record.differences(config):
-            raise UserError(
-                f"{run.config_file}: has another {', '.join(different)} than the one that the "
-                f"checkpoint of step {path.name} was trained with; put it back as it was"
-            )
 
 
 def recorded_provenance(checkpoint: Path) -> Provenance | None:
@@ -97,7 +111,7 @@ def recorded_provenance(checkpoint: Path) -> Provenance | None:
         corpus, config = content["corpus"], content["config"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return Provenance(corpus, config) if isinstance(corpus, str) else None
+    return Provenance(corpus, config) if isinstance(corpus, str | None) else None
 
 
 def seal(

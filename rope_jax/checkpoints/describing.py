@@ -1,0 +1,156 @@
+"""The config.json of a run's model, for the first family that can express it."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rope_jax.checkpoints.families import FAMILIES, Family
+from rope_jax.config.model import ModelConfig
+from rope_jax.config.training import Config
+from rope_jax.rope import RotaryGeometry, Scaling
+from rope_jax.rope.hf import to_hf
+
+# Fields of `model` that say how it is computed or initialized, or that every family shares.
+_WITHOUT_KEY = {"attention", "dtype", "initializer_range", "layers", "param_dtype", "position",
+                "remat"}  # fmt: skip
+
+
+class Written(NamedTuple):
+    """A family, and the keys of config.json that describe a model in it."""
+
+    family: Family
+    keys: dict[str, Any]
+
+
+def describe(
+    training: Config, scaling: Scaling, length: int, vocab_size: int, family: str | None = None
+) -> Written:
+    """Return the config.json of a run's model with a scaling.
+
+    length: the longest text that the model is meant for. family: a model_type; None: the first
+    that can express the model.
+
+    ValueError: no family can, or not the one that was asked for. The message says why.
+    """
+    model = training.model.model_copy(update={"vocab_size": vocab_size})
+    if family is not None and family not in FAMILIES:
+        raise ValueError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
+    if model.position.type != "rope":
+        raise ValueError(f"model.position: {model.position.type} is in no family of transformers")
+    if model.attention == "linear":
+        raise ValueError("model.attention: linear is in no family of transformers")
+    if training.rope.layout != "half":
+        raise ValueError(f"rope.layout: {training.rope.layout} is not that of any family here")
+    of_model: list[str] = []
+    of_positions: list[str] = []
+    for candidate in [FAMILIES[family]] if family is not None else FAMILIES.values():
+        try:
+            keys = _model_keys(model, candidate)
+        except ValueError as error:
+            of_model.append(f"{candidate.model_type}: {error}")
+            continue
+        try:
+            positions = _position_keys(training, scaling, length, candidate)
+        except ValueError as error:
+            of_positions.append(f"{candidate.model_type}: {error}")
+            continue
+        return Written(candidate, keys | positions)
+    # a family that has the architecture says best what is missing
+    reasons = of_positions or of_model
+    raise ValueError(f"family: none can express this model ({'; '.join(reasons)})")
+
+
+def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
+    """Return the keys about everything but positions. ValueError: the family lacks something."""
+    written = {key.name: key.written(model) for key in family.keys}
+    by_key = {name for key in family.keys for name in key.fields}
+    for name, field in ModelConfig.model_fields.items():
+        if name in by_key or name in _WITHOUT_KEY:
+            continue
+        value = getattr(model, name)
+        expected = family.fixed.get(name, field.default)
+        # these have a default that follows from other fields
+        if name == "num_key_value_heads":
+            value, expected = model.kv_heads, model.num_attention_heads
+        elif name == "head_dim":
+            value, expected = model.heads_width, model.hidden_size // model.num_attention_heads
+        elif name == "query_pre_attn_scalar":
+            value, expected = value or model.heads_width, model.heads_width
+        if value != expected:
+            raise ValueError(f"no {name} {value}")
+    if "num_key_value_heads" in written:
+        written["num_key_value_heads"] = model.kv_heads
+    if "head_dim" in written:
+        written["head_dim"] = model.heads_width
+    if "query_pre_attn_scalar" in written:
+        written["query_pre_attn_scalar"] = model.query_pre_attn_scalar or model.heads_width
+    return {"architectures": [family.architecture], "model_type": family.model_type} | written
+
+
+def _position_keys(
+    training: Config, scaling: Scaling, length: int, family: Family
+) -> dict[str, Any]:
+    """Return the keys about rotation and sliding windows. ValueError: the family lacks some."""
+    count = training.model.num_hidden_layers
+    windows = [training.sliding_windows[i % len(training.sliding_windows)] for i in range(count)]
+    layers = [training.rotary_layers.for_layer(i, scaling) for i in range(count)]
+    keys = family.windows.written(windows)
+    head_dim = training.model.heads_width
+    rotary_dim = training.geometry.rotary_dim
+    if rotary_dim != head_dim and not family.partial:
+        raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
+    rotates = [own.type != "drope" for _, own in layers]
+    if not all(rotates):
+        if not family.nope:
+            raise ValueError("no layers without rotation")
+        keys["no_rope_layers"] = [int(own) for own in rotates]
+    elif family.nope:
+        keys["no_rope_layers"] = [1] * count
+    if not family.local:
+        rotated = [layer for layer, own in zip(layers, rotates, strict=True) if own]
+        return keys | _rope_keys(rotated, family, head_dim, length)
+    by_type = {}
+    for name, slides in (("full_attention", False), ("sliding_attention", True)):
+        of_type = [
+            layer
+            for layer, window in zip(layers, windows, strict=True)
+            if (window is not None) == slides
+        ]
+        if of_type:
+            written = _rope_keys(of_type, family, head_dim, length)
+            by_type[name] = written["rope_parameters"]
+            if not slides or "max_position_embeddings" not in keys:
+                keys["max_position_embeddings"] = written["max_position_embeddings"]
+    return keys | {"rope_parameters": by_type}
+
+
+def _rope_keys(
+    layers: Sequence[tuple[RotaryGeometry, Scaling]], family: Family, head_dim: int, length: int
+) -> dict[str, Any]:
+    """Return the keys about the rotation of layers that all rotate alike.
+
+    They are written in the form of transformers 5 (rope_parameters) and, where there is one for the
+    family, in that of version 4, which would otherwise fall back to its defaults silently.
+    """
+    geometry, scaling = layers[0]
+    if any(layer != layers[0] for layer in layers):
+        raise ValueError("no layers with different bases or scalings")
+    longest = None if scaling.type == "dynamic_ntk" else length
+    written = to_hf(geometry, scaling, head_dim=head_dim, max_position_embeddings=longest)
+    rope = {"rope_type": "default", **(written["rope_scaling"] or {})}
+    kind = rope["rope_type"]
+    if family.rope_types is not None and kind not in family.rope_types:
+        raise ValueError(f"no rope_type {kind}, only {' and '.join(family.rope_types)}")
+    keys = {"max_position_embeddings": written["max_position_embeddings"]}
+    own = {"rope_theta": written["rope_theta"]}
+    if family.partial:
+        own["partial_rotary_factor"] = written.get("partial_rotary_factor", 1.0)
+    keys["rope_parameters"] = rope | own
+    if kind in ("longrope", "yarn", "llama3") or family.model_type == "phi3":
+        # at the top level it counts for every version, and Phi-3 has a default of its own there
+        keys["original_max_position_embeddings"] = geometry.train_length
+    if family.model_type == "gpt_neox":
+        return keys | {
+            "rotary_emb_base": own["rope_theta"],
+            "rotary_pct": own["partial_rotary_factor"],
+        }
+    return keys | own | {"rope_scaling": written["rope_scaling"]}

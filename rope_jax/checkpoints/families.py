@@ -1,0 +1,442 @@
+"""The model families of transformers: their config keys, their tensors, and how layers differ.
+
+A family is data: which keys of config.json set which fields of `ModelConfig`, which fields have
+the same value in every model of the family, and the names of its tensors. The decoder is the same
+for all. Read from the configuration_*.py and modeling_*.py of transformers 5.23.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rope_jax.checkpoints.table import Row
+from rope_jax.config.model import ModelConfig
+
+REQUIRED = object()
+"""Default of a key that a config must have."""
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+}
+
+
+class Key(NamedTuple):
+    """A key of config.json.
+
+    fields:  the fields of `ModelConfig` that it sets, all to the same value.
+    default: transformers' value if the key is absent.
+    values:  our name for each of its values; None: the values are the same.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    default: Any = REQUIRED
+    values: Mapping[str, str] | None = None
+
+    def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
+        value = config.get(self.name, self.default)
+        if value is REQUIRED:
+            raise ValueError(f"{self.name}: is required but was not given")
+        if self.values is not None:
+            if value not in self.values:
+                known = ", ".join(self.values)
+                raise ValueError(f"{self.name}: {value!r} is not one of {known}")
+            value = self.values[value]
+        return dict.fromkeys(self.fields, value)
+
+    def written(self, model: ModelConfig) -> Any:
+        """Return the key's value for a model. ValueError: its fields differ."""
+        values = [getattr(model, name) for name in self.fields]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"{' and '.join(self.fields)} differ")
+        if self.values is None:
+            return values[0]
+        return next(name for name, own in self.values.items() if own == values[0])
+
+
+class Windows(NamedTuple):
+    """How a family's config says which layers slide.
+
+    default: transformers' sliding_window if the key is absent.
+    types:   the types of `count` layers if layer_types is absent; None: there are no types, and the
+             window is that of all layers.
+    switch:  whether use_sliding_window has to be true.
+    exist:   whether the family's code has sliding windows at all.
+    """
+
+    default: int | None = None
+    types: Callable[[Mapping[str, Any], int], list[str]] | None = None
+    switch: bool = False
+    exist: bool = True
+
+    def read(self, config: Mapping[str, Any], count: int) -> list[int | None]:
+        """Return every layer's number of visible keys; None: all."""
+        window = config.get("sliding_window", self.default)
+        off = not self.exist or (self.switch and not config.get("use_sliding_window"))
+        if window is None or off:
+            return [None] * count
+        if isinstance(window, bool) or not isinstance(window, int) or window < 1:
+            raise ValueError(f"sliding_window: should be a whole number above 0, not {window!r}")
+        if self.types is None:
+            return [window] * count
+        return [window if kind == _SLIDING else None for kind in self.layer_types(config, count)]
+
+    def layer_types(self, config: Mapping[str, Any], count: int) -> list[str]:
+        """Return the type of every layer."""
+        if self.types is None:
+            return [_FULL] * count
+        found = config.get("layer_types")
+        if found is None:
+            return self.types(config, count)
+        if not isinstance(found, list) or len(found) != count:
+            raise ValueError(f"layer_types: should be a list of {count} types, one for each layer")
+        if unknown := [kind for kind in found if kind not in (_SLIDING, _FULL)]:
+            raise ValueError(f"layer_types: {unknown[0]!r} is not one of {_FULL}, {_SLIDING}")
+        return found
+
+    def written(self, windows: Sequence[int | None]) -> dict[str, Any]:
+        """Return the keys for these layers. ValueError: the family has no such pattern."""
+        sizes = sorted({window for window in windows if window is not None})
+        if len(sizes) > 1:
+            raise ValueError(f"sliding windows of {' and '.join(map(str, sizes))} tokens differ")
+        window = sizes[0] if sizes else None
+        if self.types is None:
+            if window is not None and (None in windows or not self.exist):
+                raise ValueError("layers with a sliding window")
+            return {"sliding_window": window} if self.exist else {}
+        kinds = [_FULL if own is None else _SLIDING for own in windows]
+        keys: dict[str, Any] = {"sliding_window": window, "layer_types": kinds}
+        return keys | ({"use_sliding_window": window is not None} if self.switch else {})
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model type of transformers.
+
+    keys:      of config.json, that set fields of the model.
+    fixed:     fields of the model that no key sets, where they differ from `ModelConfig`'s defaults.
+    rows:      its tensors, given the model.
+    windows:   which layers slide.
+    defaults:  transformers' values of keys about positions, if they are absent.
+    harmless:  keys that do not change the logits, besides `HARMLESS`.
+    partial:   whether it may rotate a part of each head.
+    rope_types: the rope types that it may have; None: all.
+    nope:      whether layers without rotation can be written (no_rope_layers).
+    local:     whether sliding layers have a base of their own and are never scaled.
+    """
+
+    model_type: str
+    architecture: str
+    keys: tuple[Key, ...]
+    rows: Callable[[ModelConfig], tuple[Row, ...]]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    windows: Windows = Windows(exist=False)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    harmless: frozenset[str] = frozenset()
+    partial: bool = False
+    rope_types: tuple[str, ...] | None = None
+    nope: bool = False
+    local: bool = False
+
+
+def _every(period: int) -> Callable[[Mapping[str, Any], int], list[str]]:
+    """Return a function for layer types of which every `period`-th is global."""
+
+    def types(config: Mapping[str, Any], count: int) -> list[str]:
+        every = config.get("sliding_window_pattern", config.get("_sliding_window_pattern", period))
+        return [_SLIDING if (layer + 1) % every else _FULL for layer in range(count)]
+
+    return types
+
+
+def _upper_layers(config: Mapping[str, Any], count: int) -> list[str]:
+    """Qwen: the layers from max_window_layers on slide."""
+    first = config.get("max_window_layers", 28)
+    return [_SLIDING if layer >= first else _FULL for layer in range(count)]
+
+
+def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
+    """SmolLM3: the layers without positions slide, where windows are used at all."""
+    every = config.get("no_rope_layer_interval", 4)
+    rotates = config.get("no_rope_layers") or [(i + 1) % every for i in range(count)]
+    return [_FULL if own else _SLIDING for own in rotates]
+
+
+def _rows_with(attention: Sequence[Row], mlp: Sequence[Row]) -> tuple[Row, ...]:
+    """Return rows with Llama's names, for these projections."""
+    layer = "model.layers.{}."
+    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+             "post_feedforward_layernorm")  # fmt: skip
+    return (
+        Row("model.embed_tokens.weight", ("embed_tokens/embedding",)),
+        *(Row(f"{layer}{name}.weight", (f"layers/{name}/scale",)) for name in norms),
+        *attention,
+        *(
+            Row(f"{layer}self_attn.{name}.weight", (f"layers/self_attn/{name}/scale",))
+            for name in ("q_norm", "k_norm")
+        ),
+        *mlp,
+        Row("model.norm.weight", ("norm/scale",)),
+        Row("lm_head.weight", ("lm_head/kernel",)),
+    )
+
+
+def _linear(name: str, path: str) -> tuple[Row, Row]:
+    return Row(f"{name}.weight", (f"{path}/kernel",)), Row(f"{name}.bias", (f"{path}/bias",))
+
+
+def _llama_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer = "model.layers.{}."
+    return _rows_with(
+        [
+            row
+            for name in ("q_proj", "k_proj", "v_proj", "o_proj")
+            for row in _linear(f"{layer}self_attn.{name}", f"layers/self_attn/{name}")
+        ],
+        [
+            row
+            for name in ("gate_proj", "up_proj", "down_proj")
+            for row in _linear(f"{layer}mlp.{name}", f"layers/mlp/{name}")
+        ],
+    )
+
+
+def _phi3_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer, attention, mlp = "model.layers.{}.", "layers/self_attn", "layers/mlp"
+    qkv = tuple(f"{attention}/{name}/kernel" for name in ("q_proj", "k_proj", "v_proj"))
+    gate_up = tuple(f"{mlp}/{name}/kernel" for name in ("gate_proj", "up_proj"))
+    return _rows_with(
+        [
+            Row(f"{layer}self_attn.qkv_proj.weight", qkv),
+            Row(f"{layer}self_attn.o_proj.weight", (f"{attention}/o_proj/kernel",)),
+        ],
+        [
+            Row(f"{layer}mlp.gate_up_proj.weight", gate_up),
+            Row(f"{layer}mlp.down_proj.weight", (f"{mlp}/down_proj/kernel",)),
+        ],
+    )
+
+
+def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer, attention = "gpt_neox.layers.{}.", "layers/self_attn"
+    norms = {
+        "gpt_neox.final_layer_norm": "norm",
+        f"{layer}input_layernorm": "layers/input_layernorm",
+        f"{layer}post_attention_layernorm": "layers/post_attention_layernorm",
+    }
+    fused = [
+        Row(
+            f"{layer}attention.query_key_value.{theirs}",
+            tuple(f"{attention}/{name}/{ours}" for name in ("q_proj", "k_proj", "v_proj")),
+            groups=model.num_attention_heads,
+        )
+        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+    ]
+    return (
+        Row("gpt_neox.embed_in.weight", ("embed_tokens/embedding",)),
+        *(
+            Row(f"{name}.{theirs}", (f"{path}/{ours}",))
+            for name, path in norms.items()
+            for theirs, ours in (("weight", "scale"), ("bias", "bias"))
+        ),
+        *fused,
+        *_linear(f"{layer}attention.dense", f"{attention}/o_proj"),
+        *_linear(f"{layer}mlp.dense_h_to_4h", "layers/mlp/up_proj"),
+        *_linear(f"{layer}mlp.dense_4h_to_h", "layers/mlp/down_proj"),
+        Row("embed_out.weight", ("lm_head/kernel",)),
+    )
+
+
+def _keys(
+    *,
+    heads: int | object = REQUIRED,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    activation: str = "hidden_act",
+    activation_default: str = "silu",
+    eps: float = 1e-6,
+    tied: bool = False,
+) -> tuple[Key, ...]:
+    """Return the keys that all families have, except GPT-NeoX, with a family's defaults."""
+    return (
+        Key("vocab_size", ("vocab_size",)),
+        Key("hidden_size", ("hidden_size",)),
+        Key("intermediate_size", ("intermediate_size",)),
+        Key("num_hidden_layers", ("num_hidden_layers",)),
+        Key("num_attention_heads", ("num_attention_heads",), heads),
+        Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
+        Key("head_dim", ("head_dim",), head_dim),
+        Key(activation, ("activation",), activation_default, _ACTIVATIONS),
+        Key("rms_norm_eps", ("rms_norm_eps",), eps),
+        Key("initializer_range", ("initializer_range",), 0.02),
+        Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
+    )
+
+
+_ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
+_MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)
+_GEMMA = {
+    "norm": "rms_norm_plus_one",
+    "norm_placement": "both",
+    "scale_embeddings": True,
+}
+_GEMMA_KEYS = (
+    *_keys(
+        heads=8,
+        kv_heads=4,
+        head_dim=256,
+        activation="hidden_activation",
+        activation_default="gelu_pytorch_tanh",
+        tied=True,
+    ),
+    _ATTENTION_BIAS,
+    Key("query_pre_attn_scalar", ("query_pre_attn_scalar",), 256),
+)
+
+_ALL = (
+    Family(
+        "llama",
+        "LlamaForCausalLM",
+        (*_keys(), _ATTENTION_BIAS, _MLP_BIAS),
+        _llama_rows,
+        harmless=frozenset({"is_llama_config", "rope_interleaved"}),  # SmolLM2's
+    ),
+    Family(
+        "mistral",
+        "MistralForCausalLM",
+        _keys(kv_heads=8),
+        _llama_rows,
+        windows=Windows(default=4096),
+    ),
+    Family(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        (*_keys(kv_heads=32, head_dim=128), _ATTENTION_BIAS),
+        _llama_rows,
+        fixed={"qk_norm": True},
+        windows=Windows(default=4096, types=_upper_layers, switch=True),
+        harmless=frozenset({"max_window_layers"}),
+    ),
+    Family(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        _keys(kv_heads=32),
+        _llama_rows,
+        fixed={"qkv_bias": True},
+        windows=Windows(default=4096, types=_upper_layers, switch=True),
+        harmless=frozenset({"max_window_layers", "use_mrope"}),
+    ),
+    Family(
+        "smollm3",
+        "SmolLM3ForCausalLM",
+        (*_keys(kv_heads=4, tied=True), _ATTENTION_BIAS, _MLP_BIAS),
+        _llama_rows,
+        windows=Windows(types=_unrotated_layers, switch=True),
+        defaults={"rope_theta": 2_000_000.0},
+        harmless=frozenset({"max_window_layers"}),
+        nope=True,
+    ),
+    Family(
+        "phi3",
+        "Phi3ForCausalLM",
+        _keys(eps=1e-5),
+        _phi3_rows,
+        windows=Windows(),
+        # transformers' value counts even beside another one in rope_parameters
+        defaults={"original_max_position_embeddings": 4096},
+        harmless=frozenset({"attention_bias", "full_attn_mod", "interpolate_factor",
+                            "lm_head_bias", "mlp_bias"}),  # fmt: skip
+        partial=True,
+        rope_types=("default", "longrope"),
+    ),
+    Family(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        (
+            *_GEMMA_KEYS,
+            Key("attn_logit_softcapping", ("attention_softcap",), 50.0),
+            Key("final_logit_softcapping", ("logit_softcap",), 30.0),
+        ),
+        _llama_rows,
+        fixed=_GEMMA,
+        windows=Windows(default=4096, types=_every(2)),
+        harmless=frozenset({"cache_implementation", "hidden_act"}),
+    ),
+    Family(
+        "gemma3_text",
+        "Gemma3ForCausalLM",
+        (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
+        _llama_rows,
+        fixed=_GEMMA | {"qk_norm": True},
+        windows=Windows(default=4096, types=_every(6)),
+        defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
+        # transformers' code of Gemma 3 does not apply a cap in attention
+        harmless=frozenset({"attn_logit_softcapping", "cache_implementation"}),
+        local=True,
+    ),
+    Family(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        (*_keys(eps=1e-5), _ATTENTION_BIAS),
+        _llama_rows,
+        fixed={"norm_placement": "after", "qk_norm": "all_heads"},
+    ),
+    Family(
+        "gpt_neox",
+        "GPTNeoXForCausalLM",
+        (
+            Key("vocab_size", ("vocab_size",)),
+            Key("hidden_size", ("hidden_size",)),
+            Key("intermediate_size", ("intermediate_size",)),
+            Key("num_hidden_layers", ("num_hidden_layers",)),
+            Key("num_attention_heads", ("num_attention_heads",)),
+            Key("hidden_act", ("activation",), "gelu", _ACTIVATIONS),
+            Key("layer_norm_eps", ("rms_norm_eps",), 1e-5),
+            Key("initializer_range", ("initializer_range",), 0.02),
+            Key("tie_word_embeddings", ("tie_word_embeddings",), False),
+            Key("use_parallel_residual", ("parallel_residual",), True),
+            Key("attention_bias", ("qkv_bias", "o_bias"), True),
+        ),
+        _gpt_neox_rows,
+        fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
+        defaults={"rotary_emb_base": 10_000.0, "rotary_pct": 0.25},
+        partial=True,
+    ),
+)
+
+FAMILIES = {family.model_type: family for family in _ALL}
+"""By model_type, in the order in which an export tries them."""
+
+HARMLESS = frozenset(
+    {
+        *("_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled"),
+        *("_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id"),
+        *("chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop", "eos_token_id"),
+        *("hidden_dropout", "id2label", "is_decoder", "is_encoder_decoder", "label2id"),
+        *("max_position_embeddings", "model_type", "output_attentions", "output_hidden_states"),
+        *("pad_token_id", "pretraining_tp", "problem_type", "resid_pdrop", "return_dict"),
+        *("torch_dtype", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"),
+    }
+)
+"""Keys that do not change the logits of any family."""
+
+POSITION_KEYS = frozenset(
+    {
+        *("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"),
+        *("partial_rotary_factor", "rotary_pct", "rotary_emb_base"),
+        *("original_max_position_embeddings", "layer_types", "sliding_window"),
+        *("use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern"),
+        *("no_rope_layers", "no_rope_layer_interval", "head_dim"),
+    }
+)
+"""Keys about positions, which are read whatever the family."""

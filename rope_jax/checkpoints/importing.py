@@ -1,0 +1,196 @@
+"""Import a Hugging Face checkpoint as an ordinary run directory."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+from filelock import FileLock, Timeout
+from rich.console import Console
+
+from rope_jax.checkpoints.files import TOKENIZER, CheckpointFiles, find_folder
+from rope_jax.checkpoints.loading import load_parameters
+from rope_jax.checkpoints.reading import Description, read_description
+from rope_jax.config.checkpoints import ImportConfig, Imported
+from rope_jax.config.differences import different_keys
+from rope_jax.config.explain import validate
+from rope_jax.config.load import dump
+from rope_jax.config.training import Config
+from rope_jax.console import print_overview
+from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer
+from rope_jax.data.tokenizers.from_json import start_token
+from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
+from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError, printable
+from rope_jax.model.decoder import language_model
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.files import finish_replacing, replacing_folder, write_text
+from rope_jax.training.checkpoints import Checkpoints
+from rope_jax.training.provenance import Provenance
+from rope_jax.training.step import TrainState
+
+
+def import_checkpoint(model: str, config: ImportConfig, console: Console) -> RunDirectory:
+    """Import a checkpoint, a local folder or an id on the hub, and return its run directory.
+
+    The run's only checkpoint is that of step 0. The same call does nothing for one that is already
+    imported. Raises UserError; nothing is left then.
+    """
+    files = CheckpointFiles(find_folder(model, config.revision))
+    description = read_description(
+        files.config, str(files.folder / "config.json"), config.ignored_keys
+    )
+    run = RunDirectory(Path(config.runs_dir) / (config.name or _name_of(model)))
+    training, tokenizer = _training_config(model, run, config, files, description)
+    with _locked(run.path):
+        if _is_imported(run, training):
+            console.print(f"{printable(str(run.path))}: already imported")
+            return run
+        with shortage_as("param_dtype: there is not enough memory for the weights"):
+            _import(run, training, files, description, tokenizer, console)
+    return run
+
+
+def _name_of(model: str) -> str:
+    name = Path(model).expanduser().resolve().name if Path(model).exists() else Path(model).name
+    return name
+
+
+def _training_config(
+    model: str,
+    run: RunDirectory,
+    config: ImportConfig,
+    files: CheckpointFiles,
+    description: Description,
+) -> tuple[Config, Tokenizer]:
+    """Return the config of the run, and the tokenizer."""
+    content = files.tokenizer.read_text(encoding="utf-8")
+    bos = start_token(content, str(files.tokenizer))
+    tokenizer = JsonTokenizer(content, bos, str(files.tokenizer))
+    known = description.model["vocab_size"]
+    if tokenizer.vocab_size > known:
+        raise UserError(
+            f"{files.tokenizer}: has {tokenizer.vocab_size:,} tokens, but config.json says that the "
+            f"model knows {known:,}; use the tokenizer that belongs to it"
+        )
+    stored = {info.dtype for info in files.tensors.values()}
+    param_dtype = config.param_dtype or ("bfloat16" if stored == {"bfloat16"} else "float32")
+    execution = {
+        "param_dtype": param_dtype,
+        "dtype": config.dtype or param_dtype,
+        "attention": config.attention,
+        "layers": config.layers,
+    }
+    raw: dict[str, Any] = {
+        "name": run.path.name,
+        "runs_dir": config.runs_dir,
+        "imported": Imported(
+            model=model, revision=config.revision, identity=files.identity()
+        ).model_dump(),
+        "model": description.model | execution,
+        "rope": description.rope,
+        "tokenizer": {"type": "file", "path": str(run.path / TOKENIZER), "bos": bos},
+        "data": config.data.model_dump(mode="json"),
+        "optim": {"warmup_steps": 0},
+        # It says what the checkpoint was last trained at, and is never run.
+        "stages": [
+            {"steps": 1, "seq_len": config.window or description.window, "batch_size": 1}
+        ],
+        "mesh": config.mesh.model_dump(),
+    }
+    return validate(Config, raw, str(files.folder / "config.json")), tokenizer
+
+
+def _is_imported(run: RunDirectory, training: Config) -> bool:
+    """Whether the run already holds this import. UserError if it holds something else."""
+    finish_replacing(run.path)
+    if not run.path.exists():
+        return False
+    if run.config_file.is_file():
+        found = run.load_config()
+        different = different_keys(training, found)
+        if not different:
+            return True
+        if found.imported is not None:
+            why = f"an import with another {', '.join(different)}"
+        else:
+            why = "a run that was trained here"
+        raise UserError(f"{run.path}: holds {why}; give this one another name with name=")
+    raise UserError(f"{run.path}: exists, and is not a run; give the import another name with name=")
+
+
+def _import(
+    run: RunDirectory,
+    training: Config,
+    files: CheckpointFiles,
+    description: Description,
+    tokenizer: Tokenizer,
+    console: Console,
+) -> None:
+    placement = Placement(training.mesh)
+    model = language_model(training, tokenizer.vocab_size)
+    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    leaves = jax.tree.leaves(like)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    each = size / placement.fsdp
+    if each > device_bytes():
+        raise UserError(
+            f"mesh.fsdp: the weights take {in_gib(each)} GiB on each device, and there are "
+            f"{in_gib(device_bytes())}; split them over more devices, or give param_dtype=bfloat16"
+        )
+    print_overview(
+        console,
+        f"import {training.name}",
+        {
+            "checkpoint": f"{files.folder}, {description.family.architecture}",
+            "weights": f"{sum(leaf.size for leaf in leaves):,} numbers, {in_gib(size)} GiB in "
+            f"{training.model.param_dtype}",
+            "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
+            f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
+            "tokenizer": f"{tokenizer.vocab_size:,} tokens; document start: "
+            f"{_start(training)}; its own post-processor adds {tokenizer.added}",
+            "run": str(run.path),
+        },
+    )
+    with console.status("reading the weights"):
+        params = load_parameters(files, description.family.rows(training.model), like)
+    try:
+        with console.status("writing the run"), replacing_folder(run.path) as new:
+            _write(RunDirectory(new), training, params, tokenizer)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or run.path}: cannot be written ({error.strerror or error})"
+        ) from error
+
+
+def _start(training: Config) -> str:
+    bos = getattr(training.tokenizer, "bos", None)
+    return "none" if bos is None else printable(bos)
+
+
+def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer) -> None:
+    write_text(run.config_file, dump(training))
+    write_text(run.tokenizer_file, tokenizer.json())
+    run.write_environment(None)
+    provenance = Provenance(None, training.model_dump(mode="json"))
+    with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance)) as checkpoints:
+        checkpoints.save(0, TrainState(params, None))
+        checkpoints.wait()
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let only one process import into a folder."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        path = folder.with_name(f".{folder.name}.import.lock")
+        with FileLock(path, blocking=False):
+            yield
+        path.unlink(missing_ok=True)
+    except Timeout:
+        raise UserError(
+            f"{folder}: another process is importing into it; wait for it, or choose another name"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{folder.parent}: cannot be written ({error.strerror})") from None

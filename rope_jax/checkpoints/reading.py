@@ -1,0 +1,158 @@
+"""The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from rope_jax.checkpoints.families import FAMILIES, HARMLESS, POSITION_KEYS, Family
+from rope_jax.errors import UserError
+from rope_jax.rope import RotaryLayers, Scaling
+from rope_jax.rope.hf import layers_from_hf
+
+# Keys that change the logits in a way that no family here knows.
+_REFUSED = {
+    "quantization_config": "is quantized; use the checkpoint before it was quantized",
+    "use_bidirectional_attention": "is not a causal model",
+}
+
+
+class Description(NamedTuple):
+    """A checkpoint's model, as raw values of our config's keys.
+
+    model, rope: the sections of that name.
+    window:      the length that it was last trained at (max_position_embeddings).
+    """
+
+    family: Family
+    model: dict[str, Any]
+    rope: dict[str, Any]
+    window: int
+
+
+def read_description(
+    hf: Mapping[str, Any], file: str, ignored_keys: Collection[str] = ()
+) -> Description:
+    """Return the model that a config.json describes.
+
+    file: its path, with which errors begin. ignored_keys: unknown keys that are of no consequence.
+
+    UserError: an unknown architecture; a key that is missing, has a value without a counterpart
+    here, or is unknown and not empty.
+    """
+    try:
+        family = _family(hf)
+        _check_keys(hf, family, ignored_keys)
+        model = dict(family.fixed)
+        for key in family.keys:
+            model |= key.read(hf)
+        rope, window = _rope(hf, family, model["num_hidden_layers"])
+    except ValueError as error:  # begins with a key
+        raise UserError(f"{file}: {error}") from None
+    return Description(family, model, rope, window)
+
+
+def _family(hf: Mapping[str, Any]) -> Family:
+    kind = hf.get("model_type")
+    if kind in FAMILIES:
+        return FAMILIES[kind]
+    known = ", ".join(FAMILIES)
+    code = "; code that comes with a model is never run" if hf.get("auto_map") else ""
+    raise ValueError(f"model_type: {kind!r} is not one of {known}{code}")
+
+
+def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str]) -> None:
+    """ValueError for a key that may change the logits and that nothing reads."""
+    for key, why in _REFUSED.items():
+        if hf.get(key):
+            raise ValueError(f"{key}: {why}")
+    known = {key.name for key in family.keys} | HARMLESS | POSITION_KEYS | family.harmless
+    for key, value in hf.items():
+        # what is off or empty cannot change anything
+        if key not in known and key not in ignored and value not in (None, False, 0, "", [], {}):
+            raise ValueError(
+                f"{key}: is {value!r}, which nothing here reads for {family.model_type}; if it "
+                f"does not change the logits, import with ignored_keys=[{key}]"
+            )
+
+
+def _rope(hf: Mapping[str, Any], family: Family, count: int) -> tuple[dict[str, Any], int]:
+    """Return the section `rope`, and the length that the model was last trained at."""
+    windows = family.windows.read(hf, count)
+    layers, scaling = layers_from_hf(_completed(hf, family, count))
+    # Where layers differ, those that see everything decide what a sweep scales.
+    global_layers = [
+        i
+        for i in range(count)
+        if windows[i] is None and layers.for_layer(i, scaling)[1].type != "drope"
+    ]
+    geometry, scaling_ = layers.for_layer(global_layers[0] if global_layers else 0, scaling)
+    if scaling_.type == "drope":
+        geometry, scaling_ = layers.geometry, scaling
+    pattern = [
+        _layer_settings(layers, scaling, i, geometry.base, scaling_) | _window_setting(windows[i])
+        for i in range(count)
+    ]
+    rope = {
+        "base": geometry.base,
+        "rotary_dim": geometry.rotary_dim,
+        "train_length": geometry.train_length,
+        "scaling": scaling_.model_dump(mode="json", exclude_none=True),
+    }
+    shortest = _shortest(pattern)
+    if shortest != [{}]:
+        rope["layer_pattern"] = shortest
+    longest = hf.get("max_position_embeddings")
+    return rope, geometry.train_length if longest is None else int(longest)
+
+
+def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, Any]:
+    """Return the config with transformers' defaults, where `layers_from_hf` needs a key."""
+    given = {key: value for key, value in hf.items() if value is not None}
+    inside = given.get("rope_parameters") or given.get("rope_scaling") or {}
+    if family.model_type == "gpt_neox" and "rope_theta" in given:
+        # Ignored by its code, which reads rotary_emb_base; 4.4x wrote both.
+        own = inside.get("rope_theta", given.get("rotary_emb_base", 10_000.0))
+        if given.pop("rope_theta") != own:
+            raise ValueError(f"rope_theta: is ignored by gpt_neox, whose base is {own}; remove it")
+    for key, default in family.defaults.items():
+        aliases = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
+        if "rope_parameters" in given and key != "original_max_position_embeddings":
+            continue
+        if aliases.get(key, key) not in inside and aliases.get(key, key) not in given:
+            given.setdefault(key, default)
+    if family.local:
+        nested = given.get("rope_parameters")
+        if nested and not all(isinstance(part, Mapping) for part in nested.values()):
+            raise ValueError(
+                f"rope_parameters: {family.model_type} needs one mapping for each layer type, "
+                "full_attention and sliding_attention; transformers ignores a flat one"
+            )
+        given["layer_types"] = family.windows.layer_types(hf, count)
+    return given
+
+
+def _layer_settings(
+    layers: RotaryLayers, scaling: Scaling, layer: int, base: float, main: Scaling
+) -> dict[str, Any]:
+    """Return the settings in which a layer differs from the model's base and scaling."""
+    geometry, own = layers.for_layer(layer, scaling)
+    settings: dict[str, Any] = {}
+    if own.type == "drope":
+        return {"scaling": own.model_dump(mode="json", exclude_none=True)}
+    if geometry.base != base:
+        settings["base"] = geometry.base
+    # A layer with a base of its own keeps its scaling when a sweep replaces that of the others.
+    if own != main or settings:
+        settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
+    return settings
+
+
+def _window_setting(window: int | None) -> dict[str, Any]:
+    return {} if window is None else {"sliding_window": window}
+
+
+def _shortest(pattern: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the shortest pattern that repeats to this one."""
+    for period in range(1, len(pattern)):
+        if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
+            return pattern[:period]
+    return pattern
