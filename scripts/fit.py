@@ -13,8 +13,10 @@ def main(argv: list[str]) -> None:
     from rope_jax.sweeps.code import code_hash
 
     code_hash()  # before what it covers is imported
+    from rope_jax.checkpoints.resolving import run_of
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import dump, load
+    from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.user_cache import keep_compiled_programs
 
@@ -38,15 +40,14 @@ def main(argv: list[str]) -> None:
         return
     keep_freed_memory()
     keep_compiled_programs()
+    console = plain_console()
+    run = run_of(arguments.run, None, console)
+    training = run.load_config()
     # jax takes a second to import; --help and config errors should not wait for it
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.console import plain_console
     from rope_jax.fitting.run import fit_run
 
     stopping.check()
-    console = plain_console()
-    run = run_of(arguments.run, None, console)
-    fit_run(run, run.load_config(), config, console)
+    fit_run(run, training, config, console)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,10 @@ def is_checkpoint(model: str) -> bool:
     folder = Path(model).expanduser()
     if (folder / "config.yaml").exists():
         return False
-    return (folder / CONFIG).is_file() or (not folder.exists() and bool(_HUB_ID.fullmatch(model)))
+    if (folder / CONFIG).is_file():
+        return True
+    # runs/dmeo is a misspelt run, not a model of the owner "runs"
+    return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
 
 
 def _shards(folder: Path) -> list[Path]:

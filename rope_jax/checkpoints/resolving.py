@@ -1,11 +1,13 @@
-"""The run that a command's argument names: a run directory, or a checkpoint that becomes one."""
+"""The run that a command's argument names: a run directory, or a checkpoint that becomes one.
+
+Imports no jax until something is imported: a wrong argument should be answered at once.
+"""
 
 from pathlib import Path
 
 from rich.console import Console
 
 from rope_jax.checkpoints.files import is_checkpoint
-from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.errors import UserError
@@ -28,4 +30,6 @@ def run_of(
             f"distributed: import the checkpoint first, with scripts/import_hf.py {argument}, and "
             "name the run directory"
         )
+    from rope_jax.checkpoints.importing import import_checkpoint
+
     return import_checkpoint(argument, ImportConfig(), console)
