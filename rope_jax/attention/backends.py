@@ -21,6 +21,7 @@ from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.scores import capped
 from rope_jax.positions.toeplitz import plus_by_distance
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
@@ -91,6 +92,7 @@ def attend(
     layout: Layout,
     visible: tuple[Visible, ...],
     sliding_window: int | None,
+    softcap: float | None = None,
 ) -> Float[Array, "B T N V"]:
     """Turn queries and keys, once for every band, and attend from each query to what it sees.
 
@@ -102,6 +104,7 @@ def attend(
     numbers:     the layer's arrays of the encoding.
     bias:        added to the logits: by head, and distance from 0 to C − 1 and more; None: nothing.
     visible:     which keys each band holds.
+    softcap:     c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
     """
     length = q.shape[1]
 
@@ -125,6 +128,8 @@ def attend(
     scores = encoding.scores
     if bias is not None:  # only beside plain dot products, see `check_map`
         scores, numbers = plus_by_distance, {"by_distance": bias}
+    if softcap is not None:
+        scores, numbers = capped(scores), numbers | {"softcap": jnp.float32(softcap)}
     interaction = Interaction(visible, scores, encoding.values)
     if interaction.is_plain:
         ((query, key),) = turned

@@ -1,15 +1,16 @@
-"""A Llama-style decoder: Flax NNX modules, used functionally.
+"""A decoder, by default a Llama: Flax NNX modules, used functionally.
 
 Parameters are a pure dict with the names of Hugging Face's Llama; the layers' are stacked on a
 leading axis: params["layers"]["self_attn"]["q_proj"]["kernel"] is [L, D, N·H], and its slice i is
-the transpose of model.layers.i.self_attn.q_proj.weight. There are no biases. The parameters of a
-position encoding, if it has any, are in params["position"].
+the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its kernel. The parameters
+of a position encoding, if it has any, are in params["position"].
 
 Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
 windows laid end to end; scored: how many tokens at the end of each window are computed, T unless
 `last` is given; computed: B·scored. An axis marked # may have size 1.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,8 +22,10 @@ from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
-from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, RMSNorm, linear
+from rope_jax.errors import UserError
+from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import token_nll
+from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import Rotary
@@ -39,11 +42,23 @@ class EmbeddingAndHead(nnx.Module):
         init = nnx.initializers.normal(config.initializer_range)
         self.config = config
         self.embed_tokens = nnx.Embed(
-            vocab_size, config.hidden_size, dtype=config.dtype, embedding_init=init, rngs=rngs
+            vocab_size,
+            config.hidden_size,
+            dtype=config.dtype,
+            param_dtype=config.param_dtype,
+            embedding_init=init,
+            rngs=rngs,
         )
-        self.norm = RMSNorm(config, config.hidden_size, rngs)
+        self.norm = norm(config, config.hidden_size, rngs)
         if not config.tie_word_embeddings:
             self.lm_head = linear(config, config.hidden_size, vocab_size, rngs)
+
+    def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
+        """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
+        x = self.embed_tokens(tokens)
+        if self.config.scale_embeddings:
+            x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
+        return x
 
     def output_kernel(self) -> Float[Array, "D V"]:
         """Return the matrix that turns normed hidden states into logits."""
@@ -79,7 +94,10 @@ class LanguageModel:
             self._layer = jax.checkpoint(self._apply_layer, static_argnums=(3,))
 
     def init(self, seed: int) -> Params:
-        """Draw fresh float32 parameters: matrices from a normal distribution, norm scales of 1."""
+        """Draw fresh parameters, of dtype `param_dtype`; those of the position encoding float32.
+
+        Matrices come from a normal distribution. A norm multiplies by 1, and biases are 0.
+        """
 
         @jax.jit
         def draw(key: Key[Array, ""]) -> Params:
@@ -107,7 +125,7 @@ class LanguageModel:
         last: only for this many tokens at the end of each window; the last layer skips the others.
         """
         outer, position = self._outer(params), params.get("position", {})
-        x = outer.embed_tokens(tokens.reshape(-1)).reshape(*tokens.shape, -1)
+        x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
         kinds = self._kinds(rotary, last)
@@ -131,7 +149,8 @@ class LanguageModel:
         hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, last)
         if last is not None:
             targets = targets[:, -last:]
-        nll = token_nll(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
+        kernel, softcap = self._outer(params).output_kernel(), self.config.logit_softcap
+        nll = token_nll(hidden, kernel, targets.reshape(-1), softcap=softcap)
         return nll.reshape(targets.shape)
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
@@ -161,11 +180,18 @@ class LanguageModel:
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         return LayerInputs(
             turns=turns(rotary, positions),
-            query_scale=jnp.asarray(rotary.query_scale),
+            query_scale=self._query_scale(rotary),
             numbers=self.encoding.numbers(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
         )
+
+    def _query_scale(self, rotary: Rotary) -> Float[Array, "#L #B #S"]:
+        """Return what queries are multiplied by, beside the 1/√H of attention."""
+        scale = jnp.asarray(rotary.query_scale)
+        if self.config.query_pre_attn_scalar is None:
+            return scale
+        return scale * math.sqrt(self.config.heads_width / self.config.query_pre_attn_scalar)
 
     def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:
         """The kind of each layer: the pattern, repeated; the last layer may compute less."""
@@ -241,7 +267,16 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
 
 
 def language_model(config: Config, vocab_size: int) -> LanguageModel:
-    """Return the model of a run."""
+    """Return the model of a run.
+
+    vocab_size: that of the tokenizer. UserError if the model's own is smaller.
+    """
+    own = config.model.vocab_size or vocab_size
+    if own < vocab_size:
+        raise UserError(
+            f"model.vocab_size: {own} is smaller than the tokenizer's {vocab_size}; give at least "
+            "that, or null"
+        )
     return LanguageModel(
-        config.model, vocab_size, config.rope.layout, config.sliding_windows, config.encoding
+        config.model, own, config.rope.layout, config.sliding_windows, config.encoding
     )

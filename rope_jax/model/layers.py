@@ -5,16 +5,18 @@ H head dim, L layers, C distances; tokens: B·S, the windows laid end to end; co
 last T tokens of every window.
 """
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import attend
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.model import ActivationName, ModelConfig
+from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
@@ -64,24 +66,20 @@ class LayerKind:
     visible: tuple[Visible, ...] = (Visible(),)
 
 
-def linear(config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> nnx.Linear:
-    """Return a linear map without bias, initialized as the config says."""
+def linear(
+    config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, bias: bool = False
+) -> nnx.Linear:
+    """Return a linear map, initialized as the config says; a fresh bias is 0."""
     init = nnx.initializers.normal(config.initializer_range)
     return nnx.Linear(
-        inputs, outputs, use_bias=False, dtype=config.dtype, kernel_init=init, rngs=rngs
+        inputs,
+        outputs,
+        use_bias=bias,
+        dtype=config.dtype,
+        param_dtype=config.param_dtype,
+        kernel_init=init,
+        rngs=rngs,
     )
-
-
-class RMSNorm(nnx.RMSNorm):
-    """x / √(mean x² + ε) · scale over the last axis, computed in float32, returned in x's dtype."""
-
-    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
-        super().__init__(width, epsilon=config.rms_norm_eps, dtype=jnp.float32, rngs=rngs)
-
-    def __call__(
-        self, x: Float[Array, "*batch width"], mask: Array | None = None
-    ) -> Float[Array, "*batch width"]:
-        return super().__call__(x, mask).astype(x.dtype)
 
 
 class SelfAttention(nnx.Module):
@@ -92,13 +90,15 @@ class SelfAttention(nnx.Module):
     ) -> None:
         self.config, self.encoding, self.layout = config, encoding, layout
         width, heads, kv_heads = config.heads_width, config.num_attention_heads, config.kv_heads
-        self.q_proj = linear(config, config.hidden_size, heads * width, rngs)
-        self.k_proj = linear(config, config.hidden_size, kv_heads * width, rngs)
-        self.v_proj = linear(config, config.hidden_size, kv_heads * width, rngs)
-        self.o_proj = linear(config, heads * width, config.hidden_size, rngs)
+        d, bias = config.hidden_size, config.qkv_bias
+        self.q_proj = linear(config, d, heads * width, rngs, bias=bias)
+        self.k_proj = linear(config, d, kv_heads * width, rngs, bias=bias)
+        self.v_proj = linear(config, d, kv_heads * width, rngs, bias=bias)
+        self.o_proj = linear(config, heads * width, d, rngs, bias=config.o_bias)
         if config.qk_norm:
-            self.q_norm = RMSNorm(config, width, rngs)
-            self.k_norm = RMSNorm(config, width, rngs)
+            together = config.qk_norm == "all_heads"
+            self.q_norm = norm(config, heads * width if together else width, rngs)
+            self.k_norm = norm(config, kv_heads * width if together else width, rngs)
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
@@ -106,10 +106,12 @@ class SelfAttention(nnx.Module):
         """Attend from the computed tokens to all tokens of their window."""
         width = self.config.heads_width
         x_computed = last_of_window(x, inputs.length, kind.last)
-        projections = self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)
+        q, k, v = self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)
+        if self.config.qk_norm == "all_heads":
+            q, k = self.q_norm(q), self.k_norm(k)
         batch = x.shape[0] // inputs.length
-        q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in projections)
-        if self.config.qk_norm:
+        q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
+        if self.config.qk_norm is True:
             q, k = self.q_norm(q), self.k_norm(k)
         out = attend(
             *(q, k, v),
@@ -123,6 +125,7 @@ class SelfAttention(nnx.Module):
             layout=self.layout,
             visible=kind.visible,
             sliding_window=kind.sliding_window,
+            softcap=self.config.attention_softcap,
         )
         return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
 
@@ -136,33 +139,68 @@ def last_of_window(
     return x.reshape(-1, length, x.shape[1])[:, -last:].reshape(-1, x.shape[1])
 
 
+# x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter by an approximation with tanh.
+_ACTIVATIONS: dict[ActivationName, Callable[[Array], Array]] = {
+    "silu": jax.nn.silu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+}
+
+
 class MLP(nnx.Module):
-    """SwiGLU: down(silu(gate(x)) · up(x))."""
+    """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x)))."""
 
     def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
+        self.config = config
+        d, f, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         # Gate and up stay separate: one fused matrix product is slower on a CPU.
-        self.gate_proj = linear(config, config.hidden_size, config.intermediate_size, rngs)
-        self.up_proj = linear(config, config.hidden_size, config.intermediate_size, rngs)
-        self.down_proj = linear(config, config.intermediate_size, config.hidden_size, rngs)
+        if config.gated_mlp:
+            self.gate_proj = linear(config, d, f, rngs, bias=bias)
+        self.up_proj = linear(config, d, f, rngs, bias=bias)
+        self.down_proj = linear(config, f, d, rngs, bias=bias)
 
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
-        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+        activation = _ACTIVATIONS[self.config.activation]
+        if self.config.gated_mlp:
+            return self.down_proj(activation(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(activation(self.up_proj(x)))
 
 
 class DecoderLayer(nnx.Module):
-    """Pre-norm attention and feed-forward, each added to the residual stream."""
+    """Attention and feed-forward, each added to the residual stream.
+
+    Their norms are named as in Hugging Face's models of that placement. So
+    `post_attention_layernorm` is the norm before the feed-forward in a Llama (placement before),
+    and that of attention's output in an OLMo 2 (after) or Gemma 2 (both).
+    """
 
     def __init__(
         self, config: ModelConfig, encoding: Encoding, layout: Layout, rngs: nnx.Rngs
     ) -> None:
-        self.input_layernorm = RMSNorm(config, config.hidden_size, rngs)
+        self.config = config
+        placement, width = config.norm_placement, config.hidden_size
+        if placement != "after":
+            self.input_layernorm = norm(config, width, rngs)
         self.self_attn = SelfAttention(config, encoding, layout, rngs)
-        self.post_attention_layernorm = RMSNorm(config, config.hidden_size, rngs)
+        self.post_attention_layernorm = norm(config, width, rngs)
+        if placement == "both":
+            self.pre_feedforward_layernorm = norm(config, width, rngs)
         self.mlp = MLP(config, rngs)
+        if placement != "before":
+            self.post_feedforward_layernorm = norm(config, width, rngs)
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
     ) -> Float[Array, "computed D"]:
-        attended = self.self_attn(self.input_layernorm(x), inputs, kind)
-        x = last_of_window(x, inputs.length, kind.last) + attended
-        return x + self.mlp(self.post_attention_layernorm(x))
+        placement = self.config.norm_placement
+        normed = x if placement == "after" else self.input_layernorm(x)
+        attended = self.self_attn(normed, inputs, kind)
+        x = last_of_window(x, inputs.length, kind.last)
+        if self.config.parallel_residual:
+            return x + attended + self.mlp(self.post_attention_layernorm(x))
+        if placement == "before":
+            x = x + attended
+            return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.post_attention_layernorm(attended)
+        normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
+        return x + self.post_feedforward_layernorm(self.mlp(normed))

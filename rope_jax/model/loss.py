@@ -1,11 +1,13 @@
 """Negative log-likelihood of tokens, with a bound on the logits held at once.
 
-Shapes: D model, V vocabulary.
+Shapes: D model, V vocabulary, chunk: tokens per chunk, m chunks.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Float32, Int
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26
@@ -16,27 +18,102 @@ def token_nll(
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
-) -> Float[Array, " tokens"]:
-    """ln Σ_v exp(h_t·K_v) − h_t·K_target, in nats, float32.
+    softcap: float | None = None,
+) -> Float32[Array, " tokens"]:
+    """ln Σ_v exp(z_tv) − z_t,target with logits z_t = h_t·K, in nats, float32.
+
+    softcap: c, which bounds the logits to c·tanh(z/c) (Gemma 2, arXiv 2408.00118, §2); None: none.
 
     At most `most_logits` logits (or one token's, if those are more) exist at a time. If all of them
-    fit, they are kept for the backward pass; if not, it recomputes them chunk by chunk.
+    fit, they are kept for the backward pass. If not, it keeps one number per token, and computes
+    the logits again chunk by chunk; it is then differentiable in reverse mode only.
     """
     tokens, vocabulary = hidden.shape[0], kernel.shape[1]
     if tokens * vocabulary <= most_logits:
-        return _nll(hidden, kernel, targets)
-    size = max(1, most_logits // vocabulary)
-    padding = -tokens % size
-    hidden = jnp.pad(hidden, ((0, padding), (0, 0))).reshape(-1, size, hidden.shape[1])
-    targets = jnp.pad(targets, (0, padding)).reshape(-1, size)
-    # checkpoint: without it the scan would keep every chunk's logits for its backward pass
-    chunk = jax.checkpoint(lambda h, t: _nll(h, kernel, t))
-    return jax.lax.map(lambda x: chunk(*x), (hidden, targets)).reshape(-1)[:tokens]
+        logits = _logits(hidden, kernel, softcap)
+        target_logits = _of_targets(logits, targets)
+        return jax.nn.logsumexp(logits, axis=-1) - target_logits
+    return _nll_in_chunks(max(1, most_logits // vocabulary), softcap, hidden, kernel, targets)
 
 
-def _nll(
-    hidden: Float[Array, "tokens D"], kernel: Float[Array, "D V"], targets: Int[Array, " tokens"]
-) -> Float[Array, " tokens"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _nll_in_chunks(
+    size: int,
+    softcap: float | None,
+    hidden: Float[Array, "tokens D"],
+    kernel: Float[Array, "D V"],
+    targets: Int[Array, " tokens"],
+) -> Float32[Array, " tokens"]:
+    """`token_nll` with the logits of `size` tokens at a time."""
+    return _forward(size, softcap, hidden, kernel, targets)[0]
+
+
+def _forward(
+    size: int,
+    softcap: float | None,
+    hidden: Float[Array, "tokens D"],
+    kernel: Float[Array, "D V"],
+    targets: Int[Array, " tokens"],
+) -> tuple[Float32[Array, " tokens"], tuple[Array, ...]]:
+    """Return the loss, and what the backward pass needs: the arguments and lse = ln Σ_v exp z_v."""
+
+    def chunk(x: tuple[Array, Array]) -> tuple[Array, Array]:
+        logits = _logits(x[0], kernel, softcap)
+        lse = jax.nn.logsumexp(logits, axis=-1)
+        return lse - _of_targets(logits, x[1]), lse
+
+    chunks = _cut(hidden, size), _cut(targets, size)
+    nll, lse = (x.reshape(-1)[: targets.size] for x in jax.lax.map(chunk, chunks))
+    return nll, (hidden, kernel, targets, lse)
+
+
+def _backward(
+    size: int, softcap: float | None, saved: tuple[Array, ...], dnll: Float32[Array, " tokens"]
+) -> tuple[Float[Array, "tokens D"], Float[Array, "D V"], None]:
+    """Compute the gradients by hidden states and kernel.
+
+    For each token, dz_v = (exp(z_v − lse) − 1[v = target])·dnll, times 1 − (z_v/c)² with a cap.
+    Then dh = dz·Kᵀ and dK = Σ_t h_tᵀ·dz_t, which is summed in float32 whatever the dtypes are.
+    """
+    hidden, kernel, targets, lse = saved
+
+    def chunk(dkernel: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:
+        h, target, log_sum, weight = x
+        logits = _logits(h, kernel, softcap)
+        is_target = jnp.arange(kernel.shape[1])[None] == target[:, None]
+        dlogits = jnp.exp(logits - log_sum[:, None]) - is_target.astype(jnp.float32)
+        dlogits = dlogits * weight[:, None]
+        if softcap is not None:
+            dlogits = dlogits * (1 - (logits / softcap) ** 2)
+        dlogits = dlogits.astype(h.dtype)
+        dkernel = dkernel + jnp.matmul(h.T, dlogits, preferred_element_type=jnp.float32)
+        dh = jnp.matmul(dlogits, kernel.T, preferred_element_type=jnp.float32)
+        return dkernel, dh.astype(h.dtype)
+
+    # the padding has dnll = 0
+    chunks = tuple(_cut(x, size) for x in (hidden, targets, lse, dnll))
+    dkernel, dhidden = jax.lax.scan(chunk, jnp.zeros(kernel.shape, jnp.float32), chunks)
+    dhidden = dhidden.reshape(-1, hidden.shape[1])[: hidden.shape[0]]
+    return dhidden, dkernel.astype(kernel.dtype), None
+
+
+_nll_in_chunks.defvjp(_forward, _backward)
+
+
+def _logits(
+    hidden: Float[Array, "chunk D"], kernel: Float[Array, "D V"], softcap: float | None
+) -> Float32[Array, "chunk V"]:
     logits = jnp.matmul(hidden, kernel, preferred_element_type=jnp.float32)
-    target_logits = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-    return jax.nn.logsumexp(logits, axis=-1) - target_logits
+    return logits if softcap is None else softcap * jnp.tanh(logits / softcap)
+
+
+def _of_targets(
+    logits: Float32[Array, "chunk V"], targets: Int[Array, " chunk"]
+) -> Float32[Array, " chunk"]:
+    return jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+
+
+def _cut(x: Array, size: int) -> Array:
+    """Cut [tokens, …] into [m, chunk, …], padded with zeros at the end."""
+    padded = jnp.pad(x, ((0, -x.shape[0] % size), *((0, 0),) * (x.ndim - 1)))
+    return padded.reshape(-1, size, *x.shape[1:])

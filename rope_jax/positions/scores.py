@@ -4,6 +4,7 @@ Shapes: B batch, T queries, S keys, N heads, K key-value heads, G = N/K query he
 head, H head dim; rows: G·T, all queries of a key-value head.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -55,3 +56,24 @@ def dot_product(
 ) -> Float[Array, "B K G T S"]:
     """q·kᵀ in float32: the scores of every encoding that adds nothing to them."""
     return unstacked(product(stacked(q), k.swapaxes(-1, -2)), q.shape[2])
+
+
+@functools.cache  # the same object at every call, because it is compiled into the program
+def capped(scores: Scores) -> Scores:
+    """Return the scores c·tanh(s/c), where s are those of `scores` and c = numbers["softcap"].
+
+    As in Gemma 2, arXiv 2408.00118, §2. They must not be known only up to a constant per query.
+    """
+
+    def capped_scores(
+        numbers: Any,
+        q: Float[Array, "B K G T H"],
+        k: Float[Array, "B K S H"],
+        query_index: Int[Array, " T"],
+        key_index: Int[Array, " S"],
+    ) -> Float[Array, "B K G T S"]:
+        softcap = numbers["softcap"].reshape((1,) * 5)
+        logits = scores(numbers, q, k, query_index, key_index)
+        return softcap * jnp.tanh(logits / softcap)
+
+    return capped_scores

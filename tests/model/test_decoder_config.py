@@ -82,6 +82,7 @@ def gradient_program(config):
 
 
 KERNEL = "['layers']['{}']['{}']['kernel']"
+BIAS = "['layers']['{}']['{}']['bias']"
 # By field: another value, and the parameter shapes that it changes.
 SHAPE_CASES = {
     "hidden_size": (64, {"['norm']['scale']": (64,)}),
@@ -91,7 +92,36 @@ SHAPE_CASES = {
     "num_key_value_heads": (2, {KERNEL.format("self_attn", "k_proj"): (L, 32, 16)}),
     "head_dim": (10, {KERNEL.format("self_attn", "q_proj"): (L, 32, 40)}),
     "tie_word_embeddings": (False, {"['lm_head']['kernel']": (32, V)}),
+    "norm": (
+        "layer_norm",
+        {
+            "['norm']['bias']": (32,),
+            "['layers']['input_layernorm']['bias']": (L, 32),
+            "['layers']['post_attention_layernorm']['bias']": (L, 32),
+        },
+    ),
+    "norm_placement": (
+        "both",
+        {
+            "['layers']['pre_feedforward_layernorm']['scale']": (L, 32),
+            "['layers']['post_feedforward_layernorm']['scale']": (L, 32),
+        },
+    ),
     "qk_norm": (True, {"['layers']['self_attn']['q_norm']['scale']": (L, 8)}),
+    "qkv_bias": (
+        True,
+        {BIAS.format("self_attn", name): (L, 32) for name in ("q_proj", "k_proj", "v_proj")},
+    ),
+    "o_bias": (True, {BIAS.format("self_attn", "o_proj"): (L, 32)}),
+    "mlp_bias": (
+        True,
+        {
+            BIAS.format("mlp", "gate_proj"): (L, 48),
+            BIAS.format("mlp", "up_proj"): (L, 48),
+            BIAS.format("mlp", "down_proj"): (L, 32),
+        },
+    ),
+    "gated_mlp": (False, {KERNEL.format("mlp", "gate_proj"): None}),
 }
 # By field: another value, and text that only the program with it contains.
 PROGRAM_CASES = {
@@ -100,11 +130,18 @@ PROGRAM_CASES = {
     "dtype": ("bfloat16", "bf16["),
     "layers": ("scanned", "scan["),
     "remat": (True, "remat"),
+    "norm": ("rms_norm_plus_one", "= add 1.0:f32[] "),
+    "activation": ("gelu", "] = erfc "),
+    "scale_embeddings": (True, " 5.656854"),
+    "query_pre_attn_scalar": (24.0, " 0.57735"),
+    "attention_softcap": (7.0, " 7.0:f32[]"),
+    "logit_softcap": (9.0, " 9.0:f32[]"),
+    "param_dtype": ("bfloat16", ":bf16["),
 }
 
 
 def test_every_model_field_has_a_case():
-    tested_alone = {"initializer_range", "attention", "position"}
+    tested_alone = {"initializer_range", "attention", "position", "vocab_size", "parallel_residual"}
     assert set(SHAPE_CASES) | set(PROGRAM_CASES) | tested_alone == set(ModelConfig.model_fields)
 
 
@@ -114,7 +151,22 @@ def test_each_field_changes_the_parameters(field):
     before, after = shapes(PLAIN), shapes(with_fields(PLAIN, **{field: value}))
     for name, shape in changed.items():
         assert before.get(name) != shape
-        assert after[name] == shape
+        assert after.get(name) == shape
+
+
+def test_qk_norm_of_all_heads_has_a_scale_for_every_dimension():
+    found = shapes(with_fields(FULL, qk_norm="all_heads"))
+    assert found["['layers']['self_attn']['q_norm']['scale']"] == (L, 6 * 12)
+    assert found["['layers']['self_attn']['k_norm']['scale']"] == (L, 2 * 12)
+
+
+def test_norms_after_attention_and_feed_forward_have_none_before_them():
+    layer = {name for name in shapes(with_fields(PLAIN, norm_placement="after")) if "norm" in name}
+    assert layer == {
+        "['norm']['scale']",
+        "['layers']['post_attention_layernorm']['scale']",
+        "['layers']['post_feedforward_layernorm']['scale']",
+    }
 
 
 @pytest.mark.parametrize("field", PROGRAM_CASES)
