@@ -82,7 +82,10 @@ def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     if "head_dim" in written:
         written["head_dim"] = model.heads_width
     if "query_pre_attn_scalar" in written:
-        written["query_pre_attn_scalar"] = model.query_pre_attn_scalar or model.heads_width
+        scalar = model.query_pre_attn_scalar or model.heads_width
+        if scalar != int(scalar):
+            raise ValueError(f"no query_pre_attn_scalar {scalar}, only whole numbers")
+        written["query_pre_attn_scalar"] = int(scalar)
     return {"architectures": [family.architecture], "model_type": family.model_type} | written
 
 

@@ -5,6 +5,7 @@ later is detected by a fingerprint: a sum over the bits of every array, stored w
 """
 
 import contextlib
+import functools
 import glob
 import hashlib
 import json
@@ -30,6 +31,7 @@ from rope_jax.training.provenance import Provenance, check_record, seal
 from rope_jax.training.step import TrainState
 
 _ORBAX = Path(ocp.__file__).parent
+_NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 
 
 class DamagedCheckpoint(UserError):
@@ -82,7 +84,6 @@ class Checkpoints:
                 f"{directory}: could not be opened ({brief_reason(error)}); nothing was changed; "
                 "try again"
             ) from error
-        self._fingerprint = jax.jit(_fingerprint)
 
     def steps(self) -> list[int]:
         """Return the saved steps, newest first."""
@@ -209,7 +210,7 @@ class Checkpoints:
         return TrainState(restored["params"], restored.get("opt_state"))
 
     def _bits(self, tree: Any) -> list[int]:
-        return [int(bits) for bits in jax.device_get(self._fingerprint(jax.tree.leaves(tree)))]
+        return [int(_fingerprint(leaf, _free_axis(leaf))) for leaf in jax.tree.leaves(tree)]
 
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
@@ -331,11 +332,21 @@ def _entries(directory: Path) -> list[Path]:
     return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 
-def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
-    """Return Σ hash(bits, place) mod 2³² of each array, with an invertible 32-bit hash.
+def _free_axis(leaf: Array) -> int:
+    """Return the first axis that is not split over devices: cutting along it moves no data."""
+    shard = leaf.sharding.shard_shape(leaf.shape)
+    return next((axis for axis in range(leaf.ndim) if shard[axis] == leaf.shape[axis] > 1), 0)
+
+
+@functools.partial(jax.jit, static_argnames="axis")
+def _fingerprint(x: Array, axis: int) -> UInt32[Array, ""]:
+    """Return Σ hash(bits, place) mod 2³² of an array, with an invertible 32-bit hash.
 
     Integer sums do not depend on their order, so the result is the same on any number of devices.
     A change of one number always changes it; a change of several goes unnoticed once in 2³².
+
+    axis: the array is read in slices along it, because XLA would write the hashes of all numbers
+    to memory before it adds them up.
     """
 
     def mix(x: Array) -> Array:  # MurmurHash3's finalizer: each bit affects all others
@@ -343,18 +354,23 @@ def _fingerprint(leaves: list[Array]) -> list[UInt32[Array, ""]]:
         x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
         return x ^ (x >> 16)
 
-    def fingerprint(x: Array) -> Array:
+    def of_slice(start: Any, size: int) -> Array:
+        part = jax.lax.dynamic_slice_in_dim(x, start, size, axis) if x.ndim else x
         unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-        bits = jax.lax.bitcast_convert_type(x, unsigned).astype(jnp.uint32)
-        place, stride = jnp.zeros(x.shape, jnp.uint32), 1
-        for axis in reversed(range(x.ndim)):
-            index = jax.lax.broadcasted_iota(jnp.uint32, x.shape, axis)
+        bits = jax.lax.bitcast_convert_type(part, unsigned).astype(jnp.uint32)
+        place, stride = jnp.zeros(part.shape, jnp.uint32), 1
+        for other in reversed(range(x.ndim)):
+            index = jax.lax.broadcasted_iota(jnp.uint32, part.shape, other)
+            if other == axis:
+                index = index + jnp.asarray(start, jnp.uint32)
             place += index * np.uint32(stride % 2**32)
-            stride *= x.shape[axis]
+            stride *= x.shape[other]
         return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
 
-    return [fingerprint(leaf) for leaf in leaves]
-
-
-def _with_shardings(tree: Any) -> Any:
-    return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)
+    length = x.shape[axis] if x.ndim else 1
+    size = min(length, max(1, _NUMBERS_AT_ONCE * length // max(1, x.size)))
+    whole = length // size if size else 0
+    total = jax.lax.fori_loop(
+        0, whole, lambda i, total: total + of_slice(i * size, size), jnp.uint32(0)
+    )
+    return total + of_slice(whole * size, length - whole * size) if length % max(1, size) else total

@@ -49,6 +49,8 @@ _KEYS: dict[str, tuple[str, ...]] = {
     "proportional": ("factor",),
 }
 _KEY_ALIASES = {"type": "rope_type"}
+# Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
+_IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
 _EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
 _OLD_TYPES = {"su": "longrope"}
 
@@ -144,10 +146,13 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
     for key, value in given.items():
         if not isinstance(value, Mapping):
             raise ValueError(f"{key}: should be a mapping, not {value!r}")
-    alike = [{_KEY_ALIASES.get(k, k): v for k, v in value.items()} for value in given.values()]
+    alike = [
+        {_KEY_ALIASES.get(k, k): v for k, v in value.items() if k not in _IN_EITHER_PLACE}
+        for value in given.values()
+    ]
     if any(other != alike[0] for other in alike):
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
-    parameters: Config = next(iter(given.values()), {})
+    parameters: Config = {k: v for value in given.values() for k, v in value.items()}
     if any(isinstance(value, Mapping) for value in parameters.values()):
         wrong = [k for k, v in parameters.items() if not (isinstance(v, Mapping) or v is None)]
         if wrong:
