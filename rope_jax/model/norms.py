@@ -1,0 +1,78 @@
+"""The normalizations of a decoder, all computed in float32 and returned in the input's dtype."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from rope_jax.config.model import ModelConfig, NormName
+
+
+class RMSNorm(nnx.RMSNorm):
+    """x / √(mean x² + ε) · scale over the last axis (Llama). A fresh scale is 1."""
+
+    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
+        super().__init__(
+            width,
+            epsilon=config.rms_norm_eps,
+            dtype=jnp.float32,
+            param_dtype=config.param_dtype,
+            rngs=rngs,
+        )
+
+    def __call__(
+        self, x: Float[Array, "*batch width"], mask: Array | None = None
+    ) -> Float[Array, "*batch width"]:
+        return super().__call__(x, mask).astype(x.dtype)
+
+
+class RMSNormPlusOne(nnx.Module):
+    """x / √(mean x² + ε) · (1 + scale) over the last axis (Gemma). A fresh scale is 0."""
+
+    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
+        self.epsilon = config.rms_norm_eps
+        self.scale = nnx.Param(jnp.zeros(width, config.param_dtype))
+
+    def __call__(self, x: Float[Array, "*batch width"]) -> Float[Array, "*batch width"]:
+        wide = x.astype(jnp.float32)
+        normed = wide * jax.lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + self.epsilon)
+        # in float32: bfloat16 would round 1 + scale to multiples of 1/128
+        scale = 1 + self.scale[...].astype(jnp.float32)
+        return (normed * scale.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+class LayerNorm(nnx.LayerNorm):
+    """(x − mean x) / √(var x + ε) · scale + bias over the last axis (GPT-NeoX).
+
+    The variance is that of the centred numbers: mean x² − (mean x)² would cancel in float32 where
+    the mean is large.
+    """
+
+    def __init__(self, config: ModelConfig, width: int, rngs: nnx.Rngs) -> None:
+        super().__init__(
+            width,
+            epsilon=config.rms_norm_eps,
+            dtype=jnp.float32,
+            param_dtype=config.param_dtype,
+            use_fast_variance=False,
+            rngs=rngs,
+        )
+
+    def __call__(
+        self, x: Float[Array, "*batch width"], *, mask: Array | None = None
+    ) -> Float[Array, "*batch width"]:
+        return super().__call__(x, mask=mask).astype(x.dtype)
+
+
+_NORMS: dict[NormName, Callable[[ModelConfig, int, nnx.Rngs], nnx.Module]] = {
+    "rms_norm": RMSNorm,
+    "rms_norm_plus_one": RMSNormPlusOne,
+    "layer_norm": LayerNorm,
+}
+
+
+def norm(config: ModelConfig, width: int, rngs: nnx.Rngs) -> nnx.Module:
+    """Return a fresh norm of the configured kind, over a last axis of `width` numbers."""
+    return _NORMS[config.norm](config, width, rngs)
