@@ -1,4 +1,4 @@
-"""A decoder in float64 numpy, layer by layer and head by head, and parameters to try it with.
+"""A decoder in float64 numpy, layer by layer and head by head, and families to try it with.
 
 Shapes: B batch, T length, D model, N heads, K key-value heads, G = N/K, H head dim, L layers,
 d rotary dimension.
@@ -8,6 +8,47 @@ import math
 
 import jax
 import numpy as np
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "rms_norm_eps": 1e-2,
+}
+GEMMA = {
+    "norm": "rms_norm_plus_one",
+    "norm_placement": "both",
+    "activation": "gelu_tanh",
+    "scale_embeddings": True,
+    "query_pre_attn_scalar": 30.0,
+}
+NEOX = {
+    "num_key_value_heads": 4,
+    "norm": "layer_norm",
+    "parallel_residual": True,
+    "qkv_bias": True,
+    "o_bias": True,
+    "mlp_bias": True,
+    "activation": "gelu",
+    "gated_mlp": False,
+    "tie_word_embeddings": False,
+}
+# By family: the model's fields, and the sliding windows of its layers.
+FAMILIES = {
+    "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
+    "qwen2": ({"qkv_bias": True}, (None,)),
+    "olmo2": (
+        {"norm_placement": "after", "qk_norm": "all_heads", "tie_word_embeddings": False},
+        (None,),
+    ),
+    "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
+    "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
+    "gpt_neox": (NEOX, (None,)),
+    "gpt_neox one after the other": (NEOX | {"parallel_residual": False}, (None,)),
+}
 
 
 def normalized(x, weights, config):

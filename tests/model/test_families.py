@@ -1,6 +1,6 @@
 """Decoders of other families than Llama's, against float64; the pieces they are made of.
 
-Shapes: B batch, T length, L layers.
+Shapes: B batch, T length.
 """
 
 import functools
@@ -19,51 +19,11 @@ from rope_jax.errors import UserError
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.norms import norm
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
-from tests.model.reference import loud_params, reference_nll
+from tests.model.reference import FAMILIES, SIZES, loud_params, reference_nll
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
-V, B, T, L = 61, 2, 40, 3
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": L,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 12,
-    "rms_norm_eps": 1e-2,
-}
-GEMMA = {
-    "norm": "rms_norm_plus_one",
-    "norm_placement": "both",
-    "activation": "gelu_tanh",
-    "scale_embeddings": True,
-    "query_pre_attn_scalar": 30.0,
-}
-NEOX = {
-    "num_key_value_heads": 4,
-    "norm": "layer_norm",
-    "parallel_residual": True,
-    "qkv_bias": True,
-    "o_bias": True,
-    "mlp_bias": True,
-    "activation": "gelu",
-    "gated_mlp": False,
-    "tie_word_embeddings": False,
-}
-# By family: the model's fields, and the sliding windows of its layers.
-FAMILIES = {
-    "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
-    "qwen2": ({"qkv_bias": True}, (None,)),
-    "olmo2": (
-        {"norm_placement": "after", "qk_norm": "all_heads", "tie_word_embeddings": False},
-        (None,),
-    ),
-    "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
-    "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
-    "gpt_neox": (NEOX, (None,)),
-    "gpt_neox one after the other": (NEOX | {"parallel_residual": False}, (None,)),
-}
+V, B, T = 61, 2, 40
 # Between them, these have every field.
 VARIED = ("olmo2", "gemma2", "gpt_neox")
 
@@ -218,7 +178,7 @@ def test_layer_norm_is_exact_where_the_mean_is_large():
     x = (2000 + np.random.default_rng(0).standard_normal((3, 256))).astype(np.float32)
     exact = np.float64(x)
     wanted = (exact - exact.mean(-1, keepdims=True)) / exact.std(-1, keepdims=True)
-    np.testing.assert_allclose(module(x), wanted, atol=2e-4)
+    np.testing.assert_allclose(module(jnp.asarray(x)), wanted, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", VARIED)
