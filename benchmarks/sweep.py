@@ -51,7 +51,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.plan import Plan
-    from rope_jax.model.cost import forward_bytes
+    from rope_jax.model.cost import window_bytes
     from rope_jax.model.decoder import language_model
     from rope_jax.rope import Rotary
     from rope_jax.runs.directory import RunDirectory
@@ -90,7 +90,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
         geometry=config.rotary_layers,
         bos_id=tokenizer.bos_id,
         nll_of_last=nll_of_last,
-        row_bytes=lambda n: forward_bytes(config.model, tokenizer.vocab_size, n, n),
+        row_bytes=lambda n: window_bytes(config.model, tokenizer.vocab_size, n, n),
         **settings,
     )
     seconds = time.perf_counter() - started

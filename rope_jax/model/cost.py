@@ -1,19 +1,21 @@
 """FLOPs and memory of a model, estimated from its config without tracing anything.
 
 Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, L layers, T length.
+
+vocab_size is the tokenizer's in every function; it counts where the model's own is null.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rope_jax.attention.blockwise import BLOCK
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.model import FloatName, ModelConfig
 from rope_jax.model.loss import MOST_LOGITS
 
 _FLOAT = 4
 _BATCH_ARRAYS = 5  # tokens, targets, segments, positions, weights: 4 bytes each
 
-# `forward_bytes` is at most this many times what XLA allocates.
+# `window_bytes` is at most this many times what XLA allocates.
 LARGEST_OVERESTIMATE = 1.7
 
 
@@ -27,8 +29,10 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     """
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
-    layer = model.hidden_size * (2 * heads + 2 * kv_heads + 3 * model.intermediate_size)
-    matrices = model.num_hidden_layers * layer + model.hidden_size * vocab_size
+    feed_forward = _feed_forward_matrices(model) * model.intermediate_size
+    layer = model.hidden_size * (2 * heads + 2 * kv_heads + feed_forward)
+    vocabulary = model.vocab_size or vocab_size
+    matrices = model.num_hidden_layers * layer + model.hidden_size * vocabulary
     if model.attention == "linear":
         return 6.0 * matrices
     return 6.0 * matrices + 6.0 * model.num_hidden_layers * heads * seq_len
@@ -39,35 +43,86 @@ def parameter_count(model: ModelConfig, vocab_size: int, longest: int = 1) -> in
 
     longest: tokens in the longest trained window, whose number the rows of a learned table follow.
     """
-    width, head = model.hidden_size, model.heads_width
-    projections = width * head * (2 * model.num_attention_heads + 2 * model.kv_heads)
-    norms = 2 * width + (2 * head if model.qk_norm else 0)
-    layer = projections + 3 * width * model.intermediate_size + norms
-    ends = width * vocab_size * (1 if model.tie_word_embeddings else 2) + width
-    position = model.position.fitted(longest).parameter_count(model.sizes)
-    return model.num_hidden_layers * layer + ends + position
-
-
-def forward_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
-    """Peak bytes of a forward pass over one window of `length` tokens, `scored` of them scored.
-
-    An estimate good enough to choose a batch size before compiling. Per token: the residual
-    stream, twice, and the activations of attention or of the feed-forward, whichever are more.
-    Added to that: attention scores or one chunk of logits, whichever is larger. Parameters are
-    not counted.
-    """
+    width, inner = model.hidden_size, model.intermediate_size
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
-    wide = max(3 * heads + 3 * kv_heads, 3 * model.intermediate_size)
-    tokens = length * (2 * model.hidden_size + wide)
+    layer = width * (2 * heads + 2 * kv_heads) + _feed_forward_matrices(model) * width * inner
+    if model.qkv_bias:
+        layer += heads + 2 * kv_heads
+    if model.o_bias:
+        layer += width
+    if model.mlp_bias:
+        layer += (_feed_forward_matrices(model) - 1) * inner + width
+    normed = width * (4 if model.norm_placement == "both" else 2)
+    if model.qk_norm:
+        normed += heads + kv_heads if model.qk_norm == "all_heads" else 2 * model.heads_width
+    per_number = 2 if model.norm == "layer_norm" else 1  # a scale, and a bias
+    layer += per_number * normed
+    vocabulary = model.vocab_size or vocab_size
+    ends = width * vocabulary * (1 if model.tie_word_embeddings else 2) + per_number * width
+    return model.num_hidden_layers * layer + ends + _position_parameters(model, longest)
+
+
+@dataclass(frozen=True)
+class ForwardBytes:
+    """Memory of a forward pass over one window, in bytes, by kind of array; an estimate."""
+
+    weights: int
+    """All parameters, in the type in which they are kept."""
+    activations: int
+    """The residual stream, twice, and the results of attention or of the feed-forward, whichever
+    are more; without those counted below."""
+    cache: int
+    """Keys and values of one layer: nothing is generated, so a layer's are dropped after it."""
+    scores: int
+    """Attention's scores that exist at once."""
+    logits: int
+    """Output logits that exist at once."""
+
+    @property
+    def window(self) -> int:
+        """What a window adds to the weights. Scores and logits do not exist at the same time."""
+        return self.activations + self.cache + max(self.scores, self.logits)
+
+    @property
+    def total(self) -> int:
+        """The peak for a single window."""
+        return self.weights + self.window
+
+
+def forward_bytes(
+    model: ModelConfig, vocab_size: int, length: int, scored: int, longest: int = 1
+) -> ForwardBytes:
+    """Memory of a forward pass over one window of `length` tokens, `scored` of them scored.
+
+    An estimate good enough to choose a batch size before compiling.
+
+    longest: as in `parameter_count`.
+    """
+    number = _bytes_of(model.dtype)
+    heads = model.num_attention_heads * model.heads_width
+    kv_heads = model.kv_heads * model.heads_width
+    # results of every matrix product, and the input of the last one
+    wide = max(3 * heads + 3 * kv_heads, _feed_forward_matrices(model) * model.intermediate_size)
+    cache = number * length * 2 * kv_heads
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length**2
     if model.attention == "linear":
         scores = 0.0
     elif model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
-    logits = min(scored * vocab_size, max(MOST_LOGITS, vocab_size))
-    return float(_FLOAT * (tokens + max(scores, logits)))
+    return ForwardBytes(
+        weights=_weight_bytes(model, vocab_size, longest),
+        activations=number * length * (2 * model.hidden_size + wide) - cache,
+        cache=cache,
+        scores=int(_FLOAT * scores),
+        logits=_FLOAT * _most_logits(model, vocab_size, scored),
+    )
+
+
+def window_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
+    """Peak bytes of a forward pass over one window, beside the parameters; see `forward_bytes`."""
+    return float(forward_bytes(model, vocab_size, length, scored).window)
 
 
 @dataclass(frozen=True)
@@ -122,10 +177,9 @@ def training_bytes(
     """
     tokens = batch_size // grad_accumulation * seq_len
     layers = _kept_by_layers(model, seq_len, batch_size // grad_accumulation, sliding_windows)
-    logits = min(tokens * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
-    parameters = parameter_count(model, vocab_size, seq_len) * _FLOAT
-    validated = batch_size * seq_len
-    all_logits = min(validated * vocab_size, max(MOST_LOGITS, vocab_size)) * _FLOAT
+    logits = _most_logits(model, vocab_size, tokens) * _FLOAT
+    parameters = _weight_bytes(model, vocab_size, seq_len)
+    all_logits = _most_logits(model, vocab_size, batch_size * seq_len) * _FLOAT
     return TrainingBytes(
         state=3 * parameters,
         gradients=parameters,
@@ -140,10 +194,13 @@ def _kept_by_layers(
     model: ModelConfig, seq_len: int, windows: int, sliding_windows: Sequence[int | None]
 ) -> int:
     """Bytes that the layers keep for the backward pass over `windows` rows of the batch."""
-    number = _FLOAT if model.dtype == "float32" else 2
-    # Two inputs of the residual stream; rotated q and k, v, attention's output; gate and up.
+    number = _bytes_of(model.dtype)
+    # The residual stream before attention and before the feed-forward; rotated q and k, v,
+    # attention's output; gate and up.
+    stream = model.hidden_size * (1 if model.parallel_residual else 2)
     attention = 2 * model.heads_width * (model.num_attention_heads + model.kv_heads)
-    layer = windows * seq_len * (2 * model.hidden_size + attention + 2 * model.intermediate_size)
+    feed_forward = (_feed_forward_matrices(model) - 1) * model.intermediate_size
+    layer = windows * seq_len * (stream + attention + feed_forward)
     scores = [
         windows * model.num_attention_heads * _kept_scores(model, seq_len, sliding_window)
         for sliding_window in sliding_windows
@@ -158,7 +215,7 @@ def _kept_by_layers(
 
 def _widest(model: ModelConfig, windows: int, seq_len: int) -> int:
     """Bytes of the residual stream and of the widest results that exist beside it."""
-    number, tokens = _FLOAT if model.dtype == "float32" else 2, windows * seq_len
+    number, tokens = _bytes_of(model.dtype), windows * seq_len
     heads = model.num_attention_heads + 2 * model.kv_heads
     attention = number * tokens * model.heads_width * heads
     feed_forward = number * tokens * model.intermediate_size
@@ -171,3 +228,29 @@ def _kept_scores(model: ModelConfig, seq_len: int, sliding_window: int | None) -
         return 0  # recomputed block by block
     seen = min(seq_len, sliding_window or seq_len)  # keys per query, past the first ones
     return seen * (seen + 1) // 2 + (seq_len - seen) * seen
+
+
+def _feed_forward_matrices(model: ModelConfig) -> int:
+    """Number of D·F matrices of the feed-forward."""
+    return 3 if model.gated_mlp else 2
+
+
+def _position_parameters(model: ModelConfig, longest: int) -> int:
+    return model.position.fitted(longest).parameter_count(model.sizes)
+
+
+def _weight_bytes(model: ModelConfig, vocab_size: int, longest: int) -> int:
+    """Bytes of all parameters; those of the position encoding are always float32."""
+    position = _position_parameters(model, longest)
+    others = parameter_count(model, vocab_size, longest) - position
+    return _bytes_of(model.param_dtype) * others + _FLOAT * position
+
+
+def _most_logits(model: ModelConfig, vocab_size: int, tokens: int) -> int:
+    """Number of output logits that exist at once."""
+    vocabulary = model.vocab_size or vocab_size
+    return min(tokens * vocabulary, max(MOST_LOGITS, vocabulary))
+
+
+def _bytes_of(dtype: FloatName) -> int:
+    return _FLOAT if dtype == "float32" else 2

@@ -23,7 +23,7 @@ from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
 from rope_jax.evaluation.results import Origin
-from rope_jax.model.cost import forward_bytes
+from rope_jax.model.cost import window_bytes
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.provenance import check_provenance
@@ -44,7 +44,7 @@ class LoadedModel:
     def row_bytes(self, length: int) -> float:
         """Return the bytes that a window of n tokens takes."""
         vocab_size = self.model.vocab_size
-        return float(forward_bytes(self.training.model, vocab_size, length, length))
+        return window_bytes(self.training.model, vocab_size, length, length)
 
     @property
     def nll(self) -> NLLFunction:

@@ -33,8 +33,9 @@ class Program:
     """The model and optimizer of a config, placed on a mesh."""
 
     def __init__(self, config: Config, vocab_size: int, placement: Placement) -> None:
-        self.config, self.vocab_size, self.placement = config, vocab_size, placement
+        self.config, self.placement = config, placement
         self.model = language_model(config, vocab_size)
+        self.vocab_size = self.model.vocab_size
         self.optimizer = optimizer(config)
         self._stages = [StageProgram(self, number) for number in range(len(config.stages))]
 

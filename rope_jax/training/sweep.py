@@ -18,7 +18,7 @@ from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
 from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.sweep import Progress
-from rope_jax.model.cost import forward_bytes
+from rope_jax.model.cost import window_bytes
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.program import Program
@@ -122,7 +122,7 @@ class TrainingSweep:
             raise UserError(f"sweep.{error}") from None
 
     def _row_bytes(self, length: int) -> float:
-        return float(forward_bytes(self._config.model, self._vocab_size, length, length))
+        return window_bytes(self._config.model, self._vocab_size, length, length)
 
 
 def _scalars(result: SweepResult) -> Scalars:

@@ -12,11 +12,18 @@ from jax.extend.core import jaxprs_in_params
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
-from rope_jax.model.cost import flops_per_token, forward_bytes, parameter_count, training_bytes
+from rope_jax.model.cost import (
+    flops_per_token,
+    forward_bytes,
+    parameter_count,
+    training_bytes,
+    window_bytes,
+)
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
+from tests.model.reference import FAMILIES, SIZES
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -30,6 +37,9 @@ SHALLOW = {"num_hidden_layers": 2}
         ("xla", {}, 257, 4096),
         ("blockwise", {}, 257, 16384),
         ("blockwise", WIDE, 5000, 4096),
+        ("blockwise", WIDE | {"gated_mlp": False, "qk_norm": "all_heads"}, 257, 16384),
+        ("blockwise", {"norm_placement": "both", "attention_softcap": 30.0}, 257, 8192),
+        ("xla", {"attention_softcap": 30.0}, 257, 2048),
     ],
 )
 def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
@@ -46,20 +56,47 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
 
     compiled = jax.jit(nll).lower(params, tokens, rotary).compile()
     allocated = compiled.memory_analysis().temp_size_in_bytes
-    assert 0.6 < forward_bytes(config, vocabulary, length, length) / allocated < 1.7
+    assert 0.6 < window_bytes(config, vocabulary, length, length) / allocated < 1.7
 
 
 def test_scoring_fewer_tokens_takes_less_memory():
     config = ModelConfig()
-    all_of_them, few = (forward_bytes(config, 100_000, 1024, scored) for scored in (1024, 16))
+    all_of_them, few = (window_bytes(config, 100_000, 1024, scored) for scored in (1024, 16))
     assert few < all_of_them
+
+
+def test_the_parts_of_a_forward_pass():
+    # 2 key-value heads of 32: one layer's keys and values of 1,000 tokens in bfloat16
+    config = ModelConfig(
+        num_key_value_heads=2, dtype="bfloat16", param_dtype="bfloat16", attention="blockwise"
+    )
+    found = forward_bytes(config, 150_000, 1000, 1000)
+    assert found.cache == 2 * 1000 * 2 * 2 * 32
+    assert found.weights == 2 * parameter_count(config, 150_000)
+    assert found.logits == 4 * 2**26
+    assert found.scores == 4 * 3 * 4 * 512**2
+    assert found.total == found.weights + found.window
+    assert found.window == found.activations + found.cache + found.logits
+    assert found.window == window_bytes(config, 150_000, 1000, 1000)
+    wide = config.model_copy(update={"dtype": "float32", "param_dtype": "float32"})
+    twice = forward_bytes(wide, 150_000, 1000, 1000)
+    assert (twice.weights, twice.activations) == (2 * found.weights, 2 * found.activations)
+    assert twice.scores == found.scores
+
+
+def test_a_models_own_vocabulary_counts_not_the_tokenizers():
+    own, tokenizers = ModelConfig(vocab_size=5000), ModelConfig()
+    for function in (parameter_count, lambda *x: flops_per_token(*x, 16),
+                     lambda *x: window_bytes(*x, 16, 16),
+                     lambda *x: training_bytes(*x, 16, 2).activations):  # fmt: skip
+        assert function(own, 257) == function(tokenizers, 5000) > function(tokenizers, 257)
 
 
 def test_memory_of_blockwise_attention_is_linear_in_the_length():
     config = ModelConfig(attention="blockwise")
     # The demo's model at 65,536 tokens: well within 2 GiB.
-    assert forward_bytes(config, 257, 65_536, 65_536) < 2**30
-    ratio = forward_bytes(config, 257, 65_536, 32) / forward_bytes(config, 257, 32_768, 32)
+    assert window_bytes(config, 257, 65_536, 65_536) < 2**30
+    ratio = window_bytes(config, 257, 65_536, 32) / window_bytes(config, 257, 32_768, 32)
     assert 1.8 < ratio <= 2
 
 
@@ -72,11 +109,14 @@ def test_memory_of_blockwise_attention_is_linear_in_the_length():
         {},
         {"num_key_value_heads": 2, "qk_norm": True},
         {"tie_word_embeddings": False, "head_dim": 10, "num_hidden_layers": 3},
+        *(SIZES | own for own, _ in FAMILIES.values()),
+        SIZES | FAMILIES["gpt_neox"][0] | {"qk_norm": "all_heads", "position": {"type": "fire"}},
     ],
 )
 def test_the_parameter_count_matches_the_model(fields):
     config = ModelConfig(**fields)
-    params = jax.eval_shape(lambda: LanguageModel(config, 61).init(0))
+    model = LanguageModel(config, 61, encoding=config.position)
+    params = jax.eval_shape(lambda: model.init(0))
     assert parameter_count(config, 61) == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
@@ -93,6 +133,9 @@ def test_the_parameter_count_matches_the_model(fields):
         pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
         # parameters weigh more than what is kept for the backward pass
         ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
+        ({**FAMILIES["gpt_neox"][0], "num_key_value_heads": None}, 256, 8, 1),
+        pytest.param({**FAMILIES["gemma2"][0]}, 256, 8, 1, marks=pytest.mark.slow),
+        pytest.param({**FAMILIES["olmo2"][0]}, 256, 8, 1, marks=pytest.mark.slow),
     ],
 )
 def test_a_training_step_never_takes_less_than_estimated(
@@ -207,10 +250,12 @@ def test_flops_of_the_output_head_match_the_program(tied):
     assert by_formula(16, 161, **settings) - by_formula(16, 61, **settings) == 3 * counted
 
 
-def test_flops_of_one_layer_match_the_program():
+@pytest.mark.parametrize("gated", [True, False])
+def test_flops_of_one_layer_match_the_program(gated):
     # Except for attention: for a short window the program computes both halves of the mask.
-    counted = forward(16, num_hidden_layers=2) - forward(16, num_hidden_layers=1)
-    formula = by_formula(16, num_hidden_layers=2) - by_formula(16, num_hidden_layers=1)
+    one, two = ({"num_hidden_layers": n, "gated_mlp": gated} for n in (1, 2))
+    counted = forward(16, **two) - forward(16, **one)
+    formula = by_formula(16, **two) - by_formula(16, **one)
     attention = 2 * 2 * 6 * 10 * 16
     assert formula == 3 * (counted - attention / 2)
 

@@ -1,7 +1,8 @@
 """The decoder against a float64 reference in numpy, and against itself in other settings.
 
-Shapes: B batch, T length, D model, N heads, K key-value heads, G = N/K, H head dim, L layers,
-d rotary dimension.
+`test_families.py` does the same for decoders other than Llama's.
+
+Shapes: B batch, T length, L layers.
 """
 
 import functools
@@ -14,6 +15,7 @@ import pytest
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
+from tests.model.reference import loud_params, reference_nll
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -40,94 +42,7 @@ FULL = with_fields(
 )
 
 
-# The reference
-
-
-def rms_norm(x, scale, config):
-    return x / np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps) * scale
-
-
-def turn(x, inv_freq, m, positions, layout):
-    """Rotate x [B, T, heads, H] by inv_freq [B, d/2], m [B] and positions [B, T]."""
-    angles = positions[:, :, None] * inv_freq[:, None]
-    d = 2 * inv_freq.shape[-1]
-    first = slice(0, d // 2) if layout == "half" else slice(0, d, 2)
-    second = slice(d // 2, d) if layout == "half" else slice(1, d, 2)
-    by = m[:, None, None] * np.exp(1j * angles)
-    turned = (x[..., first] + 1j * x[..., second]) * by[:, :, None]  # pairs as complex numbers
-    out = x.copy()
-    out[..., first], out[..., second] = turned.real, turned.imag
-    return out
-
-
-def reference_nll(
-    config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
-):
-    """Compute Llama's forward pass in float64, layer by layer and head by head."""
-    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    inv_freq, remainder, m = (np.float64(leaf) for leaf in rotary.frequencies)
-    count, batch, length = config.num_hidden_layers, *tokens.shape
-    inv_freq = np.broadcast_to(inv_freq + remainder, (count, batch, inv_freq.shape[-1]))
-    m = np.broadcast_to(m, (count, batch))
-    scale = np.broadcast_to(np.float64(rotary.query_scale), (count, batch, length))
-    positions = np.broadcast_to(positions, tokens.shape)
-    visible = np.tri(length, dtype=bool)[None]
-    if segment_ids is not None:
-        visible = visible & (segment_ids[:, :, None] == segment_ids[:, None])
-    heads, width = config.num_attention_heads, config.heads_width
-    kv_heads = config.num_key_value_heads or heads
-
-    x = params["embed_tokens"]["embedding"][tokens]
-    for number in range(count):
-        layer = jax.tree.map(lambda leaf, i=number: leaf[i], params["layers"])
-        h = rms_norm(x, layer["input_layernorm"]["scale"], config)
-        weights = layer["self_attn"]
-        q, k, v = (
-            (h @ weights[f"{name}_proj"]["kernel"]).reshape(batch, length, -1, width)
-            for name in "qkv"
-        )
-        assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
-        if config.qk_norm:
-            q = rms_norm(q, weights["q_norm"]["scale"], config)
-            k = rms_norm(k, weights["k_norm"]["scale"], config)
-        q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
-        q = q * scale[number][:, :, None, None]
-        mixed = np.empty_like(q)
-        for head in range(heads):
-            kv_head = head // (heads // kv_heads)
-            logits = q[:, :, head] @ k[:, :, kv_head].swapaxes(1, 2) / np.sqrt(width)
-            window = windows[number % len(windows)] or length
-            near = np.subtract.outer(np.arange(length), np.arange(length)) < window
-            logits = np.where(visible & near, logits, -np.inf)
-            p = np.exp(logits - logits.max(-1, keepdims=True))
-            mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, kv_head]
-        x = x + mixed.reshape(batch, length, -1) @ weights["o_proj"]["kernel"]
-        h = rms_norm(x, layer["post_attention_layernorm"]["scale"], config)
-        gate = h @ layer["mlp"]["gate_proj"]["kernel"]
-        up = h @ layer["mlp"]["up_proj"]["kernel"]
-        x = x + (gate / (1 + np.exp(-gate)) * up) @ layer["mlp"]["down_proj"]["kernel"]
-    x = rms_norm(x, params["norm"]["scale"], config)
-    tied = config.tie_word_embeddings
-    logits = x @ (params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"])
-    log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
-    return log_sum - np.take_along_axis(logits, targets[:, :, None], -1)[:, :, 0]
-
-
 # Inputs
-
-
-def loud_params(model):
-    """Draw parameters so large that every part matters; fresh ones give nearly a uniform guess."""
-    rng = np.random.default_rng(0)
-
-    def draw(path, leaf):
-        if path[-1].key == "scale":
-            return rng.uniform(0.5, 1.5, leaf.shape).astype(np.float32)
-        fan_in = leaf.shape[-1] if path[-1].key == "embedding" else leaf.shape[-2]
-        return (rng.standard_normal(leaf.shape) * 1.5 / np.sqrt(fan_in)).astype(np.float32)
-
-    shapes = jax.eval_shape(lambda: model.init(0))
-    return jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def text(seed=0):

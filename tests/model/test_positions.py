@@ -47,10 +47,13 @@ MAP_SETTINGS["fitted"] = {
     "scale_p": RNG.uniform(0, 1, (1, 4)).tolist(),
     "bias": RNG.uniform(-1, 1, (1, 4, 3)).tolist(),
 }
-METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear"]
+# logits between −0.5 and 0.5, those that a fitted map adds a bias to included
+CAPPED = ("capped", "capped map leaky_rerope", "capped map fitted")
+METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear", *CAPPED]
 BACKENDS = {name: "xla" for name in METHODS} | {"linear": "linear"}
-# One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place.
-SAMPLE = ("alibi", "shaw", "pope", "map leaky_rerope", "map dual_chunk", "linear")
+# One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place,
+# a soft cap.
+SAMPLE = ("alibi", "shaw", "pope", "map leaky_rerope", "map dual_chunk", "linear", CAPPED[-1])
 
 
 def marked(methods):
@@ -70,6 +73,7 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         num_key_value_heads=2,
         initializer_range=0.3,  # so that attention is far from uniform
         attention=attention,
+        attention_softcap=0.5 if method in CAPPED else None,
         layers=order,
         position=encoding,
     )
@@ -83,9 +87,9 @@ def rotary_at(method, model, positions):
     layers = RotaryLayers(RotaryGeometry(dim, 50.0, WINDOW))
     scaling = parse_scaling("none")
     rotary = layers.rotary(scaling, positions)
-    if not method.startswith("map "):
+    _, _, name = method.rpartition("map ")
+    if name not in MAPS:
         return rotary
-    name = method.removeprefix("map ")
     map_ = MAPS[name](**MAP_SETTINGS[name])
     return with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
 

@@ -1,0 +1,196 @@
+"""A decoder in float64 numpy, layer by layer and head by head, and families to try it with.
+
+Shapes: B batch, T length, D model, N heads, K key-value heads, G = N/K, H head dim, L layers,
+d rotary dimension.
+"""
+
+import math
+
+import jax
+import numpy as np
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 12,
+    "rms_norm_eps": 1e-2,
+}
+GEMMA = {
+    "norm": "rms_norm_plus_one",
+    "norm_placement": "both",
+    "activation": "gelu_tanh",
+    "scale_embeddings": True,
+    "query_pre_attn_scalar": 30.0,
+}
+NEOX = {
+    "num_key_value_heads": 4,
+    "norm": "layer_norm",
+    "parallel_residual": True,
+    "qkv_bias": True,
+    "o_bias": True,
+    "mlp_bias": True,
+    "activation": "gelu",
+    "gated_mlp": False,
+    "tie_word_embeddings": False,
+}
+# By family: the model's fields, and the sliding windows of its layers.
+FAMILIES = {
+    "llama with biases": ({"qkv_bias": True, "o_bias": True, "mlp_bias": True}, (None,)),
+    "qwen2": ({"qkv_bias": True}, (None,)),
+    "olmo2": (
+        {"norm_placement": "after", "qk_norm": "all_heads", "tie_word_embeddings": False},
+        (None,),
+    ),
+    "gemma2": (GEMMA | {"attention_softcap": 2.0, "logit_softcap": 3.0}, (5, None)),
+    "gemma3": (GEMMA | {"qk_norm": True}, (5, 5, None)),
+    "gpt_neox": (NEOX, (None,)),
+    "gpt_neox one after the other": (NEOX | {"parallel_residual": False}, (None,)),
+}
+
+
+def normalized(x, weights, config):
+    """Normalize the last axis of x."""
+    if config.norm == "layer_norm":
+        x = x - np.mean(x, -1, keepdims=True)
+        root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
+        return x / root * weights["scale"] + weights["bias"]
+    one = 1 if config.norm == "rms_norm_plus_one" else 0
+    root = np.sqrt(np.mean(x**2, -1, keepdims=True) + config.rms_norm_eps)
+    return x / root * (one + weights["scale"])
+
+
+def activated(x, name):
+    """Apply a nonlinearity."""
+    if name == "silu":
+        return x / (1 + np.exp(-x))
+    if name == "gelu":
+        return x * 0.5 * (1 + np.vectorize(math.erf)(x / np.sqrt(2)))
+    return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def projected(x, weights):
+    """Apply a linear map, with a bias if there is one."""
+    return x @ weights["kernel"] + weights.get("bias", 0)
+
+
+def capped(logits, cap):
+    """Bound logits by a soft cap; None: none."""
+    return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def turn(x, inv_freq, m, positions, layout):
+    """Rotate x [B, T, heads, H] by inv_freq [B, d/2], m [B] and positions [B, T]."""
+    angles = positions[:, :, None] * inv_freq[:, None]
+    d = 2 * inv_freq.shape[-1]
+    first = slice(0, d // 2) if layout == "half" else slice(0, d, 2)
+    second = slice(d // 2, d) if layout == "half" else slice(1, d, 2)
+    by = m[:, None, None] * np.exp(1j * angles)
+    turned = (x[..., first] + 1j * x[..., second]) * by[:, :, None]  # pairs as complex numbers
+    out = x.copy()
+    out[..., first], out[..., second] = turned.real, turned.imag
+    return out
+
+
+def reference_nll(
+    config, layout, params, tokens, targets, positions, segment_ids, rotary, windows=(None,)
+):
+    """Compute the NLL of the targets."""
+    params = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    inv_freq, remainder, m = (np.float64(leaf) for leaf in rotary.frequencies)
+    count, batch, length = config.num_hidden_layers, *tokens.shape
+    inv_freq = np.broadcast_to(inv_freq + remainder, (count, batch, inv_freq.shape[-1]))
+    m = np.broadcast_to(m, (count, batch))
+    scale = np.broadcast_to(np.float64(rotary.query_scale), (count, batch, length))
+    positions = np.broadcast_to(positions, tokens.shape)
+    visible = np.tri(length, dtype=bool)[None]
+    if segment_ids is not None:
+        visible = visible & (segment_ids[:, :, None] == segment_ids[:, None])
+
+    def attention(x, number, weights):
+        """Return attention's output in layer `number`."""
+        q, k, v = (projected(x, weights[f"{name}_proj"]) for name in "qkv")
+        if config.qk_norm == "all_heads":
+            q = normalized(q, weights["q_norm"], config)
+            k = normalized(k, weights["k_norm"], config)
+        width, heads = config.heads_width, config.num_attention_heads
+        q, k, v = (y.reshape(batch, length, -1, width) for y in (q, k, v))
+        kv_heads = config.num_key_value_heads or heads
+        assert (q.shape[2], k.shape[2], v.shape[2]) == (heads, kv_heads, kv_heads)
+        if config.qk_norm is True:
+            q = normalized(q, weights["q_norm"], config)
+            k = normalized(k, weights["k_norm"], config)
+        q, k = (turn(y, inv_freq[number], m[number], positions, layout) for y in (q, k))
+        q = q * scale[number][:, :, None, None]
+        divisor = np.sqrt(config.query_pre_attn_scalar or width)
+        window = windows[number % len(windows)] or length
+        near = np.subtract.outer(np.arange(length), np.arange(length)) < window
+        mixed = np.empty_like(q)
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            logits = q[:, :, head] @ k[:, :, kv_head].swapaxes(1, 2) / divisor
+            logits = capped(logits, config.attention_softcap)
+            logits = np.where(visible & near, logits, -np.inf)
+            p = np.exp(logits - logits.max(-1, keepdims=True))
+            mixed[:, :, head] = p / p.sum(-1, keepdims=True) @ v[:, :, kv_head]
+        return projected(mixed.reshape(batch, length, -1), weights["o_proj"])
+
+    def feed_forward(x, weights):
+        up = projected(x, weights["up_proj"])
+        if config.gated_mlp:
+            up = activated(projected(x, weights["gate_proj"]), config.activation) * up
+        else:
+            up = activated(up, config.activation)
+        return projected(up, weights["down_proj"])
+
+    x = params["embed_tokens"]["embedding"][tokens]
+    if config.scale_embeddings:
+        x = x * np.sqrt(config.hidden_size)
+    for number in range(count):
+        layer = jax.tree.map(lambda leaf, i=number: leaf[i], params["layers"])
+        norms = {name: leaf for name, leaf in layer.items() if "norm" in name}
+
+        def apply(name, y, norms=norms):
+            return normalized(y, norms.pop(f"{name}_layernorm"), config)
+
+        heads, mlp = layer["self_attn"], layer["mlp"]
+        if config.parallel_residual:  # GPT-NeoX
+            attended = attention(apply("input", x), number, heads)
+            x = x + attended + feed_forward(apply("post_attention", x), mlp)
+        elif config.norm_placement == "before":  # Llama
+            x = x + attention(apply("input", x), number, heads)
+            x = x + feed_forward(apply("post_attention", x), mlp)
+        elif config.norm_placement == "after":  # OLMo 2
+            x = x + apply("post_attention", attention(x, number, heads))
+            x = x + apply("post_feedforward", feed_forward(x, mlp))
+        else:  # Gemma 2 and 3
+            attended = attention(apply("input", x), number, heads)
+            x = x + apply("post_attention", attended)
+            fed = feed_forward(apply("pre_feedforward", x), mlp)
+            x = x + apply("post_feedforward", fed)
+        assert not norms  # every norm of the model is used
+    x = normalized(x, params["norm"], config)
+    tied = config.tie_word_embeddings
+    logits = x @ (params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"])
+    logits = capped(logits, config.logit_softcap)
+    log_sum = np.log(np.exp(logits - logits.max(-1, keepdims=True)).sum(-1)) + logits.max(-1)
+    return log_sum - np.take_along_axis(logits, targets[:, :, None], -1)[:, :, 0]
+
+
+def loud_params(model):
+    """Draw parameters so large that every part matters; fresh ones give nearly a uniform guess."""
+    rng = np.random.default_rng(0)
+    usual = 0.0 if model.config.norm == "rms_norm_plus_one" else 1.0
+
+    def draw(path, leaf):
+        if path[-1].key == "scale":
+            return (usual + rng.uniform(-0.5, 0.5, leaf.shape)).astype(np.float32)
+        if path[-1].key == "bias":
+            return (rng.standard_normal(leaf.shape) * 0.5).astype(np.float32)
+        fan_in = leaf.shape[-1] if path[-1].key == "embedding" else leaf.shape[-2]
+        return (rng.standard_normal(leaf.shape) * 1.5 / np.sqrt(fan_in)).astype(np.float32)
+
+    shapes = jax.eval_shape(lambda: model.init(0))
+    return jax.tree_util.tree_map_with_path(draw, shapes)
