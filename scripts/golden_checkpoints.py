@@ -140,6 +140,9 @@ def mistral() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
     yield from every_type(tiny(sliding_window=48), 6, 1000000.0)
     yield "short_window", tiny(sliding_window=16, rope_parameters=scaled("yarn", 6)), LENGTHS
     yield "no_window", tiny(sliding_window=None, head_dim=16), LENGTHS
+    # with layer_types, AutoModel reads "mistral" as Ministral, where only some layers slide
+    kinds = ["sliding_attention", "full_attention"]
+    yield "layer_types", tiny(sliding_window=16, layer_types=kinds), LENGTHS
 
 
 def qwen2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
