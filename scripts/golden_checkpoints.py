@@ -1,0 +1,505 @@
+"""Compare whole models with Hugging Face transformers, or write the golden files for tests.
+
+python scripts/golden_checkpoints.py --write            # tests/checkpoints/golden/*.npz
+python scripts/golden_checkpoints.py --check DIR [DIR …]    # logits of exported models
+python scripts/golden_checkpoints.py --sliding DIR --stride 64 --length 256 --tokens FILE.npy
+
+Needs an environment of its own, with torch; the tests read the golden files and need none of it:
+
+python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.23.0
+/tmp/hf/bin/python scripts/golden_checkpoints.py --write
+
+--check: each DIR holds an exported model and, beside it, tokens.npy ([T] or [B, T]) and logits.npy
+([T, V] or [B, T, V]), which rope_jax computed from them in float32. If there is a text.txt,
+AutoTokenizer must give it the same tokens, without special tokens. The exit code is 1 if a logit
+differs by more than 2e-4 or a weight is missing or unused.
+
+--sliding: negative log-likelihood of the texts in FILE.npy ([T], or [documents, T]; include the
+document-start token if there should be one), in nats per token, twice:
+
+1. Windows and targets of the protocol `sliding` (docs/protocols.md), which this must agree with.
+   A window of length n is n inputs and their n targets; all targets of the first count and, of
+   the others, those that no earlier window has reached; the last ends with the text and keeps its
+   full length; each target counts once. All T − 1 targets are covered, so give it a text of
+   1 + k · (longest length of the sweep) tokens, which is what the protocol covers.
+2. The recipe as published (Hugging Face, "Perplexity of fixed-length models"). It differs from 1:
+   - its window is n tokens, so n − 1 targets;
+   - its last window begins a stride after the one before and is shorter;
+   - it multiplies each window's mean loss by one less than the number of labels in it. That is
+     right where the first label has no prediction, in the first window, but not in the others if
+     stride < length; so the first window counts a little too much.
+   Both read the first token of a text as context only. The difference shrinks as texts get longer
+   than the window; on short ones it can exceed 0.01 nats.
+"""
+
+import argparse
+import copy
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.checkpoints.cases import FAMILIES, Case, Text, write_cases
+
+Settings = dict[str, Any]
+
+TOLERANCE = 2e-4
+VOCABULARY = 64
+WINDOW = 32
+"""The length for which the scaled models were "trained"."""
+LENGTHS = (24, 80)
+"""Inside and past the window."""
+AT_THE_SWITCH = (WINDOW, WINDOW + 1, 80)
+FAR = (600,)
+
+# --- the models ---
+
+
+def tiny(**settings: Any) -> Settings:
+    """Return what most models share: 4 heads of 12 dimensions, 2 of keys and values."""
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 48,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4 * WINDOW,
+        "pad_token_id": None,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    } | settings
+
+
+def scaled(kind: str, pairs: int, theta: float = 10000.0) -> Settings:
+    """Return rope_parameters of one type, extending WINDOW four times."""
+    own: dict[str, Settings] = {
+        "default": {},
+        "linear": {"factor": 4.0},
+        "dynamic": {"factor": 4.0},
+        "yarn": {"factor": 4.0, "original_max_position_embeddings": WINDOW},
+        "llama3": {
+            "factor": 4.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": WINDOW,
+        },
+        "longrope": {
+            "factor": 4.0,
+            "original_max_position_embeddings": WINDOW,
+            "short_factor": [round(1.0 + 0.05 * pair, 2) for pair in range(pairs)],
+            "long_factor": [round(1.2 + 1.1 * pair, 2) for pair in range(pairs)],
+        },
+        "proportional": {"partial_rotary_factor": 0.5, "factor": 2.0},
+    }
+    return {"rope_type": kind, "rope_theta": theta} | own[kind]
+
+
+TYPES = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "proportional")
+
+
+def every_type(
+    base: Settings, pairs: int, theta: float = 10000.0, **rope: Any
+) -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    """Yield (name, settings, text lengths) of a model with each rope type."""
+    for kind in TYPES:
+        longest = WINDOW if kind == "dynamic" else 4 * WINDOW
+        parameters = scaled(kind, pairs, theta) | rope
+        settings = base | {"max_position_embeddings": longest, "rope_parameters": parameters}
+        yield kind, settings, AT_THE_SWITCH if kind in ("dynamic", "longrope") else LENGTHS
+
+
+def llama() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    yield from every_type(tiny(rms_norm_eps=1e-5), 6)
+    llama3 = scaled("llama3", 6, 500000.0)
+    yield "biases", tiny(attention_bias=True, mlp_bias=True), LENGTHS
+    yield "tied", tiny(tie_word_embeddings=True, rope_parameters=llama3), LENGTHS
+    wide = tiny(head_dim=16, num_key_value_heads=4, rope_parameters=scaled("linear", 8))
+    yield "head_dim", wide, LENGTHS
+    yarn = scaled("yarn", 6) | {
+        "beta_fast": 4.0,
+        "beta_slow": 0.5,
+        "mscale": 0.8,
+        "mscale_all_dim": 0.4,
+        "truncate": False,
+    }
+    yield "yarn_settings", tiny(rope_parameters=yarn), LENGTHS
+    given = scaled("longrope", 6) | {"attention_factor": 1.4}
+    yield "longrope_attention_factor", tiny(rope_parameters=given), LENGTHS
+
+
+def mistral() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    # 48: shorter than the long text, so far keys are hidden, but longer than the trained window
+    yield from every_type(tiny(sliding_window=48), 6, 1000000.0)
+    yield "short_window", tiny(sliding_window=16, rope_parameters=scaled("yarn", 6)), LENGTHS
+    yield "no_window", tiny(sliding_window=None, head_dim=16), LENGTHS
+    # with layer_types, AutoModel reads "mistral" as Ministral, where only some layers slide
+    kinds = ["sliding_attention", "full_attention"]
+    yield "layer_types", tiny(sliding_window=16, layer_types=kinds), LENGTHS
+
+
+def qwen2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    none = {"bos_token_id": None, "eos_token_id": None}
+    yield from every_type(tiny(**none), 6, 1000000.0)
+    three = tiny(num_hidden_layers=3, use_sliding_window=True, sliding_window=16, **none)
+    yield "sliding", three | {"max_window_layers": 1}, LENGTHS
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    yield "layer_types", three | {"layer_types": kinds}, LENGTHS
+    yield "tied", tiny(tie_word_embeddings=True, **none), LENGTHS
+
+
+def qwen3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(hidden_size=32, head_dim=16, bos_token_id=None, eos_token_id=None)
+    yield from every_type(own, 8, 1000000.0)
+    yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
+    sliding = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+    yield "sliding", own | sliding, LENGTHS
+
+
+def smollm3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(num_hidden_layers=4)  # with the default interval, the fourth layer has no positions
+    yield from every_type(own, 6, 2000000.0)
+    some = {"no_rope_layers": [0, 1, 0, 1], "rope_parameters": scaled("yarn", 6, 5000000.0)}
+    yield "no_rope_layers", own | some, LENGTHS
+    untied = own | {"tie_word_embeddings": False, "attention_bias": True, "mlp_bias": True}
+    yield "biases", untied, LENGTHS
+    sliding = {"use_sliding_window": True, "sliding_window": 16, "no_rope_layer_interval": 2}
+    yield "sliding", own | sliding, LENGTHS
+
+
+def phi3() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(original_max_position_embeddings=WINDOW)
+    yield "default", own, LENGTHS
+    longrope = scaled("longrope", 6)
+    del longrope["factor"]  # as in Phi-3's configs: the ratio of the two lengths
+    yield "longrope", own | {"rope_parameters": longrope}, AT_THE_SWITCH
+    wide = own | {"num_attention_heads": 3, "num_key_value_heads": 1}  # 16 dimensions per head
+    part = {"partial_rotary_factor": 0.75}
+    yield "partial", wide | {"rope_parameters": scaled("default", 6) | part}, LENGTHS
+    yield (
+        "partial_longrope",
+        wide | {"rope_parameters": longrope | part},
+        AT_THE_SWITCH,
+    )
+    given = {"rope_parameters": scaled("longrope", 6) | {"attention_factor": 1.25}}
+    yield "longrope_attention_factor", own | given | {"sliding_window": 20}, LENGTHS
+    far = wide | {"max_position_embeddings": 1024, "tie_word_embeddings": True}
+    yield "far", far | {"rope_parameters": scaled("default", 6) | part}, FAR
+    far_scaled = far | {"original_max_position_embeddings": 512}
+    yield "far_longrope", far_scaled | {"rope_parameters": longrope | part}, FAR
+
+
+def gemma2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=16,
+        attn_logit_softcapping=2.0,
+        final_logit_softcapping=3.0,
+        num_hidden_layers=3,
+    )
+    yield from every_type(own, 8)
+    uncapped = {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    yield "no_caps", own | uncapped | {"attention_bias": True}, LENGTHS
+    untied = {"tie_word_embeddings": False, "layer_types": ["full_attention"] * 3}
+    yield "all_full", own | untied, LENGTHS
+
+
+def gemma3_text() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(
+        head_dim=16,
+        query_pre_attn_scalar=24,
+        sliding_window=16,
+        num_hidden_layers=3,
+        sliding_window_pattern=3,  # the third layer is global
+    )
+    for name, settings, lengths in every_type(own, 8, 1000000.0):
+        parts = {
+            "full_attention": settings["rope_parameters"],
+            "sliding_attention": scaled("default", 8, 10000.0),
+        }
+        yield name, settings | {"rope_parameters": parts}, lengths
+    capped = {"final_logit_softcapping": 3.0, "attention_bias": True, "num_hidden_layers": 7}
+    # transformers 5.23 ignores this cap in Gemma 3
+    capped |= {"attn_logit_softcapping": 2.0, "sliding_window_pattern": 6}
+    yield "caps", own | capped, LENGTHS
+
+
+def gpt_neox() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(hidden_size=64, bos_token_id=0, eos_token_id=0)  # 16 dimensions per head
+    del own["num_key_value_heads"]
+    yield from every_type(own, 4, partial_rotary_factor=0.5)
+    quarter = scaled("default", 2) | {"partial_rotary_factor": 0.25}
+    yield "quarter", own | {"rope_parameters": quarter}, LENGTHS
+    whole = scaled("linear", 8) | {"partial_rotary_factor": 1.0}
+    in_turn = {"use_parallel_residual": False, "rope_parameters": whole}
+    yield "sequential", own | in_turn, LENGTHS
+    plain = {"attention_bias": False, "tie_word_embeddings": True, "hidden_act": "gelu_fast"}
+    yield "no_attention_bias", own | plain, LENGTHS
+    yield "far", own | {"max_position_embeddings": 1024, "rope_parameters": quarter}, FAR
+    far_scaled = scaled("yarn", 4) | {"partial_rotary_factor": 0.5}
+    far_scaled |= {"factor": 2.0, "original_max_position_embeddings": 512}
+    scaled_up = {"max_position_embeddings": 1024, "rope_parameters": far_scaled}
+    yield "far_yarn", own | scaled_up, FAR
+
+
+def olmo2() -> Iterator[tuple[str, Settings, tuple[int, ...]]]:
+    own = tiny(bos_token_id=None)
+    yield from every_type(own, 6, 500000.0)
+    yield "biases", own | {"attention_bias": True, "tie_word_embeddings": True}, LENGTHS
+    yield "all_key_heads", own | {"num_key_value_heads": 4, "rms_norm_eps": 1e-6}, LENGTHS
+
+
+MODELS = {
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "smollm3": smollm3,
+    "phi3": phi3,
+    "gemma2": gemma2,
+    "gemma3_text": gemma3_text,
+    "gpt_neox": gpt_neox,
+    "olmo2": olmo2,
+}
+
+
+def old_form(config: Settings) -> Settings:
+    """Return a config.json as transformers 4 and most of the Hub have it."""
+    old = copy.deepcopy(config) | {"transformers_version": "4.46.0"}
+    old["torch_dtype"] = old.pop("dtype")
+    rope = old.pop("rope_parameters")
+    if old["model_type"] == "gemma3_text":
+        old["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = rope["full_attention"]
+        old["sliding_window_pattern"] = old.pop("_sliding_window_pattern")
+    names = {"rope_theta": "rope_theta", "partial_rotary_factor": "partial_rotary_factor"}
+    if old["model_type"] == "gpt_neox":
+        names = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+    if rope["rope_type"] == "proportional":
+        del names["partial_rotary_factor"]  # version 4 had no such type, so keep this inside
+    old |= {name: rope.pop(key) for key, name in names.items() if key in rope}
+    kind = rope["rope_type"]
+    if old["model_type"] == "phi3":
+        rope.pop("original_max_position_embeddings", None)
+    if kind in ("linear", "dynamic", "longrope") and old["model_type"] != "gemma3_text":
+        rope["type"] = rope.pop("rope_type")  # its name until 4.43, which came before Gemma 3
+    old["rope_scaling"] = None if kind == "default" else rope
+    if old["model_type"] in ("qwen2", "qwen3") and not old["use_sliding_window"]:
+        old["sliding_window"] = WINDOW  # given, but not in use
+    return old
+
+
+# --- golden files ---
+
+
+def golden_tokens(length: int) -> NDArray[np.int32]:
+    """Return the tokens of the text of a length."""
+    raw = np.random.Philox(key=length).random_raw(length)
+    return (raw % np.uint64(VOCABULARY)).astype(np.int32)
+
+
+def golden_places(length: int) -> NDArray[np.int32]:
+    """Return the first 24 tokens, then every eighth, and the last."""
+    places = {*range(min(length, 24)), *range(24, length, 8), length - 1}
+    return np.array(sorted(places), np.int32)
+
+
+def logits_of(model: Any, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Return the logits [B, T, V] of token ids [B, T]."""
+    import torch
+
+    with torch.inference_mode():
+        ids = torch.from_numpy(tokens.astype(np.int64))
+        return model(ids, use_cache=False).logits.numpy()
+
+
+def load(folder: Path) -> Any:
+    """Load a model in float32, with plain attention; SystemExit: the weights do not match."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    wrong = {what: found for what, found in report.items() if found}
+    if wrong:
+        raise SystemExit(f"{folder}: {wrong}")
+    return model.eval()
+
+
+def mean_nll(logits: NDArray[np.float32], tokens: NDArray[np.integer]) -> float:
+    """Return the mean negative log-likelihood of tokens 1 to T − 1, in nats."""
+    return float(nlls(logits[:-1], tokens[1:]).mean())
+
+
+def nlls(logits: NDArray[np.float32], targets: NDArray[np.integer]) -> NDArray[np.float64]:
+    """Return the negative log-likelihood of targets [T], given logits [T, V], in nats."""
+    scores = logits.astype(np.float64)
+    scores -= scores.max(-1, keepdims=True)
+    own = np.take_along_axis(scores, targets[:, None].astype(np.int64), 1)[:, 0]
+    return np.log(np.exp(scores).sum(-1)) - own
+
+
+def make_case(family: str, case_name: str, settings: Settings, lengths: tuple[int, ...]) -> Case:
+    """Build a model, fill it with golden weights and return what it computes."""
+    from safetensors import safe_open
+    from safetensors.numpy import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        config = AutoConfig.for_model(family, **copy.deepcopy(settings))
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+        text = (folder / "config.json").read_text(encoding="utf-8")
+        weights = folder / "model.safetensors"
+        with safe_open(weights, "np") as stored:
+            names = list(stored.keys())
+            tensors = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
+        old = old_form(json.loads(text))
+        without = {key: value for key, value in old.items() if key != "layer_types"}
+        loaded = AutoConfig.for_model(**copy.deepcopy(without)).to_dict()
+        if loaded.get("layer_types") == json.loads(text).get("layer_types"):
+            old = without
+        old_text = json.dumps(old, indent=2) + "\n"
+        case = Case(case_name, text, old_text, tensors, ())
+        save_file(case.weights(), weights, {"format": "pt"})
+        texts = []
+        for length in lengths:
+            tokens, places = golden_tokens(length), golden_places(length)
+            made = []
+            for form in (text, old_text):
+                (folder / "config.json").write_text(form, encoding="utf-8")
+                # a fresh model each time: "dynamic" remembers the longest text
+                made.append(logits_of(load(folder), tokens[None])[0])
+            logits, again = made
+            if not np.array_equal(logits, again):
+                raise SystemExit(f"{family} {case_name}: the old config gives other logits")
+            texts.append(Text(tokens, places, logits[places], mean_nll(logits, tokens)))
+    return Case(case_name, text, old_text, tensors, tuple(texts))
+
+
+def write() -> None:
+    for family in FAMILIES:
+        cases = [make_case(family, *model) for model in MODELS[family]()]
+        path = write_cases(family, cases)
+        widest = max(float(np.abs(text.logits).max()) for case in cases for text in case.texts)
+        print(
+            f"{path.name:16} {len(cases):2} models, {path.stat().st_size / 1000:.0f} kB, "
+            f"logits up to {widest:.1f}"
+        )
+
+
+# --- exported models ---
+
+
+def check(folder: Path) -> bool:
+    """Compare the logits of an exported model; return whether they agree."""
+    from transformers import AutoTokenizer
+
+    model = load(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokens, wanted = (np.load(folder / name) for name in ("tokens.npy", "logits.npy"))
+    batch, wanted = (tokens[None], wanted[None]) if tokens.ndim == 1 else (tokens, wanted)
+    agree = True
+    text = folder / "text.txt"
+    if text.exists():
+        ids = tokenizer(text.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+        if not np.array_equal(ids, tokens):
+            print(f"{folder}: AutoTokenizer reads text.txt as other tokens than tokens.npy has")
+            agree = False
+    if wanted.shape != (*batch.shape, model.config.vocab_size):
+        print(f"{folder}: logits.npy has shape {wanted.shape}, tokens.npy {tokens.shape}")
+        return False
+    gap = np.abs(logits_of(model, batch) - wanted)
+    worst = float(gap.max())
+    print(
+        f"{folder}: {model.config.model_type}, {batch.shape[0]} x {batch.shape[1]} tokens, "
+        f"worst difference of a logit {worst:.2g}, mean {float(gap.mean()):.2g}"
+    )
+    return agree and worst <= TOLERANCE  # NaN does not agree either
+
+
+def sliding(model: Any, stream: NDArray[np.integer], length: int, stride: int) -> tuple[float, int]:
+    """Return (total NLL, number of targets) with the windows of the protocol `sliding`."""
+    covered = len(stream) - 1
+    if covered < length:
+        raise SystemExit(f"--length: {length} inputs and a target need {length + 1} tokens")
+    total, reached = 0.0, 0
+    for end in [*range(length, covered, stride), covered]:
+        start = end - length
+        logits = logits_of(model, stream[None, start:end])[0]
+        new = slice(reached - start, None)
+        total += float(nlls(logits[new], stream[start + 1 : end + 1][new]).sum())
+        reached = end
+    return total, covered
+
+
+def recipe(model: Any, stream: NDArray[np.integer], length: int, stride: int) -> tuple[float, int]:
+    """Return (total NLL, number of targets) of the recipe in transformers' documentation."""
+    import torch
+
+    input_ids = torch.from_numpy(stream[None].astype(np.int64))
+    total, count, previous_end = 0.0, 0, 0
+    for begin in range(0, len(stream), stride):
+        end = min(begin + length, len(stream))
+        window = input_ids[:, begin:end]
+        labels = window.clone()
+        labels[:, : previous_end - end] = -100
+        weight = int((labels != -100).sum()) - 1
+        if weight > 0:  # the loss of a last window of one token is NaN
+            with torch.inference_mode():
+                loss = model(window, labels=labels, use_cache=False).loss
+            total += float(loss) * weight
+            count += weight
+        previous_end = end
+        if end == len(stream):
+            break
+    return total, count
+
+
+def print_sliding(folder: Path, tokens: Path, length: int, stride: int) -> None:
+    if not 1 <= stride <= length:
+        raise SystemExit(f"--stride: should be 1 to {length}, the length, not {stride}")
+    model = load(folder)
+    documents = np.atleast_2d(np.load(tokens))
+    for name, protocol in (("sliding", sliding), ("recipe as published", recipe)):
+        parts = [protocol(model, document, length, stride) for document in documents]
+        total, count = (sum(part) for part in zip(*parts, strict=True))
+        print(f"{name:19} {total / count:.6f} nats per token, {count} targets")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--write", action="store_true", help="write the golden files")
+    parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="exported models")
+    parser.add_argument("--sliding", type=Path, metavar="DIR", help="an exported model")
+    parser.add_argument("--stride", type=int, help="for --sliding")
+    parser.add_argument("--length", type=int, help="for --sliding: inputs per window")
+    parser.add_argument("--tokens", type=Path, metavar="FILE.npy", help="for --sliding")
+    arguments = parser.parse_args()
+    if not (arguments.write or arguments.check or arguments.sliding):
+        return parser.print_help()
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    if arguments.write:
+        write()
+    if arguments.sliding:
+        if None in (arguments.stride, arguments.length, arguments.tokens):
+            parser.error("--sliding needs --stride, --length and --tokens")
+        print_sliding(arguments.sliding, arguments.tokens, arguments.length, arguments.stride)
+    if arguments.check and not all([check(folder) for folder in arguments.check]):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
