@@ -47,7 +47,6 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     import jax
 
     from rope_jax.data.storage import open_corpus
-    from rope_jax.data.tokenizer import ByteTokenizer
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.plan import Plan
@@ -64,9 +63,8 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     config = config.model_copy(
         update={"model": config.model.model_copy(update={"attention": "blockwise"})}
     )
-    tokenizer = ByteTokenizer()
-    split = open_corpus(config.data, tokenizer).test
-    texts = [split.document(i)[1:] for i in range(len(split))]
+    tokenizer = run.open_tokenizer(config)
+    texts = open_corpus(config.data, tokenizer).test.texts()
     model = language_model(config, tokenizer.vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     _, params = newest_params(run.checkpoints, like, print)
@@ -95,7 +93,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     )
     seconds = time.perf_counter() - started
     if not (folder / "weights.npz").exists():
-        _write_inputs(folder, config, texts, params, documents)
+        _write_inputs(folder, config, tokenizer, texts, params, documents)
     by_length: dict[int, float] = {}
     # measurements from one forward pass share its seconds: count each pass once
     for n, each in {(m.length, m.seconds) for m in result.measurements}:
@@ -108,15 +106,15 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     }
 
 
-def _write_inputs(folder: Path, config: Any, texts: list[Any], params: Any, documents: int) -> None:
+def _write_inputs(
+    folder: Path, config: Any, tokenizer: Any, texts: list[Any], params: Any, documents: int
+) -> None:
     """Write the other side's inputs: windows, weights and configs."""
     import jax
     import numpy as np
 
-    from rope_jax.data.tokenizer import ByteTokenizer
     from rope_jax.evaluation import protocols
 
-    tokenizer = ByteTokenizer()
     _, streams = protocols.make_streams(
         texts,
         longest=LENGTHS[-1],

@@ -12,6 +12,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.initial import AnyInitFrom, InitFrom
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.model import ModelConfig, RopeConfig
+from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen
 from rope_jax.config.values import show_value
@@ -110,8 +111,10 @@ def training_config(
     """Validate a raw training config, with the keys that it inherits from the run `init_from`.
 
     A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
-    was trained with, and its L. A newest step is replaced by its number. The source is not read
-    if nothing is inherited, as for the config.yaml of a run, so that it may have been deleted.
+    was trained with, and its L. It inherits the tokenizer as a whole, as the copy that the source
+    keeps: with other texts, `bpe` would be another tokenizer. A newest step is replaced by its
+    number. The source is not read if nothing is inherited, as for the config.yaml of a run, so that
+    it may have been deleted.
 
     origin: where `raw` comes from; errors begin with it.
     find: returns the run and checkpoint that `init_from` names.
@@ -146,14 +149,15 @@ class _Start(Frozen):
 def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
     """Whether a raw config states every key that it could inherit, as a dumped one does."""
     sections: dict[str, list[type[BaseModel]]] = {"model": [ModelConfig], "rope": [RopeConfig]}
-    data = raw.get("data")
-    if isinstance(data, dict):
-        models = models_in(Config.model_fields["data"].annotation)
-        sections["data"] = [m for m in models if type_tag(m) == data.get("type")]
+    for name in ("data", "tokenizer"):
+        section = raw.get(name)
+        if isinstance(section, dict):
+            models = models_in(Config.model_fields[name].annotation)
+            sections[name] = [m for m in models if type_tag(m) == section.get("type")]
     sweep = raw.get("sweep")
     return (
         start.step is not None
-        and "data" in sections
+        and {"data", "tokenizer"} <= sections.keys()
         and not (isinstance(sweep, dict) and sweep.get("window") is None)
         and all(
             isinstance(raw.get(name), dict)
@@ -196,10 +200,22 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     for name, inherited in (("model", model), ("rope", rope), ("data", data)):
         own = raw.get(name, {})
         merged[name] = inherited | own if isinstance(own, dict) else own
+    merged.setdefault("tokenizer", _inherited_tokenizer(source).model_dump(mode="json"))
     sweep = raw.get("sweep")
     if isinstance(sweep, dict) and sweep.get("window") is None:
         merged["sweep"] = sweep | {"window": source.window}
     return merged
+
+
+def _inherited_tokenizer(source: Source) -> BaseModel:
+    """Return the tokenizer of a source: its copy of the file, which does not change."""
+    tokenizer = source.config.tokenizer
+    path = str(source.run / "tokenizer.json")
+    if isinstance(tokenizer, BPETokenizerConfig):
+        return FileTokenizerConfig(path=path, bos=START_TOKEN)
+    if isinstance(tokenizer, FileTokenizerConfig):
+        return tokenizer.model_copy(update={"path": path})
+    return tokenizer
 
 
 def _model_differences(config: Config, source: Config) -> list[str]:
@@ -213,6 +229,9 @@ def _model_differences(config: Config, source: Config) -> list[str]:
     attention = config.model.attention, source.model.attention
     if attention.count("linear") == 1:
         differences.append(f"model.attention is {attention[1]} there and {attention[0]} here")
+    types = source.tokenizer.type, config.tokenizer.type
+    if types.count("bytes") == 1:  # whether two files are equal is checked when they are read
+        differences.append(f"tokenizer.type is {types[0]!r} there and {types[1]!r} here")
     return differences
 
 

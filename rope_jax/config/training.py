@@ -12,6 +12,7 @@ from rope_jax.config.devices import DistributedConfig, MeshConfig
 from rope_jax.config.initial import AnyInitFrom
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
+from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import (
     FolderName,
     Fraction,
@@ -143,8 +144,8 @@ class Config(Frozen):
     log_every_steps: PositiveInt = Field(20, description="steps between logged lines")
     init_from: AnyInitFrom | None = Field(
         None,
-        description="run to start from, as RUN or RUN@STEP, which also gives the keys of model, "
-        "rope and data that are left out; null: fresh weights",
+        description="run to start from, as RUN or RUN@STEP, which also gives its tokenizer and the "
+        "keys of model, rope and data that are left out; null: fresh weights",
     )
     imported: Imported | None = Field(
         None,
@@ -154,6 +155,7 @@ class Config(Frozen):
     model: ModelConfig = ModelConfig()
     rope: RopeConfig = RopeConfig()
     data: DataConfig = StdlibData()
+    tokenizer: TokenizerConfig = ByteTokenizerConfig()
     optim: OptimConfig = OptimConfig()
     stages: Annotated[tuple[StageConfig, ...], Field(min_length=1, strict=False)] = Field(
         description="stages of training, in order; for instance a short window, then a long one"

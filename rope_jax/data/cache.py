@@ -7,6 +7,8 @@ changes.
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
@@ -15,12 +17,14 @@ from rope_jax.data.stdlib import source_files, stdlib_root
 from rope_jax.errors import UserError
 from rope_jax.user_cache import user_cache
 
-RECIPE = 1
+RECIPE = 2
 """Increment when the same source would no longer give the same tokens in the same files."""
 
 
 def cache_folder(data: DataConfig, tokenizer: str) -> Path:
-    """Return the folder for the tokens of `data`. Imports no datasets and reads no documents.
+    """Return the folder for the tokens of `data`, or for a tokenizer trained on them.
+
+    Imports no datasets and reads no documents.
 
     A local file is identified by its path, size and modification time; listing it twice makes no
     difference. A data set on the hub is identified by its id and `data.revision` alone, so without
@@ -42,6 +46,18 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
+
+
+@contextmanager
+def writing_to(folder: Path, what: str) -> Iterator[None]:
+    """Turn an OSError in the block into a UserError that names data.cache_dir."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"data.cache_dir: cannot write {what} to {folder} ({error.strerror or error}); "
+            "name a writable folder"
+        ) from error
 
 
 def _cache_root(data: DataConfig) -> Path:

@@ -1,13 +1,13 @@
 """A corpus as tokens: written once, then opened as memory maps.
 
-A split is one stream of tokens, in which every document begins with the tokenizer's `bos_id`.
+A split is one stream of tokens, in which every document begins with the tokenizer's `bos_id`, if it
+has one.
 """
 
 import hashlib
 import json
 from array import array
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
-from rope_jax.data.cache import cache_folder
+from rope_jax.data.cache import cache_folder, writing_to
 from rope_jax.data.corpora import load_documents, row_batches
 from rope_jax.data.manifest import Damaged, NewFolder, creating_folder, read_manifest
 from rope_jax.data.splits import SPLITS
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import Tokenizer
+from rope_jax.data.tokenizers.base import Tokens, token_dtype
 from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.errors import UserError, printable
 
-_TOKEN = np.dtype("<u2")
 _OFFSET = np.dtype("<i8")
 
 
@@ -38,15 +38,15 @@ class Corpus:
     validation: TokenSplit
     test: TokenSplit
     fingerprint: str
-    """SHA-256 of the tokenizer's name and each split's tokens: the same for the same data."""
+    """SHA-256 of the tokenizer's name and each split's documents: the same for the same data."""
     report: tuple[str, ...]
     """Lines to print before the work starts."""
-    bytes_per_token: float
-    """Bytes of UTF-8 per token without document starts, to convert nats into bits per byte."""
+    tokenizer: Tokenizer
+    """What the tokens stand for."""
 
 
 def open_corpus(
-    data: DataConfig, tokenizer: ByteTokenizer, warn: Callable[[str], Any] = print
+    data: DataConfig, tokenizer: Tokenizer, warn: Callable[[str], Any] = print
 ) -> Corpus:
     """Open the token files of a corpus; write them first if they are absent or damaged.
 
@@ -64,7 +64,7 @@ def open_corpus(
         corpus = None
     if corpus is not None:
         return corpus
-    with _writing_to(folder.parent), creating_folder(folder) as new:
+    with writing_to(folder.parent, "tokens"), creating_folder(folder) as new:
         _write_corpus(data, tokenizer, new)
     try:
         corpus = _read_corpus(folder, tokenizer)
@@ -79,58 +79,59 @@ def open_corpus(
     )
 
 
-@contextmanager
-def _writing_to(folder: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a UserError that names data.cache_dir."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"data.cache_dir: cannot write tokens to {folder} ({error.strerror or error}); "
-            "name a writable folder"
-        ) from error
-
-
-def _write_corpus(data: DataConfig, tokenizer: ByteTokenizer, new: NewFolder) -> None:
-    """Write the files of every split, and the fingerprint and the report into the manifest."""
+def _write_corpus(data: DataConfig, tokenizer: Tokenizer, new: NewFolder) -> None:
+    """Write the files of every split; the fingerprint and so on go into the manifest."""
     digest = hashlib.sha256(tokenizer.name.encode())
+    dtype, starts_with = token_dtype(tokenizer.vocab_size), int(tokenizer.bos_id is not None)
     report: list[str] = []
+    bytes_per_token: dict[str, float | None] = {}
     with TemporaryDirectory(dir=new.path) as scratch:
         documents = load_documents(data, Path(scratch))
         for name in SPLITS:
             digest.update(name.encode())
-            starts, ids = array("q", [0]), list[str]()
+            starts, ids, text_bytes = array("q", [0]), list[str](), 0
             with new.create(f"{name}.tokens") as file:
                 for rows in row_batches(documents.splits[name]):
                     stopping.check()
                     ids += rows["document"]
-                    for document, text in zip(rows["document"], rows["text"], strict=True):
-                        block = _tokens_of(text, document, tokenizer).tobytes()
+                    text_bytes += sum(len(text.encode()) for text in rows["text"])
+                    found = tokenizer.encode_batch(rows["text"])
+                    for document, tokens in zip(rows["document"], found, strict=True):
+                        block = _with_start(tokens, document, tokenizer).astype(dtype).tobytes()
                         file.write(block)
                         digest.update(block)
-                        starts.append(starts[-1] + len(block) // _TOKEN.itemsize)
+                        starts.append(starts[-1] + len(block) // dtype.itemsize)
             with new.create(f"{name}.starts") as file:
                 file.write(np.asarray(starts, _OFFSET).tobytes())
             with new.create(f"{name}.ids.json") as file:
                 file.write(json.dumps(ids).encode())
+            if tokenizer.bos_id is None:  # then the tokens do not show where documents begin
+                digest.update(np.asarray(starts, _OFFSET).tobytes())
+            without_starts = starts[-1] - starts_with * len(ids)
+            bytes_per_token[name] = text_bytes / without_starts if without_starts else None
             plural = "" if len(ids) == 1 else "s"
             report.append(f"{name}: {len(ids):,} document{plural}, {starts[-1]:,} tokens")
     new.content["fingerprint"] = digest.hexdigest()
     new.content["report"] = report + documents.notes
+    new.content["bytes_per_token"] = bytes_per_token
 
 
-def _tokens_of(text: str, document: str, tokenizer: ByteTokenizer) -> NDArray[np.uint16]:
-    """Return the tokens of a document, its start token first."""
-    tokens = np.concatenate([[tokenizer.bos_id], tokenizer.encode(text)])
-    if tokens.min() < 0 or tokens.max() >= tokenizer.vocab_size:
+def _with_start(tokens: Tokens, document: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
+    """Return a document's tokens, its start token first. UserError: one is not in the vocabulary.
+
+    Checked before they are narrowed to the width of the vocabulary, in which they could wrap.
+    """
+    start = [] if tokenizer.bos_id is None else [tokenizer.bos_id]
+    joined = np.concatenate([np.array(start, np.int64), tokens.astype(np.int64)])
+    if joined.size and (joined.min() < 0 or joined.max() >= tokenizer.vocab_size):
         raise UserError(
-            f"data: the tokenizer gives {document} tokens from {tokens.min()} to {tokens.max()}, "
+            f"data: the tokenizer gives {document} tokens from {joined.min()} to {joined.max()}, "
             f"outside its vocabulary of {tokenizer.vocab_size}"
         )
-    return tokens.astype(_TOKEN)
+    return joined
 
 
-def _read_corpus(folder: Path, tokenizer: ByteTokenizer) -> Corpus | None:
+def _read_corpus(folder: Path, tokenizer: Tokenizer) -> Corpus | None:
     """Return the corpus in a folder, None if the folder is absent.
 
     Raises Damaged, or UserError if something in it cannot be read.
@@ -140,10 +141,13 @@ def _read_corpus(folder: Path, tokenizer: ByteTokenizer) -> Corpus | None:
         if content is None:
             return None
         return Corpus(
-            **{name: _open_split(folder, name, tokenizer) for name in SPLITS},
+            **{
+                name: _open_split(folder, name, tokenizer, content["bytes_per_token"][name])
+                for name in SPLITS
+            },
             fingerprint=content["fingerprint"],
             report=tuple(content["report"]),
-            bytes_per_token=tokenizer.bytes_per_token,
+            tokenizer=tokenizer,
         )
     except OSError as error:
         # The path comes last, because a message is cut where it is too long.
@@ -155,18 +159,26 @@ def _read_corpus(folder: Path, tokenizer: ByteTokenizer) -> Corpus | None:
         raise Damaged("the files are not those of a corpus") from None
 
 
-def _open_split(folder: Path, name: str, tokenizer: ByteTokenizer) -> TokenSplit:
+def _open_split(
+    folder: Path, name: str, tokenizer: Tokenizer, bytes_per_token: float | None
+) -> TokenSplit:
     """Map the files of a split. Raises Damaged if they do not describe documents."""
     path = folder / f"{name}.tokens"
     opened = FileState.of(path)
     # An empty file cannot be mapped.
-    tokens = np.memmap(path, _TOKEN, "r") if opened.size else np.zeros(0, _TOKEN)
+    dtype, bos_id = token_dtype(tokenizer.vocab_size), tokenizer.bos_id
+    tokens = np.memmap(path, dtype, "r") if opened.size else np.zeros(0, dtype)
     starts = np.fromfile(folder / f"{name}.starts", _OFFSET)
     ids = json.loads((folder / f"{name}.ids.json").read_text("utf-8"))
     if len(starts) != len(ids) + 1 or starts[0] != 0 or starts[-1] != len(tokens):
         raise Damaged(f"{name}.starts does not fit the other files")
-    if (np.diff(starts) < 1).any() or (tokens[starts[:-1]] != tokenizer.bos_id).any():
+    shortest = 0 if bos_id is None else 1
+    if (np.diff(starts) < shortest).any() or (
+        bos_id is not None and (tokens[starts[:-1]] != bos_id).any()
+    ):
         raise Damaged(f"{name}.starts does not hold where the documents begin")
     if tokens.size and tokens.max() >= tokenizer.vocab_size:
         raise Damaged(f"{name}.tokens holds tokens outside the vocabulary")
-    return TokenSplit(tokens, starts, ids, path, opened, tokenizer.vocab_size)
+    return TokenSplit(
+        tokens, starts, ids, path, opened, tokenizer.vocab_size, bos_id, bytes_per_token
+    )

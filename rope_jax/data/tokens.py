@@ -5,7 +5,7 @@ The file may be changed by others while it is mapped, so what is read from it is
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,9 +31,9 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TokenSplit:
-    """One split. Shapes: D documents, N tokens in all of them, document starts included."""
+    """One split. Shapes: D documents, N tokens in all of them, any document starts included."""
 
-    tokens: NDArray[np.uint16]
+    tokens: NDArray[np.unsignedinteger[Any]]
     """[N], a read-only memory map; `read` returns parts of it checked."""
     starts: NDArray[np.int64]
     """[D + 1]: where the tokens of each document begin, and N."""
@@ -45,12 +45,17 @@ class TokenSplit:
     """The file's state when it was mapped."""
     vocab_size: int
     """Every token is below it."""
+    bos_id: int | None
+    """The token that every document starts with; None: documents have no start token."""
+    bytes_per_token: float | None
+    """Bytes of UTF-8 per token, document starts left out, to convert nats into bits per byte;
+    None if there are no such tokens."""
 
     def __len__(self) -> int:
         """Return D, the number of documents."""
         return len(self.ids)
 
-    def read(self, begin: int, end: int) -> NDArray[np.uint16]:
+    def read(self, begin: int, end: int) -> NDArray[np.unsignedinteger[Any]]:
         """Return a copy of the tokens from offset `begin` up to `end`.
 
         Raises UserError if the file was changed since it was mapped.
@@ -63,8 +68,8 @@ class TokenSplit:
             raise self._changed(f"token {tokens.max()} is not in the vocabulary")
         return tokens
 
-    def document(self, index: int) -> NDArray[np.uint16]:
-        """Return a copy of the tokens of document `index`, its start token first.
+    def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
+        """Return a copy of the tokens of document `index`, its start token, if any, first.
 
         Raises IndexError if there is no such document, and UserError as `read` does.
         """
@@ -72,8 +77,13 @@ class TokenSplit:
             raise IndexError(f"document {index} of {len(self)}")
         return self.read(int(self.starts[index]), int(self.starts[index + 1]))
 
+    def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
+        """Return the tokens of every document, without start tokens. Raises UserError as `read`."""
+        first = 0 if self.bos_id is None else 1
+        return [self.document(index)[first:] for index in range(len(self))]
+
     def lengths(self) -> NDArray[np.int64]:
-        """Return the number of tokens in each document, its start token included: int64 [D]."""
+        """Return the number of tokens in each document, any start token included: int64 [D]."""
         return np.diff(self.starts)
 
     def _is_changed(self) -> bool:

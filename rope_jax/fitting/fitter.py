@@ -23,7 +23,7 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
-from rope_jax.sweeps.model import LoadedModel, texts_of
+from rope_jax.sweeps.model import LoadedModel
 
 
 class Validation:
@@ -33,7 +33,7 @@ class Validation:
         self, loaded: LoadedModel, params: Params, step: int, config: FitConfig, window: int
     ) -> None:
         self._loaded, self._params, self._step, self._config = loaded, params, step, config
-        self._window, self._texts = window, texts_of(loaded.corpus.validation)
+        self._window, self._texts = window, loaded.corpus.validation.texts()
         self._programs: dict[Any, Any] = {}
 
     def nll(self, strategy: Strategy) -> dict[int, float]:

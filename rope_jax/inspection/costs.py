@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import model_vocab_size
 from rope_jax.errors import UserError, printable
 from rope_jax.model.cost import parameter_count
 from rope_jax.runs.directory import RunDirectory
@@ -57,7 +57,8 @@ def _training(run: RunDirectory) -> Cost:
             seconds += more / speeds.get(line["step"], math.nan)
             steps, tokens = line["step"], line["train/tokens"]
     longest = max(stage.seq_len for stage in config.stages)
-    numbers = parameter_count(config.model, ByteTokenizer().vocab_size, longest)
+    vocab_size = model_vocab_size(config.model, run.open_tokenizer(config))
+    numbers = parameter_count(config.model, vocab_size, longest)
     return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 
 

@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -15,6 +16,7 @@ from rope_jax.config.differences import different_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
+from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.files import finish_replacing, write_text
@@ -32,6 +34,7 @@ class RunDirectory:
         self.path = path
         self.config_file = path / "config.yaml"
         self.environment_file = path / "environment.json"
+        self.tokenizer_file = path / "tokenizer.json"
         self.metrics_file = path / "metrics.jsonl"
         self.throughput_file = path / "throughput.jsonl"
         self._lock = FileLock(path / ".lock", blocking=False)
@@ -59,13 +62,18 @@ class RunDirectory:
         elif self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
             raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
-    def prepare(self, config: Config) -> None:
-        """Create the folder with its config, and lock other processes out until `release`."""
+    def prepare(self, config: Config, tokenizer: Tokenizer) -> None:
+        """Create the folder with its config, and lock other processes out until `release`.
+
+        It keeps a copy of the tokenizer, unless that is the bytes: other files may change.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
             self.check_available(config)  # another process may have created it meanwhile
             write_text(self.config_file, dump(config))
+            if config.tokenizer.type != "bytes":
+                write_text(self.tokenizer_file, tokenizer.json())
         except Timeout:
             raise UserError(
                 f"{self.path}: another process is training in it; wait for it, or choose "
@@ -132,6 +140,13 @@ class RunDirectory:
         if not exists:
             raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
+
+    def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
+        """Return the run's tokenizer, from its own copy if there is one. config: the run's.
+
+        UserError as `rope_jax.data.tokenizers.open_tokenizer`.
+        """
+        return open_tokenizer(config.tokenizer, config.data, self.tokenizer_file, warn)
 
     def recorded_corpus(self) -> str | None:
         """Return the fingerprint of the corpus that the run began with.

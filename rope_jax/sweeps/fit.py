@@ -3,6 +3,7 @@
 from rope_jax.config.model import AttentionName, check_attention
 from rope_jax.config.sweep import SweepConfig, TrainedEntry, check_encoding
 from rope_jax.config.training import Config
+from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
 from rope_jax.positions.encodings import OWN_BACKENDS
@@ -20,6 +21,13 @@ def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
         check_encoding(training.model, config.scalings)
     except ValueError as error:
         raise UserError(str(error)) from None
+    return config
+
+
+def for_tokenizer(tokenizer: Tokenizer, config: SweepConfig) -> SweepConfig:
+    """Return the sweep with `bos: none`, unless it states another, if there is no start token."""
+    if tokenizer.bos_id is None and "bos" not in config.model_fields_set:
+        return config.model_copy(update={"bos": "none"})
     return config
 
 

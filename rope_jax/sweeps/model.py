@@ -15,7 +15,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_warning
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import model_vocab_size
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.mesh import Placement
@@ -26,6 +26,7 @@ from rope_jax.evaluation.results import Origin
 from rope_jax.model.cost import window_bytes
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.sweeps.fit import for_tokenizer
 from rope_jax.training.provenance import check_provenance
 
 
@@ -61,6 +62,7 @@ class LoadedModel:
         **how: Any,
     ) -> SweepResult:
         """Sweep the checkpoint of a training step. how: see `evaluation.sweep`."""
+        config = for_tokenizer(self.corpus.tokenizer, config)
         training, stage = self.training, self.training.stage_at(step)
         return sweep(
             self.nll,
@@ -74,7 +76,7 @@ class LoadedModel:
             trained_map=training.stage_map(stage),
             takes_maps=True,
             longest=training.encoding.longest,
-            bos_id=ByteTokenizer().bos_id,
+            bos_id=self.corpus.tokenizer.bos_id,
             nll_of_last=self.nll_of_last,
             row_bytes=self.row_bytes,
             row_multiple=self.placement.mesh.size,
@@ -82,32 +84,27 @@ class LoadedModel:
             **config.model_dump(exclude={"steps", "scalings", "lengths"}),
         )
 
-    def origin(self, step: int) -> Origin:
-        """Return where the results of a checkpoint come from."""
+    def origin(self, step: int, split: TokenSplit) -> Origin:
+        """Return where the results of a checkpoint come from. split: the texts that were read."""
         return Origin(
             run=self.training.name,
             step=step,
             seed=self.training.seed,
-            bytes_per_token=self.corpus.bytes_per_token,
+            bytes_per_token=split.bytes_per_token,
             corpus=self.corpus.fingerprint[:16],
         )
 
 
 def load_model(run: RunDirectory, training: Config, console: Console) -> LoadedModel:
     """Return a run's model and corpus. UserError if the corpus is not the one it began with."""
-    tokenizer = ByteTokenizer()
     warn = functools.partial(print_warning, console)
+    tokenizer = run.open_tokenizer(training, warn)
     corpus = open_corpus(training.data, tokenizer, warn)
     processes.on_first(lambda: check_provenance(run, training, corpus, warn))
     placement = Placement(_mesh_for(training))
-    model = language_model(training, tokenizer.vocab_size)
+    model = language_model(training, model_vocab_size(training.model, tokenizer))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     return LoadedModel(training, corpus, placement, model, like, nll_of_last(model, placement))
-
-
-def texts_of(split: TokenSplit) -> list[NDArray[Any]]:
-    """Return the documents of a split without their start tokens."""
-    return [split.document(i)[1:] for i in range(len(split))]
 
 
 def _mesh_for(training: Config) -> MeshConfig:

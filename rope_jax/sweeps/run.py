@@ -20,6 +20,7 @@ from rope_jax.console import (
     print_warning,
 )
 from rope_jax.data.storage import Corpus
+from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
@@ -31,16 +32,15 @@ from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import LARGEST_OVERESTIMATE
-from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
-from rope_jax.sweeps.fit import check_run_entries, for_encoding, with_attention
+from rope_jax.sweeps.fit import check_run_entries, for_encoding, for_tokenizer, with_attention
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
-from rope_jax.sweeps.model import load_model, texts_of
+from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
 
 Result = tuple[SweepResult, Origin]
@@ -67,7 +67,9 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         )
         try:
             with shortage_as(out_of_memory):
-                results = _sweep(run, training, config, console)
+                loaded = load_model(run, training, console)
+                config = for_tokenizer(loaded.corpus.tokenizer, config)
+                results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
         except OSError as error:
             raise UserError(
@@ -77,16 +79,16 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
 
 
 def _sweep(
-    run: RunDirectory, training: Config, config: SweepConfig, console: Console
+    run: RunDirectory, loaded: LoadedModel, config: SweepConfig, console: Console
 ) -> list[Result]:
     """Measure the chosen checkpoints."""
-    loaded = load_model(run, training, console)
+    training = loaded.training
     steps, checkpoints = chosen_checkpoints(run, config, loaded.like, console)
     lengths = _lengths(config, training, steps)
     longest = _longest_read(training, lengths, console)
     split = getattr(loaded.corpus, config.split)
-    _announce(console, run, training, config, lengths, steps, loaded.model, split)
-    texts = texts_of(split)
+    _announce(console, run, loaded, config, lengths, steps, split)
+    texts = split.texts()
     if any(len(text) >= lengths[-1] for text in texts):  # otherwise `sweep` refuses the length
         _check_memory(training, config, loaded.row_bytes(longest), longest)
     stopping.check()
@@ -107,7 +109,7 @@ def _sweep(
                     f"resuming: {reused} of {total} measurements reused", style="dim"
                 ),
             )
-            results.append((result, loaded.origin(step)))
+            results.append((result, loaded.origin(step, split)))
     return results
 
 
@@ -251,15 +253,14 @@ def _journal(
 def _announce(
     console: Console,
     run: RunDirectory,
-    training: Config,
+    loaded: LoadedModel,
     config: SweepConfig,
     lengths: tuple[int, ...],
     steps: Sequence[int],
-    model: LanguageModel,
     split: TokenSplit,
 ) -> None:
     """Print what is about to be swept."""
-    parameters = jax.tree.leaves(jax.eval_shape(lambda: model.init(0)))
+    training, parameters = loaded.training, jax.tree.leaves(loaded.like)
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
@@ -276,6 +277,7 @@ def _announce(
             "checkpoint": f"{run.path}, {which}, window {window} tokens, scaling {trained.type}",
             "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
             "devices": device_line(training.model.dtype),
+            "tokenizer": describe_tokenizer(training.tokenizer, loaded.corpus.tokenizer),
             config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
             "lengths": ", ".join(map(str, lengths)),
             "protocols": ", ".join(config.protocols),

@@ -11,6 +11,7 @@ from rope_jax.config.initial import InitFrom
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint
 from rope_jax.training.optimizer import with_new_schedule
 from rope_jax.training.program import Program
@@ -67,6 +68,12 @@ def _check(
     """UserError if a run cannot start from that checkpoint; warn if its texts differ."""
     source = find_source(init_from)
     source.check_model(program.config)
+    tokenizer = RunDirectory(source.run).open_tokenizer(source.config, warn)
+    if tokenizer.name != corpus.tokenizer.name:
+        raise UserError(
+            f"init_from: the tokenizer of {source.run} is another one; leave the section tokenizer "
+            "out, so that it is inherited"
+        )
     record = recorded_provenance(source.checkpoint)
     if record is not None and (different := record.differences(source.config)):
         raise UserError(

@@ -16,7 +16,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import describe_tokenizer, model_vocab_size
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
@@ -52,25 +52,33 @@ def _train(config: Config, console: Console) -> RunDirectory:
     check_backend(config.model)
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
-    check_size(config, ByteTokenizer.vocab_size, placement)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
     warn = functools.partial(print_warning, console)
+    out_of_memory = "data: there is not enough memory to read it; split large files"
+    with (
+        console.status("opening the tokenizer (bpe is trained the first time)"),
+        shortage_as(out_of_memory),
+    ):
+        tokenizer = run.open_tokenizer(config, warn)
+    vocab_size = model_vocab_size(config.model, tokenizer)
+    check_size(config, vocab_size, placement)
     with (
         console.status("opening the corpus (read and tokenized the first time)"),
-        shortage_as("data: there is not enough memory to read it; split large files"),
+        shortage_as(out_of_memory),
     ):
-        corpus = open_corpus(config.data, ByteTokenizer(), warn)
+        corpus = open_corpus(config.data, tokenizer, warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
-    program = Program(config, ByteTokenizer.vocab_size, placement)
+    program = Program(config, vocab_size, placement)
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
     if config.init_from is not None and not int(newest):
         start = start_from(config.init_from, program, corpus, warn)
     _compile_after(int(newest), program, corpus, console, warn)
-    processes.on_first(lambda: run.prepare(config))  # last: a failure above writes nothing
+    # last: a failure above writes nothing
+    processes.on_first(lambda: run.prepare(config, tokenizer))
     try:
         with shortage_as(
             f"{run.path}: there is not enough memory; end other programs, and the same command "
@@ -123,6 +131,7 @@ def _train_in(
             devices=device_line(config.model.dtype),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             corpus=corpus.report,
+            tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),
             done=done,
         )
         if done >= last:

@@ -12,7 +12,6 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig, SweepEntry, TrainingSweepConfig, check_targets
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
-from rope_jax.data.tokenizer import ByteTokenizer
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
@@ -55,10 +54,11 @@ class TrainingSweep:
             raise UserError(
                 "sweep: there is no validation split to read; raise data.validation_fraction"
             )
-        self._texts = [split.document(i)[1:] for i in range(len(split))]
+        self._texts, self._bos_id = split.texts(), corpus.tokenizer.bos_id
         self._arguments: dict[str, Any] = {
             **settings.model_dump(exclude={*_OWN, "lengths", "scalings"}),
             "split": "validation",
+            "bos": "document" if self._bos_id is not None else "none",
         }
         self._check()
         model, placement = program.model, program.placement
@@ -89,7 +89,7 @@ class TrainingSweep:
             trained_map=config.stage_map(stage),
             takes_maps=True,
             longest=config.encoding.longest,
-            bos_id=ByteTokenizer.bos_id,
+            bos_id=self._bos_id,
             nll_of_last=self._nll_of_last,
             row_bytes=self._row_bytes,
             row_multiple=self._row_multiple,
@@ -113,7 +113,7 @@ class TrainingSweep:
                     trained=config.stage_scaling(stage),
                     window=config.sweep_window,
                     documents=self._texts,
-                    bos_id=ByteTokenizer.bos_id,
+                    bos_id=self._bos_id,
                     config=asked,
                     trained_map=config.stage_map(stage),
                     longest=config.encoding.longest,

@@ -21,6 +21,7 @@ def announce(
     devices: str,
     peak: str,
     corpus: Sequence[str],
+    tokenizer: str,
     done: int,
 ) -> None:
     """Print an overview of a run, or that it is finished. done: its last trained step."""
@@ -33,6 +34,7 @@ def announce(
         "devices": devices,
         "peak": peak,
         "corpus": list(corpus),
+        "tokenizer": tokenizer,
         "training": f"{tokens:,} tokens",
         "positions": model.position.type,
     }

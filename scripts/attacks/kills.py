@@ -88,10 +88,11 @@ def _state(path: Path) -> list[Any]:
     from rope_jax.config.devices import MeshConfig
     from rope_jax.config.load import load
     from rope_jax.config.training import Config
-    from rope_jax.data.tokenizer import ByteTokenizer
+    from rope_jax.data.tokenizers import model_vocab_size
     from rope_jax.devices.mesh import Placement
     from rope_jax.errors import UserError
     from rope_jax.model.decoder import LanguageModel
+    from rope_jax.runs.directory import RunDirectory
     from rope_jax.training.checkpoints import Checkpoints
     from rope_jax.training.optimizer import optimizer
     from rope_jax.training.step import fresh_state
@@ -100,7 +101,8 @@ def _state(path: Path) -> list[Any]:
         raise UserError(warning)
 
     config = load(Config, path / "config.yaml")
-    model = LanguageModel(config.model, ByteTokenizer.vocab_size)
+    tokenizer = RunDirectory(path).open_tokenizer(config)
+    model = LanguageModel(config.model, model_vocab_size(config.model, tokenizer))
     abstract = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
     abstract = Placement(MeshConfig()).shard_state(abstract)
     checkpoints = Checkpoints(path / "checkpoints")

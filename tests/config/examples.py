@@ -107,6 +107,7 @@ data:
   validation_fraction: 0.2
   test_fraction: 0.3
   cache_dir: /somewhere
+tokenizer: {type: file, path: a/tokenizer.json, bos: <s>}
 optim:
   learning_rate: 1.0e-4
   schedule: wsd

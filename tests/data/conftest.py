@@ -10,7 +10,7 @@ os.environ["HF_DATASETS_OFFLINE"] = "1"
 
 from rope_jax.config.data import StdlibData
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,8 @@ def split_of(*documents):
         path=Path("not in a file"),
         opened=FileState(0, 0, 0, 0),
         vocab_size=257,
+        bos_id=BOS,
+        bytes_per_token=1.0,
     )
 
 
@@ -38,6 +40,8 @@ def numbered(count):
         path=Path("not in a file"),
         opened=FileState(0, 0, 0, 0),
         vocab_size=count,
+        bos_id=None,
+        bytes_per_token=None,
     )
 
 

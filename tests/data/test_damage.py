@@ -14,7 +14,7 @@ from rope_jax.config.data import TextData
 from rope_jax.data.corpora import row_batches
 from rope_jax.data.manifest import NewFolder, creating_folder, read_manifest
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 
 TEXTS = {"train": ["dos\r\n\tété", "", "日本"], "validation": ["v"], "test": ["t\x00t", "u"]}
@@ -250,7 +250,7 @@ OPEN = """
 import sys
 from rope_jax.config.data import TextData
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 said = []
 corpus = open_corpus(TextData.model_validate_json(sys.argv[1]), ByteTokenizer(), said.append)
 print(corpus.fingerprint, len(said))

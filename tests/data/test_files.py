@@ -13,7 +13,7 @@ from rope_jax.config.data import JsonLinesData, ParquetData, TextData
 from rope_jax.data.cache import cache_folder
 from rope_jax.data.files import matching_files, read_documents
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 
 

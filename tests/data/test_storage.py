@@ -12,7 +12,7 @@ import pytest
 
 from rope_jax.config.data import JsonLinesData, TextData
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 
 TEXTS = {"train": ["dos\r\n\tété", "", "日本"], "validation": ["v"], "test": ["t\x00t", "u"]}
@@ -57,7 +57,7 @@ def test_the_stream_has_each_document_after_its_start_token(data):
         "validation: 1 document, 2 tokens",
         "test: 2 documents, 6 tokens",
     )
-    assert corpus.bytes_per_token == 1.0
+    assert train.bytes_per_token == 1.0
     for index in (-1, 3):
         with pytest.raises(IndexError, match=f"document {index} of 3"):
             train.document(index)
@@ -113,7 +113,7 @@ REOPEN = """
 import sys, time
 from rope_jax.config.data import StdlibData
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 began = time.perf_counter()
 corpus = open_corpus(StdlibData.model_validate_json(sys.argv[1]), ByteTokenizer())
 print(time.perf_counter() - began, corpus.fingerprint, "datasets" in sys.modules)

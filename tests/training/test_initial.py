@@ -18,7 +18,7 @@ from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory

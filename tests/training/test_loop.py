@@ -19,7 +19,7 @@ from rope_jax.config.load import load
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter

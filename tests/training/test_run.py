@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.loop import Trainer
@@ -32,7 +33,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
 ) -> None:
     config_ = config(tmp_path)
     run = RunDirectory(Path(config_.runs_dir) / config_.name)
-    run.prepare(config_)
+    run.prepare(config_, ByteTokenizer())
     run.release()
     shutil.copy(whole[1].metrics_file, run.metrics_file)
     with pytest.raises(UserError, match=r"holds no checkpoint, and metrics\.jsonl has step 9"):
@@ -43,7 +44,7 @@ def test_a_run_whose_checkpoints_were_deleted_is_refused(
 def test_a_run_in_use_is_refused(config: Callable[..., Config], tmp_path: Path) -> None:
     config_ = config(tmp_path)
     other = RunDirectory(Path(config_.runs_dir) / config_.name)
-    other.prepare(config_)
+    other.prepare(config_, ByteTokenizer())
     with pytest.raises(UserError, match="another process is training in it; wait for it"):
         train(config_, quiet())
     other.release()
@@ -66,7 +67,7 @@ def test_a_process_killed_before_it_wrote_its_config_does_not_block_the_folder(
     run.path.mkdir(parents=True)
     (run.path / ".lock").touch()
     (run.path / left).write_text("name: ti")
-    run.prepare(config_)
+    run.prepare(config_, ByteTokenizer())
     run.release()
     assert run.load_config() == config_
 
@@ -105,7 +106,7 @@ def test_another_config_in_the_same_directory_is_refused(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:
     first = config(tmp_path)
-    RunDirectory(Path(first.runs_dir) / first.name).prepare(first)
+    RunDirectory(Path(first.runs_dir) / first.name).prepare(first, ByteTokenizer())
     second = config(tmp_path, seed=7, optim={"warmup_steps": 3})
     with pytest.raises(UserError, match=r"another seed, optim\.warmup_steps; give this one"):
         train(second, quiet())

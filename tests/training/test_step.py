@@ -15,7 +15,7 @@ import pytest
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch, training_batch
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Rotary, parse_scaling
@@ -60,6 +60,8 @@ def split():
         path=Path("not in a file"),
         opened=FileState(0, 0, 0, 0),
         vocab_size=ByteTokenizer.vocab_size,
+        bos_id=256,
+        bytes_per_token=1.0,
     )
 
 

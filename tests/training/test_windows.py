@@ -14,7 +14,7 @@ import pytest
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.batches import Batch, ShortRows, training_batch
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import language_model
 from rope_jax.rope import Rotary

@@ -1,0 +1,46 @@
+"""Schema of the tokenizer. Imports neither jax nor tokenizers."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rope_jax.config.types import Frozen, PathText
+from rope_jax.rope.numbers import Whole
+
+START_TOKEN = "<|begin_of_text|>"
+"""Text of the document-start token of the tokenizers made here: that of bytes, and bpe."""
+
+
+class ByteTokenizerConfig(Frozen):
+    """The bytes of UTF-8, and a token that starts a document: 257 tokens."""
+
+    type: Literal["bytes"] = "bytes"
+
+
+class FileTokenizerConfig(Frozen):
+    """A tokenizer.json, as the Hugging Face library `tokenizers` writes it."""
+
+    type: Literal["file"] = "file"
+    path: PathText = Field(
+        description="the tokenizer.json; a run keeps a copy, which is preferred once it exists"
+    )
+    bos: str | None = Field(
+        None,
+        min_length=1,
+        description="text of the token that is put before each document; null: none",
+    )
+
+
+class BPETokenizerConfig(Frozen):
+    """Byte-level BPE, trained on the train split, with a token of its own to start a document."""
+
+    type: Literal["bpe"] = "bpe"
+    # 256 bytes and the document start
+    vocab_size: Annotated[int, Field(ge=257, le=2**20), Whole] = Field(
+        8192, description="number of tokens, the 256 bytes and the document start included"
+    )
+
+
+TokenizerConfig = Annotated[
+    ByteTokenizerConfig | FileTokenizerConfig | BPETokenizerConfig, Field(discriminator="type")
+]

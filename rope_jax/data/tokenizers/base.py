@@ -1,0 +1,83 @@
+"""What every tokenizer provides. None of them adds a document start: the config decides that."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.config.model import ModelConfig
+from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig, TokenizerConfig
+from rope_jax.errors import UserError
+
+Tokens = NDArray[np.unsignedinteger[Any]]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """A tokenizer and the document start that goes with it."""
+
+    @property
+    def name(self) -> str:
+        """Identity: equal names give equal tokens for every text. Part of a corpus's fingerprint.
+
+        "bytes", or a hash of the tokenizer.json and the text of the document start.
+        """
+
+    @property
+    def vocab_size(self) -> int:
+        """Every token is below it."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The token that starts a document; None: documents begin with their first token."""
+
+    @property
+    def added(self) -> str:
+        """What the tokenizer's own post-processor would add to a text, for the user to read."""
+
+    def encode(self, text: str) -> Tokens:
+        """Return the tokens of a text, in `token_dtype(vocab_size)`, without a document start.
+
+        Text that looks like a special token, such as "<s>" in a web page, is text.
+        """
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """Return `encode` of each text; several threads may share the work."""
+
+    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+        """Return the text of tokens without document starts; a truncated character becomes �."""
+
+    def json(self) -> str:
+        """Return the content of a tokenizer.json that gives the same tokens."""
+
+
+def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
+    """Return one line on a tokenizer: what precedes a document, and what it would add by itself."""
+    start = "none"
+    if tokenizer.bos_id is not None:
+        text = config.bos if isinstance(config, FileTokenizerConfig) else START_TOKEN
+        start = f"{text} (token {tokenizer.bos_id})"
+    return (
+        f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}; its own "
+        f"post-processor adds {tokenizer.added}"
+    )
+
+
+def model_vocab_size(model: ModelConfig, tokenizer: Tokenizer) -> int:
+    """Return the number of tokens that a model knows: its own, or that of the tokenizer.
+
+    UserError if the tokenizer has more tokens than the model.
+    """
+    own = model.vocab_size or tokenizer.vocab_size
+    if own < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer.vocab_size}; give "
+            "at least that, or null"
+        )
+    return own
+
+
+def token_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the type of tokens in memory and on disk: 16 bits up to 65,536 tokens, else 32."""
+    return np.dtype("<u2") if vocab_size <= 2**16 else np.dtype("<u4")

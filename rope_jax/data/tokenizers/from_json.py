@@ -1,0 +1,145 @@
+"""Any tokenizer.json, run by the library `tokenizers`, which is imported only when one is used."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.data.tokenizers.base import Tokens, token_dtype
+from rope_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+_MOST_SHOWN = 5  # special tokens in an error
+
+
+class JsonTokenizer:
+    """The tokenizer that the content of a tokenizer.json describes.
+
+    Its truncation and padding are switched off, and text that looks like one of its special tokens
+    is split like any other text.
+    """
+
+    def __init__(self, content: str, bos: str | None, where: str) -> None:
+        """content: of a tokenizer.json. bos: text of the token that starts a document.
+
+        where: the file, as errors name it.
+
+        UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
+        post-processor would add anything else to a document than `bos` before it.
+        """
+        from tokenizers import Tokenizer as Library
+
+        try:
+            self._library = Library.from_str(content)
+            vocabulary = self._library.get_vocab(with_added_tokens=True)
+        except Exception as error:  # the library raises nothing more specific
+            message = " ".join(str(error).split())
+            raise UserError(
+                f"tokenizer.path: {where} is not readable as a tokenizer.json ({message}); "
+                "name one that the library `tokenizers` wrote"
+            ) from error
+        self._library.no_truncation()
+        self._library.no_padding()
+        self._library.encode_special_tokens = True  # like text, that is
+        self._content, self._where = content, where
+        if not vocabulary:
+            raise UserError(f"tokenizer.path: {where} has no tokens")
+        self.vocab_size = max(vocabulary.values()) + 1
+        self._dtype = token_dtype(self.vocab_size)
+        self.bos_id = None if bos is None else self._id_of(bos)
+        self.added = self._check_post_processor(bos)
+        digest = hashlib.sha256(content.encode()).hexdigest()
+        self.name = f"tokenizer.json {digest[:32]} bos {bos!r}"
+
+    def encode(self, text: str) -> Tokens:
+        """Return the tokens of a text, without a document start."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
+        """Return `encode` of each text; the library's threads share the work.
+
+        UserError: the tokenizer has no token for something in a text.
+        """
+        try:
+            found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+        except Exception as error:  # such as a word outside the vocabulary, without an unknown one
+            message = " ".join(str(error).split())
+            raise UserError(
+                f"tokenizer.path: {self._where} cannot tokenize the documents ({message}); name a "
+                "tokenizer that can"
+            ) from error
+        return [self._as_tokens(encoding.ids) for encoding in found]
+
+    def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
+        """Return the text without document starts; a truncated character becomes �."""
+        kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
+        return self._library.decode(kept.tolist(), skip_special_tokens=False)
+
+    def json(self) -> str:
+        """Return the content of the tokenizer.json, as it was read."""
+        return self._content
+
+    def _as_tokens(self, ids: list[int]) -> Tokens:
+        tokens = np.array(ids, np.uint32)
+        if tokens.size and tokens.max() >= self.vocab_size:  # would wrap in 16 bits
+            raise UserError(
+                f"tokenizer.path: {self._where} gives token {tokens.max()}, outside its vocabulary "
+                f"of {self.vocab_size}"
+            )
+        return tokens.astype(self._dtype)
+
+    def _id_of(self, bos: str) -> int:
+        token = self._library.token_to_id(bos)
+        if token is None:
+            added = self._library.get_added_tokens_decoder().values()
+            special = [repr(token.content) for token in added if token.special][:_MOST_SHOWN]
+            advice = f"its special tokens begin with {', '.join(special)}" if special else (
+                "it has no special tokens; give null"
+            )  # fmt: skip
+            raise UserError(f"tokenizer.bos: {self._where} has no token {bos!r}; {advice}")
+        return token
+
+    def _check_post_processor(self, bos: str | None) -> str:
+        """Return what the post-processor adds to a text: nothing, or the document start.
+
+        UserError if it adds anything else: models trained with such a tokenizer expect tokens that
+        would be missing here.
+        """
+        try:
+            before, after = _added_tokens(self._library)
+        except Exception as error:  # it has no token for the text that is tried
+            message = " ".join(str(error).split())
+            raise UserError(
+                f"tokenizer.path: {self._where} cannot tokenize a text ({message}); name a "
+                "tokenizer that can"
+            ) from error
+        if not before and not after:
+            return "nothing"
+        shown = " and ".join(
+            f"{' '.join(map(repr, tokens))} {where} it"
+            for tokens, where in ((before, "before"), (after, "after"))
+            if tokens
+        )
+        if before == [bos] and not after:
+            return shown
+        own = "no token" if bos is None else repr(bos)
+        if after or len(before) > 1:
+            advice = "remove them from the file's post_processor"
+        else:
+            advice = f"give tokenizer.bos={before[0]}, or remove it from the file's post_processor"
+        raise UserError(
+            f"tokenizer.bos: puts {own} before a document, but the post-processor of {self._where} "
+            f"would add {shown}; {advice}"
+        )
+
+
+def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:
+    """Return the tokens that a post-processor puts before and after a text."""
+    encoding = library.encode("a", add_special_tokens=True)
+    own = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    first, last = (own[0], own[-1] + 1) if own else (len(encoding.ids), len(encoding.ids))
+    return encoding.tokens[:first], encoding.tokens[last:]

@@ -1,0 +1,104 @@
+"""Open the tokenizer that a config describes: from a file, or trained and then cached."""
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rope_jax import stopping
+from rope_jax.config.data import DataConfig
+from rope_jax.config.tokenizer import (
+    START_TOKEN,
+    BPETokenizerConfig,
+    FileTokenizerConfig,
+    TokenizerConfig,
+)
+from rope_jax.data.cache import cache_folder, writing_to
+from rope_jax.data.corpora import load_documents, row_batches
+from rope_jax.data.manifest import Damaged, creating_folder, read_manifest
+from rope_jax.data.tokenizers import bpe
+from rope_jax.data.tokenizers.base import Tokenizer
+from rope_jax.data.tokenizers.byte_level import ByteTokenizer
+from rope_jax.data.tokenizers.from_json import JsonTokenizer
+from rope_jax.errors import UserError, printable
+from rope_jax.rope.files import read_limited
+
+_FILE = "tokenizer.json"
+_MOST_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
+
+
+def open_tokenizer(
+    config: TokenizerConfig,
+    data: DataConfig,
+    copy: Path | None = None,
+    warn: Callable[[str], Any] = print,
+) -> Tokenizer:
+    """Return the tokenizer that a run's config describes.
+
+    data: the corpus whose train split `bpe` is trained on. That takes place once: the result is
+    cached beside the token files, under what identifies the texts.
+    copy: the run's own tokenizer.json, which is preferred if it exists.
+    warn: called with one line if the cached tokenizer is damaged.
+
+    Raises UserError for a file that cannot be read or does not fit, and as `load_documents` does.
+    """
+    if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
+        return ByteTokenizer()
+    bos = START_TOKEN if isinstance(config, BPETokenizerConfig) else config.bos
+    if copy is not None and copy.exists():
+        return read_tokenizer(copy, bos)
+    if isinstance(config, FileTokenizerConfig):
+        return read_tokenizer(Path(config.path).expanduser(), bos)
+    return _trained(config, data, warn)
+
+
+def read_tokenizer(path: Path, bos: str | None) -> JsonTokenizer:
+    """Return the tokenizer of a tokenizer.json.
+
+    bos: text of the token that starts a document; None: documents have no start.
+
+    Raises UserError if the file cannot be read, or as `JsonTokenizer` does.
+    """
+    try:
+        content = read_limited(path, _MOST_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise UserError(f"tokenizer.path: {path}: no such file; name a tokenizer.json") from None
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"tokenizer.path: {path} is not UTF-8 (byte {error.start}), as a tokenizer.json is"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"tokenizer.path: {path} cannot be read ({error.strerror}); name a tokenizer.json"
+        ) from None
+    return JsonTokenizer(content, bos, str(path))
+
+
+def _trained(
+    config: BPETokenizerConfig, data: DataConfig, warn: Callable[[str], Any]
+) -> JsonTokenizer:
+    """Return the BPE of a corpus's train split from the cache; train it first if it is absent."""
+    folder = cache_folder(data, f"bpe {bpe.RECIPE} of {config.vocab_size} tokens")
+    try:
+        if read_manifest(folder) is not None:
+            return read_tokenizer(folder / _FILE, START_TOKEN)
+    except Damaged as damage:
+        warn(printable(f"{folder}: {damage}; the tokenizer is trained again"))
+    except OSError as error:
+        raise UserError(
+            "data.cache_dir: name a readable folder; the tokenizer cannot be read "
+            f"({error.strerror or error}) from {error.filename or folder}"
+        ) from error
+    with writing_to(folder.parent, "the tokenizer"), creating_folder(folder) as new:
+        with TemporaryDirectory(dir=new.path) as scratch:
+            train = load_documents(data, Path(scratch)).splits["train"]
+            batches = (_checked(rows["text"]) for rows in row_batches(train))
+            content = bpe.train_bpe(batches, config.vocab_size)
+        with new.create(_FILE) as file:
+            file.write(content.encode())
+    return JsonTokenizer(content, START_TOKEN, str(folder / _FILE))
+
+
+def _checked(texts: list[str]) -> list[str]:
+    stopping.check()
+    return texts

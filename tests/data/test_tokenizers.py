@@ -1,0 +1,386 @@
+"""Tokenizers: exact, with the document start of the config, and one line for what does not fit."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+
+from rope_jax.config.data import TextData
+from rope_jax.config.model import ModelConfig
+from rope_jax.config.tokenizer import (
+    START_TOKEN,
+    BPETokenizerConfig,
+    ByteTokenizerConfig,
+    FileTokenizerConfig,
+)
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizers import (
+    ByteTokenizer,
+    JsonTokenizer,
+    describe_tokenizer,
+    model_vocab_size,
+    open_tokenizer,
+    read_tokenizer,
+)
+from rope_jax.data.tokenizers.base import token_dtype
+from rope_jax.data.tokenizers.bpe import train_bpe
+from rope_jax.errors import UserError
+
+TEXT = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
+AWKWARD = "é\r\n\x00\x7f🙂\t 日本  \u2028<s></s>" + START_TOKEN
+
+
+def library(**parts):
+    """Return a tokenizer of words, like those on the hub: <s> 0, </s> 1, then the words of TEXT."""
+    words = sorted({*TEXT.split(), "a", "b", "<unk>"})
+    vocabulary = {"<s>": 0, "</s>": 1} | {word: i + 2 for i, word in enumerate(words)}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "</s>")])
+    for name, part in parts.items():
+        setattr(made, name, part)
+    return made
+
+
+def template(single):
+    return TemplateProcessing(single=single, special_tokens=[("<s>", 0), ("</s>", 1)])
+
+
+def tokenizer_of(made, bos=None):
+    return JsonTokenizer(made.to_str(), bos, "T")
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return JsonTokenizer(train_bpe([[TEXT]], 400), START_TOKEN, "bpe")
+
+
+# Bytes
+
+
+def test_tokens_are_the_bytes_of_utf8():
+    tokenizer = ByteTokenizer()
+    text = "é\r\n\x00\x7f🙂"
+    tokens = tokenizer.encode(text)
+    assert tokens.dtype == np.uint16
+    assert tokens.tolist() == list(text.encode())
+    assert tokenizer.decode(tokens) == text
+    assert max(tokenizer.bos_id, 255) < tokenizer.vocab_size
+
+
+def test_decoding_skips_document_starts_and_marks_cut_characters():
+    assert ByteTokenizer().decode(np.array([256, 104, 256, 105, 0xC3])) == "hi\ufffd"
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_the_bytes_have_an_equivalent_tokenizer_json(text):
+    tokenizer = ByteTokenizer()
+    same = JsonTokenizer(tokenizer.json(), START_TOKEN, "bytes")
+    assert same.encode(text).tolist() == tokenizer.encode(text).tolist()
+    assert same.decode(same.encode(text)) == text
+    assert (same.vocab_size, same.bos_id) == (tokenizer.vocab_size, tokenizer.bos_id)
+
+
+def test_the_equivalent_of_the_bytes_adds_the_document_start_by_itself():
+    ids = Tokenizer.from_str(ByteTokenizer().json()).encode("hi").ids
+    assert ids == [256, 104, 105]
+
+
+# A tokenizer.json
+
+
+def test_a_tokenizer_json_is_run_as_it_is_but_without_special_tokens():
+    made = library(
+        normalizer=normalizers.Lowercase(), post_processor=template("<s> $A"), decoder=None
+    )
+    made.enable_truncation(3)
+    made.enable_padding(length=8)
+    tokenizer = tokenizer_of(made, "<s>")
+    text = " ".join(word for word in TEXT.split() if word.islower())
+    tokens = tokenizer.encode(text.upper())
+    assert tokens.tolist() == [made.token_to_id(word) for word in text.split()]
+    assert tokenizer.bos_id == 0
+    assert tokenizer.decode(np.array([0, *tokens, 0])) == text
+    assert [t.tolist() for t in tokenizer.encode_batch([text, ""])] == [tokens.tolist(), []]
+    assert tokenizer.json() == made.to_str()
+
+
+def test_the_name_depends_on_the_file_and_the_document_start():
+    made = library()
+    names = {tokenizer_of(made, bos).name for bos in (None, "<s>", "</s>")}
+    names.add(tokenizer_of(library(normalizer=normalizers.Lowercase())).name)
+    assert len(names) == 4
+    assert tokenizer_of(made, "<s>").name == tokenizer_of(library(), "<s>").name
+
+
+def test_tokens_beyond_16_bits_do_not_wrap():
+    # the identity that wrapping would break: decode(encode(text)) == text, at ids around 65,536
+    vocabulary = {f"w{i}": i for i in range(70_000)}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = tokenizer_of(made)
+    ids = [65_535, 65_536, 65_537, 69_999]
+    tokens = tokenizer.encode(" ".join(f"w{i}" for i in ids))
+    assert (tokens.dtype, tokens.tolist()) == (np.uint32, ids)
+    assert [token_dtype(n).itemsize for n in (257, 2**16, 2**16 + 1)] == [2, 2, 4]
+
+
+def test_a_vocabulary_with_gaps_reaches_to_its_last_token():
+    made = Tokenizer(models.WordLevel({"a": 3, "b": 900}, unk_token="a"))
+    assert tokenizer_of(made).vocab_size == 901
+
+
+@pytest.mark.parametrize(
+    ("processor", "bos", "message"),
+    [
+        ("<s> $A", None, "puts no token before a document, but the post-processor of T would add "
+         "'<s>' before it; give tokenizer.bos=<s>, or remove it from the file's post_processor"),
+        ("<s> $A", "</s>", "puts '</s>' before a document, but the post-processor of T would add "
+         "'<s>' before it; give tokenizer.bos=<s>, or"),
+        ("<s> $A </s>", "<s>", "puts '<s>' before a document, but the post-processor of T would "
+         "add '<s>' before it and '</s>' after it; remove them from the file's post_processor"),
+        ("$A </s>", None, "puts no token before a document, but the post-processor of T would add "
+         "'</s>' after it; remove"),
+        ("<s> <s> $A", "<s>", "puts '<s>' before a document, but the post-processor of T would add "
+         "'<s>' '<s>' before it; remove"),
+    ],
+)  # fmt: skip
+def test_a_post_processor_that_adds_something_else_is_refused(processor, bos, message):
+    made = library(post_processor=template(processor))
+    with pytest.raises(UserError) as caught:
+        tokenizer_of(made, bos)
+    assert str(caught.value).startswith(f"tokenizer.bos: {message}")
+
+
+def test_what_is_added_is_described():
+    file = FileTokenizerConfig(path="T", bos="<s>")
+    without = tokenizer_of(library(), "<s>")
+    size = without.vocab_size
+    assert describe_tokenizer(file, without) == (
+        f"file, {size} tokens; document start: <s> (token 0); its own post-processor adds nothing"
+    )
+    by_itself = tokenizer_of(library(post_processor=template("<s> $A")), "<s>")
+    assert describe_tokenizer(file, by_itself).endswith("post-processor adds '<s>' before it")
+    none = FileTokenizerConfig(path="T")
+    assert "document start: none;" in describe_tokenizer(none, tokenizer_of(library()))
+    assert describe_tokenizer(ByteTokenizerConfig(), ByteTokenizer()) == (
+        f"bytes, 257 tokens; document start: {START_TOKEN} (token 256); its own post-processor "
+        "adds nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "bos", "message"),
+    [
+        (b"", None, "tokenizer.path: {} is not readable as a tokenizer.json (EOF while parsing"),
+        (b'{"version": "1.0"}', None, "tokenizer.path: {} is not readable as a tokenizer.json ("),
+        (b'{"a": "\xff"}', None, "tokenizer.path: {} is not UTF-8 (byte 7)"),
+        (
+            library().to_str().encode(),
+            "<bos>",
+            "tokenizer.bos: {} has no token '<bos>'; its special tokens begin with '<s>', '</s>'",
+        ),
+        (
+            Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).to_str().encode(),
+            "<s>",
+            "tokenizer.bos: {} has no token '<s>'; it has no special tokens; give null",
+        ),
+        (
+            Tokenizer(models.WordLevel({"x": 0}, unk_token="<unk>")).to_str().encode(),
+            None,
+            "tokenizer.path: {} cannot tokenize a text (WordLevel error: Missing [UNK]",
+        ),
+        (Tokenizer(models.BPE()).to_str().encode(), None, "tokenizer.path: {} has no tokens"),
+    ],
+)
+def test_bad_files_are_explained(tmp_path, content, bos, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        read_tokenizer(path, bos)
+    assert str(caught.value).startswith(message.format(path))
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_explained(tmp_path):
+    with pytest.raises(UserError, match=r"^tokenizer\.path: .*none: no such file; name a tok"):
+        read_tokenizer(tmp_path / "none", None)
+    with pytest.raises(UserError, match=r"^tokenizer\.path: .* cannot be read \(Is a directory\)"):
+        read_tokenizer(tmp_path, None)
+
+
+def test_a_text_that_has_no_tokens_is_explained():
+    made = Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>"))
+    with pytest.raises(UserError, match=r"^tokenizer\.path: T cannot tokenize the documents \(Wo"):
+        tokenizer_of(made).encode("b")
+
+
+def test_the_model_must_know_every_token():
+    assert model_vocab_size(ModelConfig(), ByteTokenizer()) == 257
+    assert model_vocab_size(ModelConfig(vocab_size=512), ByteTokenizer()) == 512
+    with pytest.raises(UserError, match=r"^model\.vocab_size: 256 is smaller than the tok.* 257;"):
+        model_vocab_size(ModelConfig(vocab_size=256), ByteTokenizer())
+
+
+# Byte-level BPE
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text() | st.text(alphabet=TEXT))
+def test_bpe_recovers_any_text_exactly(bpe, text):
+    assert bpe.decode(bpe.encode(text)) == text
+
+
+def test_bpe_recovers_awkward_text_and_merges_what_it_was_trained_on(bpe):
+    assert bpe.decode(bpe.encode(AWKWARD)) == AWKWARD
+    assert bpe.bos_id not in bpe.encode(AWKWARD)
+    assert len(bpe.encode(TEXT)) < 0.6 * len(TEXT.encode())
+    assert (bpe.vocab_size, bpe.encode(TEXT).dtype) == (400, np.uint16)
+
+
+def test_bpe_merges_the_most_frequent_pair_first():
+    # by hand: in "abab abab ac", ab occurs 4 times, then abab twice; ac once
+    library = Tokenizer.from_str(train_bpe([["abab abab ac", "abab"]], 259))
+    merges = json.loads(library.to_str())["model"]["merges"]
+    assert [tuple(merge) for merge in merges] == [("a", "b"), ("ab", "ab")]
+
+
+def test_bpe_adds_its_document_start_by_itself_outside_of_this_package(bpe):
+    assert Tokenizer.from_str(bpe.json()).encode("a").ids[0] == bpe.bos_id
+
+
+TRAIN = """
+import hashlib, sys
+from rope_jax.data.tokenizers.bpe import train_bpe
+texts = open(sys.argv[1], encoding="utf-8").read().split("\\n\\n")
+batches = [texts[i : i + int(sys.argv[2])] for i in range(0, len(texts), int(sys.argv[2]))]
+print(hashlib.sha256(train_bpe(batches, 500).encode()).hexdigest())
+"""
+
+
+def test_bpe_is_the_same_with_any_number_of_threads_and_batches():
+    fixture = str(Path(__file__).parents[1] / "fixtures" / "text.txt")
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", TRAIN, fixture, batch],
+            env={"RAYON_NUM_THREADS": threads, "PATH": "", "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads, batch in (("1", "1"), ("4", "7"))
+    }
+    assert len(found) == 1
+
+
+def test_too_little_text_for_the_vocabulary_is_explained():
+    message = r"^tokenizer\.vocab_size: the train split is enough text for 262 tokens, not 4,096; l"
+    with pytest.raises(UserError, match=message):
+        train_bpe([["abab abab ac"]], 4096)
+
+
+# In a corpus
+
+
+@pytest.fixture
+def data(tmp_path):
+    files = {}
+    for split, texts in {"train": [TEXT, ""], "validation": ["v w"], "test": [AWKWARD]}.items():
+        for number, text in enumerate(texts):
+            (tmp_path / f"{split}{number}").write_bytes(text.encode())
+        files[split] = [str(tmp_path / f"{split}*")]
+    return TextData(files=files, cache_dir=str(tmp_path / "tokens"))
+
+
+def test_bpe_is_trained_on_the_train_split_alone_and_cached(data, tmp_path, monkeypatch):
+    config = BPETokenizerConfig(vocab_size=300)
+    tokenizer = open_tokenizer(config, data)
+    assert tokenizer.json() == train_bpe([[TEXT, ""]], 300)
+    monkeypatch.setattr("rope_jax.data.tokenizers.opening.load_documents", pytest.fail)
+    assert open_tokenizer(config, data).name == tokenizer.name
+    monkeypatch.undo()
+    # the test split does not matter to the tokenizer; other train texts do
+    (tmp_path / "test0").write_text("something else " * 50)
+    assert open_tokenizer(config, data).name == tokenizer.name
+    (tmp_path / "train1").write_text("xyz " * 500)
+    assert open_tokenizer(config, data).name != tokenizer.name
+
+
+def test_a_damaged_cached_tokenizer_is_trained_again(data):
+    said = []
+    config = BPETokenizerConfig(vocab_size=300)
+    first = open_tokenizer(config, data)
+    (path,) = Path(data.cache_dir).glob("*/tokenizer.json")
+    path.write_text(path.read_text().replace("ByteLevel", "Whitespace", 1))
+    again = open_tokenizer(config, data, warn=said.append)
+    assert again.json() == first.json()
+    assert "tokenizer.json is damaged" in said[0]
+    assert said[0].endswith("the tokenizer is trained again")
+    open_tokenizer(config, data, warn=pytest.fail)
+
+
+def test_a_runs_own_copy_is_preferred(data, tmp_path):
+    other = JsonTokenizer(train_bpe([[TEXT]], 310), START_TOKEN, "")
+    copy = tmp_path / "tokenizer.json"
+    config = BPETokenizerConfig(vocab_size=300)
+    assert open_tokenizer(config, data, copy).vocab_size == 300
+    copy.write_text(other.json())
+    assert open_tokenizer(config, data, copy).name == other.name
+    gone = FileTokenizerConfig(path="gone", bos=START_TOKEN)
+    assert open_tokenizer(gone, data, copy).name == other.name
+    # the bytes need no file
+    assert open_tokenizer(ByteTokenizerConfig(), data, copy).name == "bytes"
+
+
+def test_a_corpus_has_the_documents_in_the_tokenizers_own_tokens(data):
+    tokenizer = open_tokenizer(BPETokenizerConfig(vocab_size=300), data)
+    corpus = open_corpus(data, tokenizer)
+    train = corpus.train
+    encoded = tokenizer.encode(TEXT)
+    assert train.tokens.tolist() == [tokenizer.bos_id, *encoded, tokenizer.bos_id]
+    assert [tokenizer.decode(text) for text in train.texts()] == [TEXT, ""]
+    assert train.bytes_per_token == len(TEXT.encode()) / len(encoded)
+    assert corpus.test.bytes_per_token == len(AWKWARD.encode()) / len(tokenizer.encode(AWKWARD))
+    assert corpus.fingerprint != open_corpus(data, ByteTokenizer()).fingerprint
+    assert open_corpus(data, tokenizer).fingerprint == corpus.fingerprint
+
+
+def test_documents_without_a_start_token_are_kept_apart(data):
+    made = Tokenizer.from_str(train_bpe([[TEXT]], 300))
+    content = json.loads(made.to_str()) | {"post_processor": None}
+    tokenizer = JsonTokenizer(json.dumps(content), None, "T")
+    corpus = open_corpus(data, tokenizer)
+    length = len(tokenizer.encode(TEXT))
+    assert corpus.train.starts.tolist() == [0, length, length]  # the second document is empty
+    assert [tokenizer.decode(text) for text in corpus.train.texts()] == [TEXT, ""]
+    assert [tokenizer.decode(text) for text in corpus.test.texts()] == [AWKWARD]
+
+
+def test_a_large_vocabulary_is_kept_in_32_bits(tmp_path):
+    vocabulary = {f"w{i}": i for i in range(70_000)}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    made.pre_tokenizer, made.decoder = pre_tokenizers.WhitespaceSplit(), decoders.WordPiece()
+    ids = [65_535, 65_536, 69_999]
+    (tmp_path / "a").write_text(" ".join(f"w{i}" for i in ids))
+    data = TextData(files=[str(tmp_path / "a")], validation_fraction=0, test_fraction=0)
+    train = open_corpus(data, tokenizer_of(made)).train
+    assert (train.tokens.dtype, train.tokens.tolist()) == (np.uint32, ids)
+    assert train.tokens.nbytes == train.path.stat().st_size == 12
+
+
+LAZY = """
+import sys, rope_jax.data.storage, rope_jax.config.training
+print("tokenizers" in sys.modules)
+"""
+
+
+def test_the_library_is_imported_only_when_it_is_used():
+    done = subprocess.run([sys.executable, "-c", LAZY], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
