@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from rope_jax.config.types import Frozen, PathText, PositiveInt
+from rope_jax.config.types import Frozen, NonNegativeInt, PathText
 
 _WITH_STEP = re.compile(r"(.+)@([0-9]{1,10})")
 
@@ -14,8 +14,8 @@ class InitFrom(Frozen):
     """Another run's checkpoint, whose weights a run starts from."""
 
     run: PathText = Field(description="directory of the run to start from")
-    step: PositiveInt | None = Field(
-        None, description="training step of the checkpoint; null: the newest"
+    step: NonNegativeInt | None = Field(
+        None, description="training step of the checkpoint; 0: of an imported one; null: the newest"
     )
     optimizer: bool = Field(
         False,
