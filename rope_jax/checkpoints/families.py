@@ -354,8 +354,9 @@ _ALL = (
         windows=Windows(),
         # transformers' value counts even beside another one in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
-        harmless=frozenset({"attention_bias", "full_attn_mod", "interpolate_factor",
-                            "lm_head_bias", "mlp_bias"}),  # fmt: skip
+        harmless=frozenset(
+            {"attention_bias", "full_attn_mod", "interpolate_factor", "lm_head_bias", "mlp_bias"}
+        ),  # fmt: skip
         partial=True,
         rope_types=("default", "longrope"),
     ),

@@ -163,7 +163,7 @@ def _shards(folder: Path) -> list[Path]:
     if pickles := sorted(path for pattern in _PICKLES for path in folder.glob(pattern)):
         raise UserError(
             f"{pickles[0]}: is a pickle, which may run code and is never loaded; where torch is "
-            "installed, convert it: python -c \"from transformers import AutoModelForCausalLM as M;"
+            'installed, convert it: python -c "from transformers import AutoModelForCausalLM as M;'
             f" M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
         )
     raise UserError(f"{folder}: has neither {SINGLE} nor {INDEX}, so there are no weights to read")
@@ -206,9 +206,7 @@ def opened(path: Path) -> Iterator[Any]:
 
 def _damaged(path: Path, error: Exception) -> UserError:
     message = " ".join(str(error).split())
-    return UserError(
-        f"{path}: is truncated or damaged ({message}); download the checkpoint again"
-    )
+    return UserError(f"{path}: is truncated or damaged ({message}); download the checkpoint again")
 
 
 def _read_json(path: Path) -> dict[str, Any]:

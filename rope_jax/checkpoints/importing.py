@@ -94,9 +94,7 @@ def _training_config(
         "data": config.data.model_dump(mode="json"),
         "optim": {"warmup_steps": 0},
         # It says what the checkpoint was last trained at, and is never run.
-        "stages": [
-            {"steps": 1, "seq_len": config.window or description.window, "batch_size": 1}
-        ],
+        "stages": [{"steps": 1, "seq_len": config.window or description.window, "batch_size": 1}],
         "mesh": config.mesh.model_dump(),
     }
     return validate(Config, raw, str(files.folder / "config.json")), tokenizer
@@ -117,7 +115,9 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
         else:
             why = "a run that was trained here"
         raise UserError(f"{run.path}: holds {why}; give this one another name with name=")
-    raise UserError(f"{run.path}: exists, and is not a run; give the import another name with name=")
+    raise UserError(
+        f"{run.path}: exists, and is not a run; give the import another name with name="
+    )
 
 
 def _import(

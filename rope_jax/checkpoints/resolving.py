@@ -14,9 +14,7 @@ from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 
 
-def run_of(
-    argument: str, distributed: DistributedConfig | None, console: Console
-) -> RunDirectory:
+def run_of(argument: str, distributed: DistributedConfig | None, console: Console) -> RunDirectory:
     """Return the run directory that an argument names.
 
     A Hugging Face checkpoint, a folder or an id on the hub, is imported first, with the defaults of

@@ -67,7 +67,9 @@ def _shards(table: Table, leaves: dict[str, Any], most: int) -> list[list[_Tenso
     return shards
 
 
-def _tensors(shard: Sequence[_Tensor], leaves: dict[str, Any]) -> Iterator[tuple[str, NDArray[Any]]]:
+def _tensors(
+    shard: Sequence[_Tensor], leaves: dict[str, Any]
+) -> Iterator[tuple[str, NDArray[Any]]]:
     for name, row, layer in shard:
         places = [Place(path, layer) for path in row.paths]
         parts = [

@@ -49,9 +49,7 @@ class ImportConfig(Frozen):
     ignored_keys: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="unknown keys of config.json that do not change the logits"
     )
-    data: DataConfig = Field(
-        StdlibData(), description="texts of the run; a sweep may read others"
-    )
+    data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")
     mesh: MeshConfig = MeshConfig()
 
 

@@ -271,12 +271,18 @@ def language_model(config: Config, vocab_size: int) -> LanguageModel:
 
     vocab_size: that of the tokenizer. UserError if the model's own is smaller.
     """
-    own = config.model.vocab_size or vocab_size
-    if own < vocab_size:
-        raise UserError(
-            f"model.vocab_size: {own} is smaller than the tokenizer's {vocab_size}; give at least "
-            "that, or null"
-        )
+    own = vocabulary_size(config.model, vocab_size)
     return LanguageModel(
         config.model, own, config.rope.layout, config.sliding_windows, config.encoding
     )
+
+
+def vocabulary_size(model: ModelConfig, tokenizer_size: int) -> int:
+    """Return how many tokens a model knows. UserError if the tokenizer has more."""
+    own = model.vocab_size or tokenizer_size
+    if own < tokenizer_size:
+        raise UserError(
+            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer_size}; give at "
+            "least that, or null"
+        )
+    return own

@@ -179,9 +179,7 @@ class RunDirectory:
             "devices": [f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"],
         }
         if corpus is not None:
-            content["corpus"] = {
-                "fingerprint": corpus.fingerprint, "report": list(corpus.report)
-            }
+            content["corpus"] = {"fingerprint": corpus.fingerprint, "report": list(corpus.report)}
         if init_from is not None:
             content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")

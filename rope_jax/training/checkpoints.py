@@ -31,6 +31,7 @@ from rope_jax.training.provenance import Provenance, check_record, seal
 from rope_jax.training.step import TrainState
 
 _ORBAX = Path(ocp.__file__).parent
+_CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 
 
@@ -69,6 +70,12 @@ class Checkpoints:
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
             create=writes,
         )
+        # Without these limits, saving takes as much memory again as the state.
+        handlers: dict[str, Any] = {
+            name: ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
+            for name in TrainState._fields
+        }
+        handlers["fingerprint"] = ocp.JsonCheckpointHandler()
         drop_leftovers(_ORBAX)
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
@@ -78,7 +85,7 @@ class Checkpoints:
                 if processes.is_first():
                     _remove_leftovers(directory)
             path = self._cleanup.enter_context(_path_for_orbax(directory))
-            self._manager = ocp.CheckpointManager(path, options=options)
+            self._manager = ocp.CheckpointManager(path, options=options, item_handlers=handlers)
         except OSError as error:
             raise UserError(
                 f"{directory}: could not be opened ({brief_reason(error)}); nothing was changed; "
@@ -101,7 +108,7 @@ class Checkpoints:
         parts = {name: part for name, part in state._asdict().items() if part is not None}
         bits = {name: self._bits(part) for name, part in parts.items()}
         args = ocp.args.Composite(
-            **{name: ocp.args.StandardSave(part) for name, part in parts.items()},
+            **{name: _save_in_chunks(part) for name, part in parts.items()},
             fingerprint=ocp.args.JsonSave(seal(step, bits, self._provenance)),
         )
         self._write(lambda: self._manager.save(step, args=args))
@@ -210,7 +217,7 @@ class Checkpoints:
         return TrainState(restored["params"], restored.get("opt_state"))
 
     def _bits(self, tree: Any) -> list[int]:
-        return [int(_fingerprint(leaf, _free_axis(leaf))) for leaf in jax.tree.leaves(tree)]
+        return [_fingerprint(leaf) for leaf in jax.tree.leaves(tree)]
 
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
@@ -233,6 +240,11 @@ class Checkpoints:
                 f"{self.directory}: a checkpoint could not be written ({brief_reason(error)}); "
                 f"{kept}; once that is fixed, the same command continues from it"
             ) from error
+
+
+def _save_in_chunks(tree: Any) -> ocp.args.StandardSave:
+    chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK), tree)
+    return ocp.args.StandardSave(tree, save_args=chunked)
 
 
 def newest_params(
@@ -332,45 +344,43 @@ def _entries(directory: Path) -> list[Path]:
     return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 
+def _fingerprint(leaf: Array) -> int:
+    """Return Σ hash(bits, place) mod 2³² of an array, with an invertible 32-bit hash.
+
+    Integer sums do not depend on their order, so the result is the same on any number of devices.
+    A change of one number always changes it; a change of several goes unnoticed once in 2³².
+    """
+    axis = _free_axis(leaf)
+    length = leaf.shape[axis] if leaf.ndim else 1
+    # A slice at a time: XLA writes the hashes of all numbers to memory before it adds them up.
+    step = min(length, max(1, _NUMBERS_AT_ONCE * length // max(1, leaf.size)))
+    slices = ((start, min(step, length - start)) for start in range(0, length, step or 1))
+    return sum(int(_hash_slice(leaf, start, size, axis)) for start, size in slices) % 2**32
+
+
 def _free_axis(leaf: Array) -> int:
     """Return the first axis that is not split over devices: cutting along it moves no data."""
     shard = leaf.sharding.shard_shape(leaf.shape)
     return next((axis for axis in range(leaf.ndim) if shard[axis] == leaf.shape[axis] > 1), 0)
 
 
-@functools.partial(jax.jit, static_argnames="axis")
-def _fingerprint(x: Array, axis: int) -> UInt32[Array, ""]:
-    """Return Σ hash(bits, place) mod 2³² of an array, with an invertible 32-bit hash.
-
-    Integer sums do not depend on their order, so the result is the same on any number of devices.
-    A change of one number always changes it; a change of several goes unnoticed once in 2³².
-
-    axis: the array is read in slices along it, because XLA would write the hashes of all numbers
-    to memory before it adds them up.
-    """
+@functools.partial(jax.jit, static_argnames=("size", "axis"))
+def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]:
+    """Return the sum of the hashes in a slice of an array: `size` places along an axis."""
 
     def mix(x: Array) -> Array:  # MurmurHash3's finalizer: each bit affects all others
         x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
         x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
         return x ^ (x >> 16)
 
-    def of_slice(start: Any, size: int) -> Array:
-        part = jax.lax.dynamic_slice_in_dim(x, start, size, axis) if x.ndim else x
-        unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
-        bits = jax.lax.bitcast_convert_type(part, unsigned).astype(jnp.uint32)
-        place, stride = jnp.zeros(part.shape, jnp.uint32), 1
-        for other in reversed(range(x.ndim)):
-            index = jax.lax.broadcasted_iota(jnp.uint32, part.shape, other)
-            if other == axis:
-                index = index + jnp.asarray(start, jnp.uint32)
-            place += index * np.uint32(stride % 2**32)
-            stride *= x.shape[other]
-        return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
-
-    length = x.shape[axis] if x.ndim else 1
-    size = min(length, max(1, _NUMBERS_AT_ONCE * length // max(1, x.size)))
-    whole = length // size if size else 0
-    total = jax.lax.fori_loop(
-        0, whole, lambda i, total: total + of_slice(i * size, size), jnp.uint32(0)
-    )
-    return total + of_slice(whole * size, length - whole * size) if length % max(1, size) else total
+    part = jax.lax.dynamic_slice_in_dim(x, start, size, axis) if x.ndim else x
+    unsigned = {1: jnp.uint8, 2: jnp.uint16, 4: jnp.uint32}[x.dtype.itemsize]
+    bits = jax.lax.bitcast_convert_type(part, unsigned).astype(jnp.uint32)
+    place, stride = jnp.zeros(part.shape, jnp.uint32), 1
+    for other in reversed(range(x.ndim)):
+        index = jax.lax.broadcasted_iota(jnp.uint32, part.shape, other)
+        if other == axis:
+            index = index + jnp.asarray(start).astype(jnp.uint32)
+        place += index * np.uint32(stride % 2**32)
+        stride *= x.shape[other]
+    return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)

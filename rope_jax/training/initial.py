@@ -11,6 +11,7 @@ from rope_jax.config.initial import InitFrom
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
+from rope_jax.model.decoder import Params, language_model
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint
 from rope_jax.training.optimizer import with_new_schedule
@@ -30,7 +31,7 @@ class Start(NamedTuple):
 def start_from(
     init_from: InitFrom, program: Program, corpus: Corpus, warn: Callable[[str], None]
 ) -> Start:
-    """Restore the parameters of another run's checkpoint, sharded like a fresh state.
+    """Restore the parameters of another run's checkpoint, sharded and typed like a fresh state.
 
     With `optimizer`, AdamW's moments and its count are restored too, otherwise they are zero; the
     schedule of the learning rate begins at its first step in both cases.
@@ -44,7 +45,7 @@ def start_from(
     with contextlib.closing(Checkpoints(folder)) as checkpoints:
         try:
             state, fingerprint = checkpoints.restore(
-                source.step, program.abstract_state, optimizer=init_from.optimizer
+                source.step, _as_stored(program, source), optimizer=init_from.optimizer
             )
         except DamagedCheckpoint as error:
             others = ", ".join(str(step) for step in checkpoints.steps() if step != source.step)
@@ -53,13 +54,38 @@ def start_from(
                 f"init_from: {folder}: the checkpoint of step {source.step} is damaged ({error}); "
                 f"{advice}"
             ) from error
+    params = _typed_like(state.params, program.abstract_state.params)
     shardings = program.state_shardings().opt_state
     if init_from.optimizer:
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
     else:
-        opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(state.params)
+        opt_state = jax.jit(program.optimizer.init, out_shardings=shardings)(params)
     origin = init_from.model_dump() | {"step": source.step, "parameters": fingerprint}
-    return Start(TrainState(state.params, opt_state), origin)
+    return Start(TrainState(params, opt_state), origin)
+
+
+def _as_stored(program: Program, source: Source) -> TrainState:
+    """Return the abstract state, but with the weights in the type in which the source keeps them.
+
+    Checkpoints are restored as they are: their fingerprint is that of the stored bits.
+    """
+    kept = {"param_dtype": source.config.model.param_dtype}
+    config = program.config
+    config = config.model_copy(update={"model": config.model.model_copy(update=kept)})
+    model = language_model(config, program.vocab_size)
+    params = jax.tree.map(
+        lambda leaf, stored: jax.ShapeDtypeStruct(leaf.shape, stored.dtype, sharding=leaf.sharding),
+        program.abstract_state.params,
+        jax.eval_shape(lambda: model.init(0)),
+    )
+    return program.abstract_state._replace(params=params)
+
+
+def _typed_like(params: Params, like: Params) -> Params:
+    """Convert restored parameters to the types of a run's own."""
+    return jax.tree.map(
+        lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype), params, like
+    )
 
 
 def _check(

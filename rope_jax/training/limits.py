@@ -15,6 +15,7 @@ from rope_jax.devices.memory import device_bytes, in_gib, is_host_memory, shorta
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.cost import TrainingBytes, training_bytes
+from rope_jax.model.decoder import vocabulary_size
 from rope_jax.training.program import Program
 
 # Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
@@ -27,9 +28,11 @@ _COPIES, _LARGEST_UNDERESTIMATE = 2, 1.6
 def check_size(config: Config, vocab_size: int, placement: Placement) -> None:
     """UserError, naming the key to change, if a run needs too much memory or compile time.
 
+    Likewise if its vocabulary does not hold the tokenizer's, whose size is `vocab_size`.
     `training_bytes` is a lower estimate: a run that passes may still be too large, which
     `compile_stages` finds out. All processes must call this together.
     """
+    vocab_size = vocabulary_size(config.model, vocab_size)
     _check_compile_time(config)
     available = processes.smallest(device_bytes())
     for number in range(len(config.stages)):

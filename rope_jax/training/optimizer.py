@@ -59,7 +59,7 @@ def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
 
 
 def decayed(params: optax.Params) -> optax.Params:
-    """Mark the parameters with weight decay: all kernels, but not embeddings or norms.
+    """Mark the parameters with weight decay: all kernels, but not embeddings, norms or biases.
 
     Go by name, not by rank: with stacked layers even a norm's scale is two-dimensional.
     """

@@ -50,6 +50,7 @@ def train(config: Config, console: Console) -> RunDirectory:
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     check_backend(config.model)
+    _check_weights(config)
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
     run = RunDirectory(Path(config.runs_dir) / config.name)
@@ -194,6 +195,18 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         stack.callback(tensorboard.close)
         tensorboard.text("config", yaml_block(dump(config)))
         yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
+
+
+def _check_weights(config: Config) -> None:
+    """UserError unless the weights are kept in float32.
+
+    AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
+    """
+    if config.model.param_dtype != "float32":
+        raise UserError(
+            f"model.param_dtype: {config.model.param_dtype} is for models that are not trained "
+            "any more; training needs float32 (model.dtype=bfloat16 computes in 16 bits)"
+        )
 
 
 def _check_texts(config: Config, corpus: Corpus) -> None:

@@ -212,6 +212,36 @@ def test_fields_that_are_equal_in_effect_do_not_differ(source):
     assert extended(model=model).model.head_dim == 16
 
 
+def test_every_field_that_describes_the_decoder_must_be_equal(source):
+    source()
+    others = {
+        "vocab_size": 300,
+        "norm": "layer_norm",
+        "norm_placement": "after",
+        "qk_norm": "all_heads",
+        "rms_norm_eps": 1e-6,
+        "parallel_residual": True,
+        "qkv_bias": True,
+        "o_bias": True,
+        "mlp_bias": True,
+        "activation": "gelu",
+        "gated_mlp": False,
+        "scale_embeddings": True,
+        "query_pre_attn_scalar": 24.0,
+        "attention_softcap": 50.0,
+        "logit_softcap": 30.0,
+        "tie_word_embeddings": False,
+    }
+    for key, value in others.items():
+        assert f"model.{key} is " in refusal(model={key: value})
+
+
+def test_the_type_of_the_weights_is_not_inherited(source):
+    source(model=SOURCE["model"] | {"param_dtype": "bfloat16", "dtype": "bfloat16"})
+    assert (extended().model.param_dtype, extended().model.dtype) == ("float32", "bfloat16")
+    assert extended(model={"param_dtype": "bfloat16"}).model.param_dtype == "bfloat16"
+
+
 def test_a_table_of_positions_cannot_become_longer(source):
     source(
         model={"position": {"type": "learned"}},
@@ -250,6 +280,11 @@ def test_a_wrong_value_of_init_from_is_named(source):
     assert refusal({"run": "runs/demo", "stepp": 5}) == (
         "C.yaml: init_from.stepp: unknown key; did you mean init_from.step?"
     )
-    assert refusal("runs/demo@0") == "C.yaml: init_from.step: should be greater than 0, not 0"
+    assert refusal("runs/demo@0") == (
+        "C.yaml: init_from.step: runs/demo has no checkpoint of step 0; it has 5, 10, 15"
+    )
+    assert refusal({"run": "runs/demo", "step": -1}) == (
+        "C.yaml: init_from.step: should be greater than or equal to 0, not -1"
+    )
     assert refusal(3) == "C.yaml: init_from: should be a section with keys, not 3"
     assert refusal(model=3) == "C.yaml: model: should be a section with keys, not 3"

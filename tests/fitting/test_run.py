@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -15,6 +16,7 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps import model
 from tests.fitting.conftest import MODEL, WINDOW, fitted
+from tests.rounded import rounded_copy
 from tests.sweeps.test_sweep_run import rows, swept, trained
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -99,6 +101,22 @@ def test_a_sweep_takes_the_strategy_file_by_path(run, quick):
     assert found["mine", 64] == pytest.approx(wanted["fitted", "64"], abs=1e-6)
     assert found["mine", 16] == pytest.approx(wanted["fitted", "16"], abs=1e-6)
     assert found["trained", 16] == pytest.approx(wanted["truncation", "16"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_weights_in_bfloat16_are_swept_and_fitted_like_their_rounded_values(run, tmp_path):
+    found = []
+    for dtype in ("bfloat16", "float32"):
+        *copied, params = rounded_copy(*run, tmp_path / dtype, dtype=dtype, step=2)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {dtype}
+        folder, _ = fitted(copied, **QUICK | {"steps": 2, "length": 32})
+        strategy = json.loads((folder / "strategy.json").read_text())["map"]
+        about = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
+        evaluated, _ = swept(copied, lengths=[16, 32], scalings=["trained"], **about)
+        nll = [row["nll"] for row in rows(evaluated)]
+        found.append((nll, np.ravel(strategy["far_phase"]), np.ravel(strategy["far_amplitude"])))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def test_training_takes_the_strategy_file_by_path(run, quick):

@@ -27,6 +27,7 @@ from rope_jax.training.initial import start_from
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState
+from tests.rounded import rounded_copy
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -110,6 +111,35 @@ def test_the_optimizers_moments_are_taken_and_the_schedule_starts_anew(
     assert max(abs(leaf).max() for leaf in jax.tree.leaves(part(state, optax.ScaleByAdamState).mu))
     assert int(part(saved, optax.ScaleByScheduleState).count) == 9
     assert int(part(state, optax.ScaleByScheduleState).count) == 0
+
+
+def test_weights_kept_in_bfloat16_become_float32(whole: Run, tmp_path: Path) -> None:
+    source, kept, params = rounded_copy(whole[1], whole[0], tmp_path / "runs")
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {np.dtype(jax.numpy.bfloat16)}
+    config = extended(source)
+    assert config.init_from is not None
+    assert (config.init_from.step, config.model.param_dtype) == (0, "float32")
+    program, corpus = prepared(config)
+    start = start_from(config.init_from, program, corpus, pytest.fail)
+    exact = jax.tree.map(lambda leaf: leaf.astype(np.float32), params)
+    assert_equal(start.state.params, exact)
+    types = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), start.state)
+    abstract = jax.tree.map(lambda leaf: (leaf.dtype, leaf.sharding), program.abstract_state)
+    assert jax.tree.leaves(types) == jax.tree.leaves(abstract)
+    train(config, quiet())
+
+    # the fingerprint is that of the stored bits: the same numbers in float32 have another
+    twin, _, _ = rounded_copy(whole[1], whole[0], tmp_path / "twin", dtype="float32")
+    other = extended(twin)
+    assert other.init_from is not None
+    again = start_from(other.init_from, program, corpus, pytest.fail)
+    assert_equal(again.state.params, start.state.params)
+    assert again.origin["parameters"] != start.origin["parameters"]
+
+    with pytest.raises(
+        UserError, match=r"^model\.param_dtype: bfloat16 is for models that are not"
+    ):
+        train(kept, quiet())
 
 
 def test_a_run_starts_where_its_source_ended_and_goes_on_without_it(
