@@ -120,6 +120,45 @@ def test_the_parameter_count_matches_the_model(fields):
     assert parameter_count(config, 61) == sum(leaf.size for leaf in jax.tree.leaves(params))
 
 
+# What `sum(p.numel() for p in model.parameters())` gives for these models on the Hub.
+PUBLISHED = {
+    "meta-llama/Meta-Llama-3-8B": (
+        8_030_261_248,
+        {"vocab_size": 128_256, "hidden_size": 4096, "intermediate_size": 14_336,
+         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "tie_word_embeddings": False},
+    ),
+    "Qwen/Qwen2-0.5B": (
+        494_032_768,
+        {"vocab_size": 151_936, "hidden_size": 896, "intermediate_size": 4864,
+         "num_hidden_layers": 24, "num_attention_heads": 14, "num_key_value_heads": 2,
+         "qkv_bias": True},
+    ),
+    "google/gemma-2-2b": (
+        2_614_341_888,
+        {"vocab_size": 256_000, "hidden_size": 2304, "intermediate_size": 9216,
+         "num_hidden_layers": 26, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "head_dim": 256} | FAMILIES["gemma2"][0],
+    ),
+    "EleutherAI/pythia-410m": (
+        405_334_016,
+        {"vocab_size": 50_304, "hidden_size": 1024, "intermediate_size": 4096,
+         "num_hidden_layers": 24, "num_attention_heads": 16}
+        | FAMILIES["gpt_neox"][0] | {"num_key_value_heads": None},
+    ),
+    "allenai/OLMo-2-1124-7B": (
+        7_298_617_344,
+        {"vocab_size": 100_352, "hidden_size": 4096, "intermediate_size": 11_008,
+         "num_hidden_layers": 32, "num_attention_heads": 32} | FAMILIES["olmo2"][0],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("published", "fields"), PUBLISHED.values(), ids=PUBLISHED)
+def test_the_parameter_count_is_that_of_published_models(published, fields):
+    assert parameter_count(ModelConfig(**fields), 257) == published
+
+
 @pytest.mark.parametrize(
     ("fields", "seq_len", "batch_size", "grad_accumulation"),
     [
