@@ -50,24 +50,50 @@ def provenance_of(config: Config, corpus: Corpus) -> Provenance:
 
 
 def check_provenance(
-    run: RunDirectory, config: Config, corpus: Corpus, warn: Callable[[str], None]
+    run: RunDirectory, config: Config, corpus: Corpus | None, warn: Callable[[str], None]
 ) -> None:
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
+    corpus: None if none of its texts are read; then only the config is checked.
+
+    Damaged checkpoints are passed over: restoring detects them.
+    """
+    steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
+    records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
+    if corpus is not None:
+        recorded = {record.corpus for record in records.values()}
+        _check_corpus(run, corpus, recorded, has_steps=bool(steps), warn=warn)
+    for path, record in records.items():
+        if different := record.differences(config):
+            raise UserError(
+                f"{run.config_file}: has another {', '.join(different)} than the one that the "
+                f"checkpoint of step {path.name} was trained with; put it back as it was"
+            )
+
+
+def _check_corpus(
+    run: RunDirectory,
+    corpus: Corpus,
+    recorded: set[str],
+    *,
+    has_steps: bool,
+    warn: Callable[[str], None],
+) -> None:
+    """UserError unless this is the corpus that the run began with.
+
     Only the corpus of the beginning has a test split known to contain no training text. If
     environment.json, which names it, is missing or damaged, the checkpoints' own records are used
-    and `warn` is told. Damaged checkpoints are passed over: restoring detects them.
+    and `warn` is told.
+
+    recorded: the corpora that the checkpoints record.
     """
     began_with = run.recorded_corpus()
-    steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
-    records = [(path, record) for path in sorted(steps) if (record := recorded_provenance(path))]
-    recorded = {record.corpus for _, record in records}
-    if began_with is None and steps and not records:
+    if began_with is None and has_steps and not recorded:
         raise UserError(
             f"{run.environment_file}: missing or damaged, and no checkpoint records which "
             "corpus it was trained on; restore the file from a copy, or train the run again"
         )
-    if records and {began_with} != recorded:  # they have a checksum, and it has none
+    if recorded and {began_with} != recorded:  # they have a checksum, and it has none
         warn(
             f"{run.environment_file}: missing or damaged; the checkpoints' own record shows which "
             "corpus the run began with"
@@ -78,12 +104,6 @@ def check_provenance(
             f"{run.path}: the corpus has changed since the run began (other files, or "
             "another Python): its test split may hold what the model was trained on"
         )
-    for path, record in records:
-        if different := record.differences(config):
-            raise UserError(
-                f"{run.config_file}: has another {', '.join(different)} than the one that the "
-                f"checkpoint of step {path.name} was trained with; put it back as it was"
-            )
 
 
 def recorded_provenance(checkpoint: Path) -> Provenance | None:
