@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.load import dump
 from rope_jax.data.storage import open_corpus
-from rope_jax.data.tokenizer import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program

@@ -119,12 +119,15 @@ class Windows(NamedTuple):
         return keys | ({"use_sliding_window": window is not None} if self.switch else {})
 
 
+_NO_WINDOWS = Windows(exist=False)
+
+
 @dataclass(frozen=True)
 class Family:
     """A model type of transformers.
 
     keys:      of config.json, that set fields of the model.
-    fixed:     fields of the model that no key sets, where they differ from `ModelConfig`'s defaults.
+    fixed:     fields of the model that no key sets, where they differ from the defaults.
     rows:      its tensors, given the model.
     windows:   which layers slide.
     defaults:  transformers' values of keys about positions, if they are absent.
@@ -140,7 +143,7 @@ class Family:
     keys: tuple[Key, ...]
     rows: Callable[[ModelConfig], tuple[Row, ...]]
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    windows: Windows = Windows(exist=False)
+    windows: Windows = _NO_WINDOWS
     defaults: Mapping[str, Any] = field(default_factory=dict)
     harmless: frozenset[str] = frozenset()
     partial: bool = False
@@ -356,7 +359,7 @@ _ALL = (
         defaults={"original_max_position_embeddings": 4096},
         harmless=frozenset(
             {"attention_bias", "full_attn_mod", "interpolate_factor", "lm_head_bias", "mlp_bias"}
-        ),  # fmt: skip
+        ),
         partial=True,
         rope_types=("default", "longrope"),
     ),

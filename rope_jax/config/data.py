@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from rope_jax.config.types import Fraction, Frozen, PathText
+from rope_jax.config.types import Fraction, Frozen, PathText, PositiveInt
 
 
 class _Data(Frozen):
@@ -18,6 +18,10 @@ class _Data(Frozen):
         0.1,
         description="fraction of documents that only eval_ppl.py reads, unless the source has "
         "that split",
+    )
+    max_documents: PositiveInt | None = Field(
+        None,
+        description="documents to read of each split of the source, the first ones; null: all",
     )
     cache_dir: PathText | None = Field(
         None, description="folder for token files; null: the user's cache directory"
@@ -85,6 +89,20 @@ class HubData(_Data):
         None, description="branch, tag or commit; null: the newest when first read"
     )
     column: str = Field("text", description="column that contains the text")
+    streaming: bool = Field(
+        False,
+        description="read documents from the hub one by one, and no more than are used; false: "
+        "download the data set first",
+    )
+
+
+def check_read_whole(data: _Data) -> None:
+    """ValueError if a sweep's own texts are to be split: nothing is trained on the rest."""
+    if isinstance(data, StdlibData):
+        return
+    for name in ("validation_fraction", "test_fraction"):
+        if getattr(data, name) != type(data).model_fields[name].default:
+            raise ValueError(f"{name}: a sweep reads all of these documents; remove it")
 
 
 def _stdlib_by_default(data: Any) -> Any:

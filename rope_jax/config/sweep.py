@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName, ModelConfig, check_map
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
@@ -315,6 +316,11 @@ class SweepConfig(SameTokensConfig, _Selection):
     split: Literal["test", "validation"] = Field(
         "test", description="which split to read; published figures should use test"
     )
+    data: DataConfig | None = Field(
+        None,
+        description="texts to read instead of the run's own: that split of the source, or all of "
+        "it if it has no splits; null: those of the run",
+    )
     attention: AttentionName | None = Field(
         None, description="attention backend; null: as in training"
     )
@@ -340,6 +346,15 @@ class SweepConfig(SameTokensConfig, _Selection):
         labels = {entry.label for entry in self.scalings}
         if taken & labels:
             raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")
+        return self
+
+    @model_validator(mode="after")
+    def _texts_are_read_whole(self) -> "SweepConfig":
+        if self.data is not None:
+            try:
+                check_read_whole(self.data)
+            except ValueError as error:  # begins with a key of the data
+                raise ValueError(f"data.{error}") from None
         return self
 
     @model_validator(mode="after")

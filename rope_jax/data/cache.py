@@ -21,10 +21,10 @@ RECIPE = 2
 """Increment when the same source would no longer give the same tokens in the same files."""
 
 
-def cache_folder(data: DataConfig, tokenizer: str) -> Path:
+def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> Path:
     """Return the folder for the tokens of `data`, or for a tokenizer trained on them.
 
-    Imports no datasets and reads no documents.
+    Imports no datasets and reads no documents. only: the split that is read; None: all.
 
     A local file is identified by its path, size and modification time; listing it twice makes no
     difference. A data set on the hub is identified by its id and `data.revision` alone, so without
@@ -32,7 +32,7 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
 
     Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
-    settings, files = data.model_dump(exclude={"cache_dir"}), dict[str, list[Path]]()
+    settings, files = data.model_dump(exclude={"cache_dir", "streaming"}), dict[str, list[Path]]()
     if isinstance(data, StdlibData):
         files = {"all": source_files(stdlib_root())}
     elif not isinstance(data, HubData):
@@ -44,6 +44,8 @@ def cache_folder(data: DataConfig, tokenizer: str) -> Path:
         "tokenizer": tokenizer,
         "files": _file_identities(files),
     }
+    if only is not None:
+        identity["only"] = only
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
 

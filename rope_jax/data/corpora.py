@@ -4,7 +4,7 @@
 are not cached yet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -14,12 +14,13 @@ import numpy as np
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import FileData, matching_files, read_documents
-from rope_jax.data.hub import hub_splits
+from rope_jax.data.hub import StreamedTexts, hub_splits
 from rope_jax.data.splits import SPLITS, assign, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
+from rope_jax.errors import UserError
 
 if TYPE_CHECKING:
-    from datasets import Dataset, DatasetDict
+    from datasets import Dataset
 
 _ROWS = 16  # held in memory at once; a row may be a book
 
@@ -27,89 +28,131 @@ _ROWS = 16  # held in memory at once; a row may be a book
 class Documents(NamedTuple):
     """The documents of a source."""
 
-    splits: "DatasetDict"
+    splits: "dict[str, Dataset | StreamedTexts]"
     """train, validation and test, with the columns `document` (where it was found) and `text`."""
     notes: list[str]
     """Notes on the source for the user, one line each."""
 
 
-def load_documents(data: DataConfig, scratch: Path) -> Documents:
+def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
     """Read a source. A split that it lacks is taken from train, by a hash of the document.
 
+    A source without train has empty splits instead. `data.max_documents` limits each split of the
+    source, before others are taken from train.
+
     scratch: a folder for Arrow files, which must be kept while the datasets are in use.
+    only: read this split alone, of texts on which nothing is trained. A source that has just one
+    split, under any name, gives all of its documents. The other splits are empty.
 
     Raises UserError if the source is missing or unreadable, or has no documents.
     """
     if isinstance(data, StdlibData):
-        return _stdlib_documents(data)
-    given = hub_splits(data) if isinstance(data, HubData) else _file_splits(data, scratch)
-    return Documents(_with_missing_splits(given, data), [])
+        return _stdlib_documents(data, only)
+    if isinstance(data, HubData):
+        given = hub_splits(data, only)
+    else:
+        given = _file_splits(data, scratch, only)
+    notes: list[str] = []
+    if only is None:
+        given = _with_missing_splits(given, data, scratch)
+    else:
+        given, notes = _one_split(given, only, "data.id" if data.type == "hub" else "data.files")
+    return Documents({name: given.get(name, _no_documents()) for name in SPLITS}, notes)
 
 
-def row_batches(dataset: "Dataset") -> Iterator[dict[str, list[str]]]:
+def row_batches(dataset: "Dataset | StreamedTexts") -> Iterator[dict[str, list[str]]]:
     """Yield the rows of a dataset, a few at a time: {document: [...], text: [...]}."""
     yield from dataset.iter(batch_size=_ROWS)
 
 
-def _stdlib_documents(data: StdlibData) -> Documents:
-    from datasets import Dataset, DatasetDict
+def _one_split(
+    given: "dict[str, Dataset | StreamedTexts]", only: str, key: str
+) -> "tuple[dict[str, Dataset | StreamedTexts], list[str]]":
+    """Return the split to read, by its name, and a note if the source has no such split."""
+    if only in given:
+        return {only: given[only]}, []
+    if len(given) > 1:
+        raise UserError(
+            f"{key}: there is no split {only}, only {', '.join(given)}; choose another with split="
+        )
+    return {only: next(iter(given.values()))}, [f"{only}: all documents of the source"]
+
+
+def _no_documents() -> "Dataset":
+    from datasets import Dataset
+
+    return Dataset.from_dict({"document": [], "text": []}, features=_features())
+
+
+def _stdlib_documents(data: StdlibData, only: str | None) -> Documents:
+    from datasets import Dataset
 
     sources, notes = stdlib_splits(data, stdlib_root())
-    splits = {
-        name: Dataset.from_dict(
-            {"document": [d.document for d in found], "text": [d.text for d in found]},
+    splits: dict[str, Dataset | StreamedTexts] = {}
+    for name, found in sources.items():
+        used = found[: data.max_documents] if only in (None, name) else []
+        splits[name] = Dataset.from_dict(
+            {"document": [d.document for d in used], "text": [d.text for d in used]},
             features=_features(),
         )
-        for name, found in sources.items()
-    }
-    return Documents(DatasetDict(splits), notes)
+    return Documents(splits, notes)
 
 
-def _file_splits(data: FileData, scratch: Path) -> dict[str, "Dataset"]:
+def _file_splits(
+    data: FileData, scratch: Path, only: str | None
+) -> "dict[str, Dataset | StreamedTexts]":
+    splits: dict[str, Dataset | StreamedTexts] = {}
+    files = matching_files(data).files
+    for name in [only] if only in files else files:
+        documents = partial(read_documents, files[name], data)
+        splits[name] = _written_to(scratch / name, documents)
+    return splits
+
+
+def _written_to(folder: Path, documents: Callable[[], Iterator[dict[str, str]]]) -> "Dataset":
+    """Write documents to Arrow files, so that they can be read again in any order."""
     # load_dataset("text") and ("json") would turn CRLF into LF, and text that looks like a date
     # into a timestamp.
     from datasets import Dataset
     from datasets.exceptions import DatasetGenerationError
 
-    splits: dict[str, Dataset] = {}
-    for name, files in matching_files(data).files.items():
-        try:
-            with _no_progress_bars():
-                splits[name] = Dataset.from_generator(
-                    partial(read_documents, files, data),
-                    features=_features(),
-                    cache_dir=str(scratch / name),
-                    writer_batch_size=_ROWS,
-                )
-        except DatasetGenerationError as error:
-            raise error.__cause__ or error from None  # the cause is ours and names the file
-    return splits
+    try:
+        with _no_progress_bars():
+            return Dataset.from_generator(
+                documents,
+                features=_features(),
+                cache_dir=str(folder),
+                writer_batch_size=_ROWS,
+                # the folder is new: what the documents come from need not be hashed
+                fingerprint=folder.name,
+            )
+    except DatasetGenerationError as error:
+        raise error.__cause__ or error from None  # the cause is ours and names the file
 
 
-def _with_missing_splits(given: dict[str, "Dataset"], data: FileData | HubData) -> "DatasetDict":
-    from datasets import DatasetDict
-
-    missing = [name for name in SPLITS if name not in given]
-    if not missing:
-        return DatasetDict(given)
+def _with_missing_splits(
+    given: "dict[str, Dataset | StreamedTexts]", data: FileData | HubData, scratch: Path
+) -> "dict[str, Dataset | StreamedTexts]":
+    """Take splits that are missing from train, if there is one."""
+    fractions = {"validation": data.validation_fraction, "test": data.test_fraction}
+    missing = {name: part for name, part in fractions.items() if name not in given and part > 0}
+    if not missing or "train" not in given:
+        return given
     train = given["train"]
+    if isinstance(train, StreamedTexts):
+        train = _written_to(scratch / "train", train.rows)
     # The hash is of the content, so copies of a document go to the same split.
     keys = np.fromiter(
         (stable_key(text) for rows in row_batches(train) for text in rows["text"]),
         np.uint64,
         len(train),
     )
-    split = assign(
-        keys,
-        data.validation_fraction if "validation" in missing else 0.0,
-        data.test_fraction if "test" in missing else 0.0,
-    )
+    split = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
     taken = {
         name: train.select(np.flatnonzero(split == SPLITS.index(name)))
         for name in ("train", *missing)
     }
-    splits = given | taken
-    return DatasetDict({name: splits[name] for name in SPLITS})
+    return given | taken
 
 
 def _features() -> Any:

@@ -43,9 +43,8 @@ def matching_files(data: FileData) -> Matches:
     Raises UserError if a pattern matches no regular file, or a file is in two splits.
     """
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
-    if "train" not in by_split:
-        others = f", only for {' and '.join(by_split)}" if by_split else ""
-        raise UserError(f"data.files: there are no files for train{others}")
+    if not by_split:
+        raise UserError("data.files: there are no files; name some for a split")
     found = Matches({}, {})
     split_of: dict[object, str] = {}
     for split, patterns in by_split.items():
@@ -109,25 +108,27 @@ def document_name(file: Path) -> str:
 
 
 def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]]:
-    """Yield each document of the files, as a row {document, text}.
+    """Yield each document of the files, as a row {document, text}; `data.max_documents` at most.
 
     Raises UserError if a file cannot be read, is not UTF-8, is not in the format of `data.type`,
     or has no text in `data.column`; or if there are no documents at all.
     """
-    empty = True
+    count = 0
     for file in files:
         try:
             for document in _documents(file, data):
                 stopping.check()
                 yield document._asdict()
-                empty = False
+                count += 1
+                if count == data.max_documents:
+                    return
         except UnicodeDecodeError as error:
             raise UserError(
                 f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
             ) from error
         except OSError as error:
             raise _unreadable(file, error) from error
-    if empty:
+    if not count:
         raise UserError(f"data.files: no documents in {', '.join(map(str, files))}")
 
 
@@ -165,7 +166,7 @@ def _json_lines(file: Path, column: str) -> Iterator[Document]:
             if not isinstance(row, dict):
                 raise UserError(f"data.files: {where} is not a JSON object; write one per line")
             require_column(column, list(row), where)
-            yield Document(where, _text(row[column], column, where))
+            yield Document(where, checked_text(row[column], column, where))
 
 
 def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
@@ -182,11 +183,19 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():
                     where = f"{document_name(file)}:{number}"
-                    yield Document(where, _text(value, column, where))
+                    yield Document(where, checked_text(value, column, where))
                     number += 1
     except pyarrow.ArrowException as error:
         message = " ".join(str(error).split())
         raise UserError(f"data.files: {file} is not readable as Parquet: {message}") from error
+
+
+def token_ids_refusal(column: str, where: str) -> str:
+    """Return the error for a column of token ids: which tokenizer they belong to is not known."""
+    return (
+        f"data.column: {column!r} of {where} holds token ids, not text; name the column that "
+        "contains the text"
+    )
 
 
 def require_column(column: str, columns: list[str], where: str) -> None:
@@ -199,7 +208,10 @@ def require_column(column: str, columns: list[str], where: str) -> None:
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 
-def _text(value: Any, column: str, where: str) -> str:
+def checked_text(value: Any, column: str, where: str) -> str:
+    """Return a value of a column of texts. UserError unless it is text; where: its row."""
+    if isinstance(value, list) and any(isinstance(item, int) for item in value):
+        raise UserError(token_ids_refusal(column, where))
     if not isinstance(value, str):
         kind = "null" if value is None else f"of type {type(value).__name__}"
         raise UserError(

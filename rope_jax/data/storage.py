@@ -46,16 +46,21 @@ class Corpus:
 
 
 def open_corpus(
-    data: DataConfig, tokenizer: Tokenizer, warn: Callable[[str], Any] = print
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    warn: Callable[[str], Any] = print,
+    only: str | None = None,
 ) -> Corpus:
     """Open the token files of a corpus; write them first if they are absent or damaged.
 
+    only: the split to read, of texts on which nothing is trained; see `load_documents`. The other
+    two are empty. None: all three.
     warn: called with one line if they are damaged.
 
     Raises UserError for a bad source (see `load_documents`), or a cache that cannot be read or
     written.
     """
-    folder = cache_folder(data, tokenizer.name)
+    folder = cache_folder(data, tokenizer.name, only)
     stopping.check()
     try:
         corpus = _read_corpus(folder, tokenizer)
@@ -65,7 +70,7 @@ def open_corpus(
     if corpus is not None:
         return corpus
     with writing_to(folder.parent, "tokens"), creating_folder(folder) as new:
-        _write_corpus(data, tokenizer, new)
+        _write_corpus(data, tokenizer, only, new)
     try:
         corpus = _read_corpus(folder, tokenizer)
         if corpus is not None:
@@ -79,14 +84,14 @@ def open_corpus(
     )
 
 
-def _write_corpus(data: DataConfig, tokenizer: Tokenizer, new: NewFolder) -> None:
+def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: NewFolder) -> None:
     """Write the files of every split; the fingerprint and so on go into the manifest."""
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype, starts_with = token_dtype(tokenizer.vocab_size), int(tokenizer.bos_id is not None)
     report: list[str] = []
     bytes_per_token: dict[str, float | None] = {}
     with TemporaryDirectory(dir=new.path) as scratch:
-        documents = load_documents(data, Path(scratch))
+        documents = load_documents(data, Path(scratch), only)
         for name in SPLITS:
             digest.update(name.encode())
             starts, ids, text_bytes = array("q", [0]), list[str](), 0

@@ -238,6 +238,8 @@ class SweepJob(Job):
             found = load(SweepConfig, self.folder / "sweep.yaml")
         except UserError:
             return False
+        if "bos" not in wanted.model_fields_set:  # it follows from the run's tokenizer
+            wanted = wanted.model_copy(update={"bos": found.bos})
         return found == wanted and _step_of(self.result) == last_step(self.run.load_config())
 
 

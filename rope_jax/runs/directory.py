@@ -24,7 +24,10 @@ from rope_jax.runs.files import finish_replacing, write_text
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _MOST_BYTES = 2**24  # of environment.json
-_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "datasets", "numpy", "scipy")
+_PACKAGES = (
+    *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"),
+    *("datasets", "tokenizers", "numpy", "scipy"),
+)
 
 
 class RunDirectory:

@@ -31,6 +31,18 @@ def for_tokenizer(tokenizer: Tokenizer, config: SweepConfig) -> SweepConfig:
     return config
 
 
+def check_texts(training: Config, config: SweepConfig) -> None:
+    """UserError if the sweep's own texts are the run's: without splits, most are for training."""
+    where = {"cache_dir", "streaming"}
+    if config.data is not None and (
+        config.data.model_dump(exclude=where) == training.data.model_dump(exclude=where)
+    ):
+        raise UserError(
+            "data: is what the run was trained on; leave it out, and only documents that the run "
+            "was not trained on are read"
+        )
+
+
 def with_attention(training: Config, attention: AttentionName) -> Config:
     """Return a run's config with another attention backend; UserError if it cannot have it."""
     if "linear" in (attention, training.model.attention) and attention != training.model.attention:

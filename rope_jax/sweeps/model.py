@@ -10,6 +10,7 @@ import jax
 from numpy.typing import NDArray
 from rich.console import Console
 
+from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -32,10 +33,11 @@ from rope_jax.training.provenance import check_provenance
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The model of a run, without parameters, and the corpus that it was trained on."""
+    """The model of a run, without parameters, and the texts to measure it on."""
 
     training: Config
     corpus: Corpus
+    """The one that it was trained on, or the sweep's own texts."""
     placement: Placement
     model: LanguageModel
     like: Params
@@ -81,7 +83,7 @@ class LoadedModel:
             row_bytes=self.row_bytes,
             row_multiple=self.placement.mesh.size,
             **how,
-            **config.model_dump(exclude={"steps", "scalings", "lengths"}),
+            **config.model_dump(exclude={"steps", "scalings", "lengths", "data"}),
         )
 
     def origin(self, step: int, split: TokenSplit) -> Origin:
@@ -95,12 +97,25 @@ class LoadedModel:
         )
 
 
-def load_model(run: RunDirectory, training: Config, console: Console) -> LoadedModel:
-    """Return a run's model and corpus. UserError if the corpus is not the one it began with."""
+def load_model(
+    run: RunDirectory,
+    training: Config,
+    console: Console,
+    data: DataConfig | None = None,
+    split: str = "test",
+) -> LoadedModel:
+    """Return a run's model and corpus. UserError if the corpus is not the one it began with.
+
+    data: texts to read instead, of which only `split` is opened. Then the run's own corpus is not
+    read, and nobody can check whether the texts are among those that it was trained on.
+    """
     warn = functools.partial(print_warning, console)
     tokenizer = run.open_tokenizer(training, warn)
-    corpus = open_corpus(training.data, tokenizer, warn)
-    processes.on_first(lambda: check_provenance(run, training, corpus, warn))
+    if data is None:
+        own = corpus = open_corpus(training.data, tokenizer, warn)
+    else:
+        own, corpus = None, open_corpus(data, tokenizer, warn, only=split)
+    processes.on_first(lambda: check_provenance(run, training, own, warn))
     placement = Placement(_mesh_for(training))
     model = language_model(training, model_vocab_size(training.model, tokenizer))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))

@@ -37,7 +37,13 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
-from rope_jax.sweeps.fit import check_run_entries, for_encoding, for_tokenizer, with_attention
+from rope_jax.sweeps.fit import (
+    check_run_entries,
+    check_texts,
+    for_encoding,
+    for_tokenizer,
+    with_attention,
+)
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.model import LoadedModel, load_model
@@ -55,6 +61,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         training = with_attention(training, config.attention)
     config = for_encoding(training, config)
     check_run_entries(training, config)
+    check_texts(training, config)
     with processes.joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -67,7 +74,7 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         )
         try:
             with shortage_as(out_of_memory):
-                loaded = load_model(run, training, console)
+                loaded = load_model(run, training, console, config.data, config.split)
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
                 results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
@@ -284,6 +291,12 @@ def _announce(
             **scalings,
         },
     )
+    if config.data is not None:
+        print_warning(
+            console,
+            f"data: whether {run.path} was trained on these texts cannot be checked; if it was, "
+            "perplexities come out too low",
+        )
     if trained.type != "none":
         console.print(
             f"trained with {trained.type}: every other entry replaces it instead of being "

@@ -6,7 +6,7 @@ config.yaml and environment.json, and the name of its own folder, which is the s
 
 import json
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,21 +50,21 @@ def provenance_of(config: Config, corpus: Corpus) -> Provenance:
 
 
 def check_provenance(
-    run: RunDirectory, config: Config, corpus: Corpus, warn: Callable[[str], None]
+    run: RunDirectory, config: Config, corpus: Corpus | None, warn: Callable[[str], None]
 ) -> None:
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
-    What an imported checkpoint was trained on is unknown, so only its config is checked.
+    corpus: None if none of its texts are read; then only the config is checked, as it is for an
+    imported checkpoint: what that was trained on is unknown.
 
-    Only the corpus of the beginning has a test split known to contain no training text. If
-    environment.json, which names it, is missing or damaged, the checkpoints' own records are used
-    and `warn` is told. Damaged checkpoints are passed over: restoring detects them.
+    Damaged checkpoints are passed over: restoring detects them.
     """
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
-    records = [(path, record) for path in sorted(steps) if (record := recorded_provenance(path))]
-    if config.imported is None:
-        _check_corpus(run, corpus, steps, records, warn)
-    for path, record in records:
+    records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
+    if corpus is not None and config.imported is None:
+        recorded = {record.corpus for record in records.values()}
+        _check_corpus(run, corpus, recorded, has_steps=bool(steps), warn=warn)
+    for path, record in records.items():
         if different := record.differences(config):
             raise UserError(
                 f"{run.config_file}: has another {', '.join(different)} than the one that the "
@@ -75,19 +75,26 @@ def check_provenance(
 def _check_corpus(
     run: RunDirectory,
     corpus: Corpus,
-    steps: Sequence[Path],
-    records: Sequence[tuple[Path, Provenance]],
+    recorded: set[str | None],
+    *,
+    has_steps: bool,
     warn: Callable[[str], None],
 ) -> None:
-    """UserError unless the run began with this corpus."""
+    """UserError unless this is the corpus that the run began with.
+
+    Only the corpus of the beginning has a test split known to contain no training text. If
+    environment.json, which names it, is missing or damaged, the checkpoints' own records are used
+    and `warn` is told.
+
+    recorded: the corpora that the checkpoints record.
+    """
     began_with = run.recorded_corpus()
-    recorded = {record.corpus for _, record in records}
-    if began_with is None and steps and not records:
+    if began_with is None and has_steps and not recorded:
         raise UserError(
             f"{run.environment_file}: missing or damaged, and no checkpoint records which "
             "corpus it was trained on; restore the file from a copy, or train the run again"
         )
-    if records and {began_with} != recorded:  # they have a checksum, and it has none
+    if recorded and {began_with} != recorded:  # they have a checksum, and it has none
         warn(
             f"{run.environment_file}: missing or damaged; the checkpoints' own record shows which "
             "corpus the run began with"

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from rope_jax import stopping
 from rope_jax.attention import check_backend
+from rope_jax.config.data import DataConfig
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console, print_warning
@@ -53,6 +54,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
     _check_weights(config)
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
+    _check_has_train_files(config.data)
     run = RunDirectory(Path(config.runs_dir) / config.name)
     processes.on_first(lambda: run.check_available(config))
     warn = functools.partial(print_warning, console)
@@ -198,10 +200,16 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
 
 
 def _check_weights(config: Config) -> None:
-    """UserError unless the weights are kept in float32.
+    """UserError for an imported checkpoint, or unless the weights are kept in float32.
 
     AdamW's steps are a thousandth of a weight or less, and bfloat16 would round them away.
     """
+    if config.imported is not None:
+        folder = Path(config.runs_dir) / config.name
+        raise UserError(
+            f"imported: {folder} is a checkpoint of {config.imported.model}, which is not trained "
+            f"itself; start another run from it with init_from={folder}"
+        )
     if config.model.param_dtype != "float32":
         raise UserError(
             f"model.param_dtype: {config.model.param_dtype} is for models that are not trained "
@@ -209,8 +217,20 @@ def _check_weights(config: Config) -> None:
         )
 
 
+def _check_has_train_files(data: DataConfig) -> None:
+    """UserError if the files are only for splits that nothing is trained on."""
+    files = getattr(data, "files", None)
+    if isinstance(files, dict) and files and "train" not in files:
+        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
+
+
 def _check_texts(config: Config, corpus: Corpus) -> None:
     """UserError now, not when training reaches it, if a stage's windows exceed the text."""
+    if not len(corpus.train):
+        raise UserError(
+            "data: there is nothing to train on, because this source has no train split; name "
+            "another, or only sweep with it"
+        )
     for index, stage in enumerate(config.stages):
         training_batch(
             corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1

@@ -106,6 +106,7 @@ data:
   column: body
   validation_fraction: 0.2
   test_fraction: 0.3
+  max_documents: 40
   cache_dir: /somewhere
 tokenizer: {type: file, path: a/tokenizer.json, bos: <s>}
 optim:
@@ -159,6 +160,15 @@ max_blocks: 3
 targets: 10
 bos: every_window
 split: validation
+data:
+  type: hub
+  id: a/b
+  subset: c
+  revision: d
+  column: e
+  streaming: true
+  max_documents: 7
+  cache_dir: /somewhere
 seed: 3
 memory_gib: 0.5
 attention: blockwise

@@ -18,9 +18,13 @@ def test_the_name_depends_on_every_field_but_cache_dir(tmp_path):
         data.model_copy(update={"validation_fraction": 0.2}),
         hub,
         *(hub.model_copy(update={k: "x"}) for k in ("id", "subset", "revision", "column")),
+        hub.model_copy(update={"max_documents": 3}),
     ]
     names = {cache_folder(d, "bytes").name for d in changed} | {cache_folder(data, "other").name}
-    assert len(names) == len(changed) + 1
+    names.add(cache_folder(data, "bytes", "test").name)
+    assert len(names) == len(changed) + 2
+    streamed = hub.model_copy(update={"streaming": True})  # gives the same documents
+    assert cache_folder(streamed, "bytes") == cache_folder(hub, "bytes")
     moved = cache_folder(data.model_copy(update={"cache_dir": "~/x"}), "bytes")
     assert moved.name == cache_folder(data, "bytes").name
     assert "~" not in str(moved)

@@ -121,19 +121,29 @@ def test_a_file_name_may_look_like_a_pattern(tmp_path):
     assert [text for _, text in rows_of(splits["train"])] == ["brackets"]
 
 
-def fake_hub(monkeypatch, found):
+def fake_hub(monkeypatch, found, folder=None, **fields):
+    """Serve a data set's splits; from Parquet files in `folder`, by the real loader, if given."""
     import datasets
 
-    def load_dataset(path, name=None, *, revision=None):
+    real = datasets.load_dataset
+
+    def load_dataset(path, name=None, *, revision=None, streaming=False):
         assert (path, name, revision) == ("someone/books", "small", "v1")
         if isinstance(found, Exception):
             raise found
-        return datasets.DatasetDict(
-            {split: datasets.Dataset.from_dict(rows) for split, rows in found.items()}
+        if folder is None:
+            return datasets.DatasetDict(
+                {split: datasets.Dataset.from_dict(rows) for split, rows in found.items()}
+            )
+        files = {split: str(folder / f"{split}.parquet") for split in found}
+        for split, rows in found.items():
+            parquet.write_table(pyarrow.table(rows), files[split], row_group_size=3)
+        return real(
+            "parquet", data_files=files, streaming=streaming, cache_dir=str(folder / "cache")
         )
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return HubData(id="someone/books", subset="small", revision="v1", column="book")
+    return HubData(id="someone/books", subset="small", revision="v1", column="book", **fields)
 
 
 def test_hub_splits_are_kept_and_a_missing_one_comes_from_train(tmp_path, monkeypatch):
@@ -154,6 +164,139 @@ def test_a_hub_column_may_be_called_text(tmp_path, monkeypatch):
     data = data.model_copy(update=whole(column="text"))
     splits = load_documents(data, tmp_path).splits
     assert rows_of(splits["train"]) == [("train:0", "a"), ("train:1", "b")]
+
+
+BOOKS = [f"book {i}\r\n" + "é" * i for i in range(8)]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_long_document_set_with_only_a_test_split(tmp_path, monkeypatch, streaming):
+    # as of the tokenized test sets that YaRN is evaluated on: texts, token ids, their number
+    rows = {"book": BOOKS, "input_ids": [[1, 2]] * 8, "tokenized_len": [2] * 8}
+    data = fake_hub(monkeypatch, {"test": rows}, tmp_path, streaming=streaming)
+    expected = [(f"test:{i}", text) for i, text in enumerate(BOOKS)]
+    for only in (None, "test"):
+        splits = load_documents(data, tmp_path / f"{only}", only).splits
+        assert list(splits) == ["train", "validation", "test"]
+        assert rows_of(splits["test"]) == expected
+        assert rows_of(splits["train"]) == rows_of(splits["validation"]) == []
+    splits = load_documents(data.model_copy(update={"max_documents": 5}), tmp_path).splits
+    assert rows_of(splits["test"]) == expected[:5]
+    assert_message(
+        data.model_copy(update={"column": "input_ids"}),
+        tmp_path,
+        "data.column: 'input_ids' of someone/books",
+    )
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_data_set_with_only_a_train_split(tmp_path, monkeypatch, streaming):
+    data = fake_hub(monkeypatch, {"train": {"book": BOOKS}}, tmp_path, streaming=streaming)
+    expected = [(f"train:{i}", text) for i, text in enumerate(BOOKS)]
+    found = load_documents(data, tmp_path / "whole", "test")
+    assert rows_of(found.splits["test"]) == expected  # nothing is trained on the rest
+    assert found.notes == ["test: all documents of the source"]
+    # for training, the same documents are split off whether they are streamed or not
+    splits = load_documents(data.model_copy(update={"max_documents": 7}), tmp_path / "x").splits
+    assert sorted(row for split in splits.values() for row in rows_of(split)) == expected[:7]
+    assert [name for name, text in rows_of(splits["test"])] == ["train:1"]
+    none = data.model_copy(update=whole())
+    assert rows_of(load_documents(none, tmp_path / "none").splits["train"]) == expected
+
+
+def test_streaming_reads_no_more_documents_than_are_used(tmp_path, monkeypatch):
+    import datasets
+
+    read = []
+
+    def rows():
+        for number in range(10**6):
+            read.append(number)
+            yield {"book": f"b{number}"}
+
+    found = datasets.IterableDatasetDict(test=datasets.IterableDataset.from_generator(rows))
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found)
+    data = HubData(id="a/b", column="book", streaming=True, max_documents=40)
+    documents = load_documents(data, tmp_path, "test").splits["test"]
+    assert read == []
+    batches = row_batches(documents)
+    next(batches)
+    assert len(read) == 16  # tokens can be written while the rest is still to be read
+    assert [d for rows in batches for d in rows["document"]] == [f"test:{i}" for i in range(16, 40)]
+    assert len(read) <= 41
+
+
+def test_the_split_to_read_has_to_be_there(tmp_path, monkeypatch):
+    rows = {"book": BOOKS}
+    data = fake_hub(monkeypatch, {"train": rows, "validation": rows}, tmp_path)
+    with pytest.raises(
+        UserError, match=r"^data\.id: there is no split test, only train, validation"
+    ):
+        load_documents(data, tmp_path, "test")
+    files = {
+        "train": [text_files(tmp_path, ["a"], "t")],
+        "test": [text_files(tmp_path, ["b"], "s")],
+    }
+    with pytest.raises(
+        UserError, match=r"^data\.files: there is no split validation, only train, "
+    ):
+        load_documents(TextData(files=files), tmp_path / "scratch", "validation")
+
+
+def test_a_stream_that_breaks_off_or_has_no_text_is_explained(tmp_path, monkeypatch):
+    import datasets
+
+    def message(rows, **fields):
+        found = datasets.IterableDatasetDict(test=datasets.IterableDataset.from_generator(rows))
+        monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found)
+        data = HubData(id="a/b", streaming=True, **fields)
+        with pytest.raises(UserError) as caught:
+            read_all(data, tmp_path)
+        return str(caught.value)
+
+    def broken():
+        yield {"text": "a"}
+        raise ConnectionError("the connection\nbroke off")
+
+    assert message(broken) == "data.id: cannot read a/b: the connection broke off"
+    assert message(lambda: iter([])) == "data.id: the test split of a/b has no documents"
+    rows = [{"text": "a", "n": 1}, {"text": None, "n": 2}]
+    assert message(lambda: iter(rows)) == (
+        "data.column: 'text' of a/b, test:1, is null, not text; name a text column"
+    )
+    assert message(lambda: iter(rows), column="n").startswith(
+        "data.column: 'n' of a/b, test:0, is of type int, not text"
+    )
+    assert message(lambda: iter(rows), column="m") == (
+        "data.column: a/b has no 'm'; its columns: text, n"
+    )
+
+
+def test_local_files_may_have_only_a_test_split_and_a_cap(tmp_path):
+    pattern = text_files(tmp_path, BOOKS)
+    data = TextData(files={"test": [pattern]}, max_documents=3)
+    splits = load_documents(data, tmp_path / "scratch").splits
+    assert [text for _, text in rows_of(splits["test"])] == BOOKS[:3]
+    assert rows_of(splits["train"]) == rows_of(splits["validation"]) == []
+    listed = load_documents(TextData(files=[pattern]), tmp_path / "other", "validation").splits
+    assert [text for _, text in rows_of(listed["validation"])] == BOOKS
+
+
+def test_a_column_of_token_ids_in_a_file_is_explained(tmp_path):
+    path = tmp_path / "a.parquet"
+    parquet.write_table(pyarrow.table({"text": ["a"], "input_ids": [[1, 2]]}), path)
+    data = ParquetData(files=[str(path)], column="input_ids")
+    assert_message(data, tmp_path, f"data.column: 'input_ids' of {path}:0 holds token ids, not tex")
+
+
+def test_the_cap_holds_for_each_split_of_the_standard_library(tmp_path, monkeypatch):
+    for number in range(30):
+        (tmp_path / f"m{number}.py").write_bytes(f"name{number} ".encode() * 20)
+    monkeypatch.setattr("rope_jax.data.corpora.stdlib_root", lambda: tmp_path)
+    splits = load_documents(StdlibData(max_documents=1), tmp_path).splits
+    assert [len(rows_of(split)) for split in splits.values()] == [1, 1, 1]
+    splits = load_documents(StdlibData(max_documents=1), tmp_path, "test").splits
+    assert [len(rows_of(split)) for split in splits.values()] == [0, 0, 1]
 
 
 def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
@@ -178,10 +321,21 @@ def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
             ValueError("Config name\nis missing"),
             "data.id: cannot load someone/books: Config name is",
         ),
-        ({"all": {"book": ["b"]}}, "data.id: someone/books has no train split; it has all"),
+        (
+            {"all": {"book": ["b"]}},
+            "data.id: someone/books has no split train, validation or test; it has all",
+        ),
         ({"train": {"text": ["b"]}}, "data.column: someone/books has no 'book'; its columns: text"),
         ({"train": {"book": [1]}}, "data.column: 'book' of someone/books contains int64, not text"),
-        ({"train": {"book": [["a"]]}}, "data.column: 'book' of someone/books contains "),
+        (
+            {"train": {"book": [["a"]]}},
+            "data.column: 'book' of someone/books contains a list, not text",
+        ),
+        (
+            {"train": {"book": [[1, 2]]}},
+            "data.column: 'book' of someone/books holds token ids, not text; name the column that "
+            "contains the text",
+        ),
         (
             {"train": {"book": ["a", None]}},
             "data.column: 'book' of someone/books is null in 1 row of train",
@@ -212,9 +366,14 @@ def test_a_hub_id_must_not_be_a_folder(tmp_path, monkeypatch):
     assert_message(HubData(id="a/b"), tmp_path, "data.id: 'a/b' is not the id (owner/name)")
 
 
+def read_all(data, scratch):
+    for split in load_documents(data, scratch).splits.values():
+        rows_of(split)
+
+
 def assert_message(data, folder, start):
     with pytest.raises(UserError) as caught:
-        load_documents(data, folder / "scratch")
+        read_all(data, folder / "scratch")
     assert str(caught.value).startswith(start)
     assert "\n" not in str(caught.value)
 
@@ -275,11 +434,7 @@ def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     assert_message(
         TextData(files=["."]), tmp_path, "data.files: . is a folder; give a pattern such"
     )
-    assert_message(
-        TextData(files={"test": [pattern]}),
-        tmp_path,
-        "data.files: there are no files for train, only for test",
-    )
+    assert_message(TextData(files={}), tmp_path, "data.files: there are no files; name some for")
     assert_message(TextData(files={"train": []}), tmp_path, "data.files: train has no files")
     twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
     assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")

@@ -139,7 +139,7 @@ def test_the_name_of_a_damaged_folder_is_printable(data):
 
 
 def test_a_token_outside_the_vocabulary_is_not_written(data, monkeypatch):
-    monkeypatch.setattr(ByteTokenizer, "encode", lambda *_: np.array([7, 65536 + 7]))
+    monkeypatch.setattr(ByteTokenizer, "encode", lambda *_: np.array([7, 65536 + 7], np.uint32))
     message = "^data: the tokenizer gives .*train0 tokens from 7 to 65543, outside its vocabulary"
     with pytest.raises(UserError, match=message):
         open_corpus(data, ByteTokenizer())

@@ -1,0 +1,238 @@
+"""Runs whose tokenizer is not the bytes, and sweeps of texts that are not the run's own."""
+
+import io
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.config.explain import validate
+from rope_jax.config.inherit import load_training
+from rope_jax.config.load import dump, load
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
+from rope_jax.data.tokenizers.bpe import train_bpe
+from rope_jax.errors import UserError
+from rope_jax.evaluation import protocols
+from rope_jax.inspection.costs import costs_of
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.sweeps.run import sweep_run
+from rope_jax.training.run import train
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+SWEEP = {"lengths": [8, 16], "scalings": ["trained"], "max_blocks": 2, "resamples": 10}
+
+
+def texts(seed, count=12):
+    rng = np.random.default_rng(seed)
+    words = ["rope ", "turns ", "slow ", "fast ", "pair\n", "é "]
+    return ["".join(rng.choice(words, 150)) for _ in range(count)]
+
+
+def trained(folder: Path, tokenizer: dict, **settings: object) -> tuple[RunDirectory, Config]:
+    (folder / "texts").mkdir()
+    for index, text in enumerate(texts(0)):
+        (folder / "texts" / f"{index}.txt").write_text(text)
+    raw = {
+        "name": "tiny",
+        "runs_dir": str(folder / "runs"),
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 24,
+            "num_attention_heads": 2,
+            "num_hidden_layers": 1,
+        },
+        "data": {
+            "type": "text",
+            "files": [str(folder / "texts" / "*.txt")],
+            "validation_fraction": 0.2,
+            "test_fraction": 0.4,
+            "cache_dir": str(folder / "cache"),
+        },
+        "tokenizer": tokenizer,
+        "optim": {"warmup_steps": 0},
+        "stages": [{"steps": 2, "seq_len": 16, "batch_size": 4}],
+    }
+    config = Config.model_validate(raw | settings)
+    return train(config, plain_console(quiet=True)), config
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    return trained(tmp_path_factory.mktemp("bpe"), {"type": "bpe", "vocab_size": 270})
+
+
+@pytest.fixture(scope="module")
+def without_bos(tmp_path_factory) -> tuple[RunDirectory, Config]:
+    """A run with a tokenizer.json that has no document start, which is changed afterwards."""
+    folder = tmp_path_factory.mktemp("file")
+    content = json.loads(train_bpe([texts(0)], 270)) | {"post_processor": None}
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    run = trained(
+        folder,
+        {"type": "file", "path": str(path)},
+        model={"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2,
+               "num_hidden_layers": 1, "vocab_size": 300},
+        sweep={"lengths": [8, 16], "every_steps": 2},
+    )  # fmt: skip
+    path.write_text("changed")
+    return run
+
+
+def swept(run, **settings):
+    """Sweep; return the rows of the results and what was printed."""
+    config = validate(SweepConfig, SWEEP | settings, "S.yaml")
+    printed = io.StringIO()
+    sweep_run(*run, config, plain_console(file=printed, width=300))
+    return SweepFiles(run[0].evals / config.name).rows(), printed.getvalue()
+
+
+def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
+    run, config = bpe
+    tokenizer = run.open_tokenizer(config)
+    assert run.tokenizer_file.read_text("utf-8") == tokenizer.json()
+    corpus = open_corpus(config.data, tokenizer)
+    assert run.recorded_corpus() == corpus.fingerprint
+    rows, printed = swept(bpe)
+    ratio = corpus.test.bytes_per_token
+    assert ratio > 1.5
+    for row in rows:
+        assert row.bos == "document"
+        assert row.bpb == pytest.approx(row.nll / math.log(2) / ratio, abs=1e-12)
+        assert 0.5 < row.nll < math.log(270) + 0.5
+    shown = f"bpe, 270 tokens; document start: {START_TOKEN} (token 0); its own post-processor"
+    assert shown in printed
+    (cost,) = costs_of(run)
+    width, attention, mlp, norms = 16, 4 * 16 * 16, 3 * 16 * 24, 3 * 16
+    ends = (1 if config.model.tie_word_embeddings else 2) * 270 * width
+    assert cost.numbers == ends + attention + mlp + norms
+
+
+def test_without_a_document_start_windows_begin_with_text(without_bos):
+    run, config = without_bos
+    tokenizer = run.open_tokenizer(config)  # from the run's copy
+    assert (tokenizer.bos_id, tokenizer.vocab_size) == (None, 270)
+    rows, printed = swept(without_bos, name="plain")
+    assert {row.bos for row in rows} == {"none"}
+    assert "document start: none; its own post-processor adds nothing" in printed
+    assert load(SweepConfig, run.evals / "plain" / "sweep.yaml").bos == "none"
+    split = open_corpus(config.data, tokenizer).test
+    _, streams = protocols.make_streams(
+        split.texts(), longest=16, max_documents=64, bos="none", bos_id=None, seed=0
+    )
+    windows = protocols.plan(
+        "same_tokens", streams, 16, lengths=[8, 16], targets=4, blocks=2, stride=4, seed=0
+    )
+    assert rows[-1].targets == protocols.fingerprint(streams, windows, 16, "none")
+    with pytest.raises(UserError, match=r"^bos: there is no document-start token; give bos_id, or"):
+        swept(without_bos, bos="document")
+    # training has swept itself, too
+    metrics = run.metrics_file.read_text()
+    assert "sweep/trained/nll_16" in metrics
+
+
+def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
+    run, config = bpe
+    path = tmp_path / "books.parquet"
+    parquet.write_table(pyarrow.table({"book": texts(7, 9), "year": list(range(9))}), path)
+    data = {"type": "parquet", "files": [str(path)], "column": "book", "max_documents": 8,
+            "cache_dir": str(tmp_path / "tokens")}  # fmt: skip
+    hidden = config.model_copy(
+        update={"data": config.data.model_copy(update={"files": ["no/such/file"]})}
+    )
+    moved = shutil.copytree(run.path, tmp_path / "tiny")
+    (moved / "config.yaml").write_text(dump(hidden))
+    with pytest.raises(UserError, match=r"has another data\.files\.0 than the one that the checkp"):
+        swept((RunDirectory(moved), hidden), data=data)  # its config is still checked
+    shutil.move(config.data.cache_dir, tmp_path / "away")
+    try:
+        rows, printed = swept(bpe, name="books", data=data)
+    finally:
+        shutil.move(tmp_path / "away", config.data.cache_dir)
+    written = load(SweepConfig, run.evals / "books" / "sweep.yaml")
+    corpus = open_corpus(written.data, run.open_tokenizer(config), only="test")
+    assert {row.corpus for row in rows} == {corpus.fingerprint[:16]}
+    assert [tokenizer_text(bpe, t) for t in corpus.test.texts()] == texts(7, 9)[:8]
+    assert (len(corpus.train), len(corpus.validation), rows[0].documents) == (0, 0, 8)
+    assert "test" in printed
+    assert f"data: whether {run.path} was trained on these texts cannot be checked" in printed
+    # the config of the sweep's folder gives the same sweep again
+    again, _ = swept(bpe, **written.model_dump(mode="json") | {"name": "again"})
+    assert [row.nll for row in again] == [row.nll for row in rows]
+
+
+def tokenizer_text(run, tokens):
+    return run[0].open_tokenizer(run[1]).decode(tokens)
+
+
+def test_the_runs_own_corpus_is_not_read_whole(bpe):
+    data = bpe[1].data.model_dump(mode="json", exclude={"validation_fraction", "test_fraction"})
+    with pytest.raises(UserError, match=r"^S\.yaml: data\.test_fraction: a sweep reads all of"):
+        swept(bpe, data=data | {"test_fraction": 0.4})
+    own = bpe[1].model_copy(update={"data": type(bpe[1].data).model_validate(data)})
+    with pytest.raises(UserError, match=r"^data: is what the run was trained on; leave it out"):
+        swept((bpe[0], own), data=data)
+
+
+def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
+    run, config = bpe
+    raw = {
+        "name": "more",
+        "runs_dir": str(tmp_path),
+        "init_from": str(run.path),
+        "optim": {"warmup_steps": 0},
+        "data": {"files": [str(tmp_path / "new*")]},
+        "stages": [{"steps": 1, "seq_len": 16, "batch_size": 4}],
+    }
+    for index, text in enumerate(texts(3)):
+        (tmp_path / f"new{index}").write_text(text)
+    (tmp_path / "more.yaml").write_text(json.dumps(raw))
+    more = load_training(tmp_path / "more.yaml")
+    copy = run.path / "tokenizer.json"
+    assert more.tokenizer == FileTokenizerConfig(path=str(copy), bos=START_TOKEN)
+    printed = io.StringIO()
+    child = train(more, plain_console(file=printed, width=300))
+    assert child.tokenizer_file.read_text() == copy.read_text()
+    assert child.open_tokenizer(more).name == run.open_tokenizer(config).name
+    # the same settings on other texts would be another tokenizer
+    raw |= {"name": "other", "tokenizer": {"type": "bpe", "vocab_size": 270}}
+    (tmp_path / "more.yaml").write_text(json.dumps(raw))
+    with pytest.raises(UserError, match=r"^init_from: the tokenizer of .*tiny is another one; le"):
+        train(load_training(tmp_path / "more.yaml"), plain_console(quiet=True))
+    raw |= {"tokenizer": {"type": "bytes"}}
+    (tmp_path / "more.yaml").write_text(json.dumps(raw))
+    with pytest.raises(UserError, match=r"tokenizer\.type is 'bpe' there and 'bytes' here; leave"):
+        load_training(tmp_path / "more.yaml")
+
+
+def test_texts_without_a_train_split_are_not_for_training(bpe, tmp_path):
+    raw = bpe[1].model_dump(mode="json") | {"name": "x", "runs_dir": str(tmp_path)}
+    raw["data"] |= {"files": {"test": raw["data"]["files"]}}
+    config = Config.model_validate(raw)
+    with pytest.raises(UserError, match=r"^data\.files: there are no files for train, only for t"):
+        train(config, plain_console(quiet=True))
+
+
+def test_bytes_are_the_default_and_leave_no_file(tmp_path):
+    run = RunDirectory(tmp_path / "run")
+    config = Config.model_validate(
+        {"name": "run", "stages": [{"steps": 200, "seq_len": 16, "batch_size": 1}]}
+    )
+    run.prepare(config, ByteTokenizer())
+    run.release()
+    assert not run.tokenizer_file.exists()
+    assert run.open_tokenizer(config).name == "bytes"
+    same = JsonTokenizer(ByteTokenizer().json(), START_TOKEN, "")
+    assert same.name != "bytes"  # a corpus of bytes keeps its fingerprint
