@@ -124,9 +124,7 @@ def _write(
     length: int,
 ) -> None:
     write_weights(folder, written.family.rows(training.model), params)
-    bos, bos_id = None, tokenizer.bos_id
-    if bos_id is not None:
-        bos = tokenizer.start_text
+    bos, bos_id = training.tokenizer.start, tokenizer.bos_id
     ids = {"bos_token_id": bos_id, "eos_token_id": None, "pad_token_id": None}
     dtype = training.model.param_dtype
     _write_json(folder / CONFIG, written.keys | ids | {"dtype": dtype, "torch_dtype": dtype})

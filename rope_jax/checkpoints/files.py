@@ -22,8 +22,10 @@ TOKENIZER = "tokenizer.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 # What a download needs: no code, no pickles, no second copy in another format.
-PATTERNS = (CONFIG, "generation_config.json", TOKENIZER, "tokenizer_config.json", "model*.safetensors",
-            INDEX)  # fmt: skip
+PATTERNS = (
+    *(CONFIG, TOKENIZER, INDEX),
+    "model*.safetensors",
+)
 
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")

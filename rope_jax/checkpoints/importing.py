@@ -71,8 +71,8 @@ def _training_config(
     known = description.model["vocab_size"]
     if tokenizer.vocab_size > known:
         raise UserError(
-            f"{files.tokenizer}: has {tokenizer.vocab_size:,} tokens, but config.json says that the "
-            f"model knows {known:,}; use the tokenizer that belongs to it"
+            f"{files.tokenizer}: has {tokenizer.vocab_size:,} tokens, but config.json says that "
+            f"the model knows {known:,}; use the tokenizer that belongs to it"
         )
     stored = {info.dtype for info in files.tensors.values()}
     param_dtype = config.param_dtype or ("bfloat16" if stored == {"bfloat16"} else "float32")
@@ -149,7 +149,7 @@ def _import(
             "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
             f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
             "tokenizer": f"{tokenizer.vocab_size:,} tokens; document start: "
-            f"{_start(training)}; its own post-processor adds {tokenizer.added}",
+            f"{training.tokenizer.start or 'none'}; its own post-processor adds {tokenizer.added}",
             "run": str(run.path),
         },
     )
@@ -162,11 +162,6 @@ def _import(
         raise UserError(
             f"{error.filename or run.path}: cannot be written ({error.strerror or error})"
         ) from error
-
-
-def _start(training: Config) -> str:
-    bos = getattr(training.tokenizer, "bos", None)
-    return "none" if bos is None else printable(bos)
 
 
 def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer) -> None:

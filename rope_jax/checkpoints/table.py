@@ -119,7 +119,7 @@ class Table:
 
 
 def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested dictionaries by their paths, such as layers/mlp/up_proj/kernel."""
+    """Return the leaves of nested dictionaries by path, such as layers/mlp/up_proj/kernel."""
     found: dict[str, Any] = {}
     for name, value in tree.items():
         path = f"{prefix}{name}"

@@ -16,6 +16,11 @@ class ByteTokenizerConfig(Frozen):
 
     type: Literal["bytes"] = "bytes"
 
+    @property
+    def start(self) -> str | None:
+        """Text of the token that starts a document."""
+        return START_TOKEN
+
 
 class FileTokenizerConfig(Frozen):
     """A tokenizer.json, as the Hugging Face library `tokenizers` writes it."""
@@ -30,6 +35,11 @@ class FileTokenizerConfig(Frozen):
         description="text of the token that is put before each document; null: none",
     )
 
+    @property
+    def start(self) -> str | None:
+        """Text of the token that starts a document; None: documents have no start."""
+        return self.bos
+
 
 class BPETokenizerConfig(Frozen):
     """Byte-level BPE, trained on the train split, with a token of its own to start a document."""
@@ -39,6 +49,11 @@ class BPETokenizerConfig(Frozen):
     vocab_size: Annotated[int, Field(ge=257, le=2**20), Whole] = Field(
         8192, description="number of tokens, the 256 bytes and the document start included"
     )
+
+    @property
+    def start(self) -> str | None:
+        """Text of the token that starts a document."""
+        return START_TOKEN
 
 
 TokenizerConfig = Annotated[

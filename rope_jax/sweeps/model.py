@@ -116,12 +116,12 @@ def load_model(
     else:
         own, corpus = None, open_corpus(data, tokenizer, warn, only=split)
     processes.on_first(lambda: check_provenance(run, training, own, warn))
-    placement = Placement(_mesh_for(training))
+    placement = Placement(mesh_for(training))
     model = language_model(training, model_vocab_size(training.model, tokenizer))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     return LoadedModel(training, corpus, placement, model, like, nll_of_last(model, placement))
 
 
-def _mesh_for(training: Config) -> MeshConfig:
+def mesh_for(training: Config) -> MeshConfig:
     """Return a mesh of all devices that splits parameters as in training as far as possible."""
     return MeshConfig(fsdp=math.gcd(training.mesh.fsdp, jax.device_count()))

@@ -384,3 +384,7 @@ def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]
         place += index * np.uint32(stride % 2**32)
         stride *= x.shape[other]
     return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
+
+
+def _with_shardings(tree: Any) -> Any:
+    return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)

@@ -31,17 +31,8 @@ class JsonTokenizer:
         UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
         post-processor would add anything else to a document than `bos` before it.
         """
-        from tokenizers import Tokenizer as Library
-
-        try:
-            self._library = Library.from_str(content)
-            vocabulary = self._library.get_vocab(with_added_tokens=True)
-        except Exception as error:  # the library raises nothing more specific
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {where} is not readable as a tokenizer.json ({message}); "
-                "name one that the library `tokenizers` wrote"
-            ) from error
+        self._library = _library_of(content, where)
+        vocabulary = self._library.get_vocab(with_added_tokens=True)
         self._library.no_truncation()
         self._library.no_padding()
         self._library.encode_special_tokens = True  # like text, that is
@@ -135,6 +126,30 @@ class JsonTokenizer:
             f"tokenizer.bos: puts {own} before a document, but the post-processor of {self._where} "
             f"would add {shown}; {advice}"
         )
+
+
+def start_token(content: str, where: str) -> str | None:
+    """Return the one token that a tokenizer.json's post-processor puts before a text, if it does.
+
+    None: it puts nothing before it, or several tokens. where: the file, as errors name it.
+
+    UserError: the content is damaged.
+    """
+    before, _ = _added_tokens(_library_of(content, where))
+    return before[0] if len(before) == 1 else None
+
+
+def _library_of(content: str, where: str) -> "Library":
+    from tokenizers import Tokenizer as Library
+
+    try:
+        return Library.from_str(content)
+    except Exception as error:  # the library raises nothing more specific
+        message = " ".join(str(error).split())
+        raise UserError(
+            f"tokenizer.path: {where} is not readable as a tokenizer.json ({message}); "
+            "name one that the library `tokenizers` wrote"
+        ) from error
 
 
 def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:

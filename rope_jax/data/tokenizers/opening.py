@@ -44,11 +44,10 @@ def open_tokenizer(
     """
     if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
         return ByteTokenizer()
-    bos = START_TOKEN if isinstance(config, BPETokenizerConfig) else config.bos
     if copy is not None and copy.exists():
-        return read_tokenizer(copy, bos)
+        return read_tokenizer(copy, config.start)
     if isinstance(config, FileTokenizerConfig):
-        return read_tokenizer(Path(config.path).expanduser(), bos)
+        return read_tokenizer(Path(config.path).expanduser(), config.start)
     return _trained(config, data, warn)
 
 
