@@ -110,6 +110,8 @@ class Windows(NamedTuple):
         if len(sizes) > 1:
             raise ValueError(f"sliding windows of {' and '.join(map(str, sizes))} tokens differ")
         window = sizes[0] if sizes else None
+        if self.types is _every_layer and len(set(windows)) == 1:
+            return {"sliding_window": window}  # with layer_types it would be another model type
         if self.types is None:
             if window is not None and (None in windows or not self.exist):
                 raise ValueError("layers with a sliding window")
@@ -117,6 +119,11 @@ class Windows(NamedTuple):
         kinds = [_FULL if own is None else _SLIDING for own in windows]
         keys: dict[str, Any] = {"sliding_window": window, "layer_types": kinds}
         return keys | ({"use_sliding_window": window is not None} if self.switch else {})
+
+
+def _every_layer(config: Mapping[str, Any], count: int) -> list[str]:
+    """Mistral: all layers slide, unless layer_types says otherwise (Ministral)."""
+    return [_SLIDING] * count
 
 
 _NO_WINDOWS = Windows(exist=False)
@@ -319,7 +326,7 @@ _ALL = (
         "MistralForCausalLM",
         _keys(kv_heads=8),
         _llama_rows,
-        windows=Windows(default=4096),
+        windows=Windows(default=4096, types=_every_layer),
     ),
     Family(
         "qwen3",

@@ -113,11 +113,15 @@ def _fill(filled: dict[str, Array], place: Place, part: NDArray[Any], like: Any)
         filled[place.path] = jax.device_put(part, like.sharding)
         return
     if place.path not in filled:
-        zeros = jax.jit(functools.partial(jnp.zeros, like.shape, like.dtype),
-                        out_shardings=like.sharding)  # fmt: skip
-        filled[place.path] = zeros()
+        filled[place.path] = _zeros(like.shape, like.dtype, like.sharding)()
     put = _put_into(like.sharding)
     filled[place.path] = put(filled[place.path], part, jnp.int32(place.layer))
+
+
+@functools.cache
+def _zeros(shape: tuple[int, ...], dtype: Any, sharding: Any) -> Any:
+    """Return a jitted function that makes an array of zeros where it belongs."""
+    return jax.jit(functools.partial(jnp.zeros, shape, dtype), out_shardings=sharding)
 
 
 @functools.cache
