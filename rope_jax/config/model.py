@@ -87,11 +87,11 @@ class ModelConfig(Frozen):
     query_pre_attn_scalar: PositiveFloat | None = Field(
         None, description="attention logits are divided by its root; null: by that of head_dim"
     )
-    attention_softcap: PositiveFloat | None = Field(
+    attention_softcap: Moderate | None = Field(
         None,
         description="c: attention logits become c*tanh(logits/c), before the mask; null: unchanged",
     )
-    logit_softcap: PositiveFloat | None = Field(None, description="the same for the output logits")
+    logit_softcap: Moderate | None = Field(None, description="the same for the output logits")
     initializer_range: Moderate = Field(
         0.02, description="standard deviation of the initial weights"
     )

@@ -131,7 +131,7 @@ PROGRAM_CASES = {
     "layers": ("scanned", "scan["),
     "remat": (True, "remat"),
     "norm": ("rms_norm_plus_one", "= add 1.0:f32[] "),
-    "activation": ("gelu", "] = erfc "),
+    "activation": ("gelu", "] = erf"),
     "scale_embeddings": (True, " 5.656854"),
     "query_pre_attn_scalar": (24.0, " 0.57735"),
     "attention_softcap": (7.0, " 7.0:f32[]"),

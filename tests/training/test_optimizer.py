@@ -125,6 +125,14 @@ def test_only_kernels_decay():
     assert flags == dict.fromkeys(kernels, True) | dict.fromkeys(others, False)
 
 
+def test_biases_are_not_decayed():
+    model = ModelConfig(norm="layer_norm", qkv_bias=True, o_bias=True, mlp_bias=True)
+    params = jax.eval_shape(lambda: LanguageModel(model, 61).init(0))
+    flags = jax.tree_util.tree_leaves_with_path(decayed(params))
+    biases = [flag for path, flag in flags if path[-1].key == "bias"]
+    assert biases == [False] * (7 + 3)  # of projections and norms
+
+
 # All of one shape, for speed: operations compile once, and nothing depends on the shape.
 SHAPES = {
     "embed_tokens": {"embedding": (4, 6)},
