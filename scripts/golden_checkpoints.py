@@ -11,7 +11,7 @@ python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.23
 
 --check: each DIR holds an exported model and, beside it, tokens.npy ([T] or [B, T]) and logits.npy
 ([T, V] or [B, T, V]), which rope_jax computed from them in float32. If there is a text.txt,
-AutoTokenizer must give it the same tokens, without special tokens. The exit code is 1 if a logit
+AutoTokenizer must give it the same tokens, with the special tokens that it adds. The exit code is 1 if a logit
 differs by more than 2e-4 or a weight is missing or unused.
 
 --sliding: negative log-likelihood of the texts in FILE.npy ([T], or [documents, T]; include the
@@ -411,7 +411,7 @@ def check(folder: Path) -> bool:
     agree = True
     text = folder / "text.txt"
     if text.exists():
-        ids = tokenizer(text.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text.read_text(encoding="utf-8"))["input_ids"]
         if not np.array_equal(ids, tokens):
             print(f"{folder}: AutoTokenizer reads text.txt as other tokens than tokens.npy has")
             agree = False

@@ -41,6 +41,8 @@ def write_weights(
         tensors = dict(_tensors(shard, leaves))
         # older readers refuse a file that does not say from which library its layout is
         save_file(tensors, folder / file, metadata={"format": "pt"})
+        # the library makes it private; like the folder, it follows the umask instead
+        (folder / file).chmod(folder.stat().st_mode & 0o666)
         _check_written(folder / file, tensors)
         weight_map |= dict.fromkeys(tensors, file)
         size += sum(tensor.nbytes for tensor in tensors.values())
