@@ -22,8 +22,8 @@ from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import AnyEntry, SweepConfig
 from rope_jax.console import plain_console
-from rope_jax.runs.directory import RunDirectory
 from rope_jax.evaluation.results import rows
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import load_model
 from rope_jax.training.checkpoints import newest_params
 
@@ -46,7 +46,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     scaling = training.stage_scaling(training.stage_at(step))
     if strategy is not None:
         scaling = read_strategy(strategy).scaling
-    positions = np.arange(length)[None]
+    positions = jnp.arange(length)[None]
     rotary = training.rotary_layers.rotary(scaling, positions, length)
 
     @jax.jit
@@ -64,7 +64,9 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
         covered = stream[: 1 + min(8, (len(stream) - 1) // window) * window]
         np.save(out / "sliding.npy", covered)
         trained = TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained"])
-        config = SweepConfig(protocols=("sliding",), stride=stride, scalings=trained, bos="none")
+        config = SweepConfig(
+            protocols=("sliding",), stride=stride, scalings=trained, bos="none", max_blocks=8
+        )
         result = loaded.sweep(config, [covered], params, step, [window])
         nll = rows(result, loaded.origin(step, loaded.corpus.test))[0].nll
         print(

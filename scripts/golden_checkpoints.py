@@ -11,8 +11,8 @@ python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.23
 
 --check: each DIR holds an exported model and, beside it, tokens.npy ([T] or [B, T]) and logits.npy
 ([T, V] or [B, T, V]), which rope_jax computed from them in float32. If there is a text.txt,
-AutoTokenizer must give it the same tokens, with the special tokens that it adds. The exit code is 1 if a logit
-differs by more than 2e-4 or a weight is missing or unused.
+AutoTokenizer must give it the same tokens, with the special tokens that it adds. The exit code is 1
+if a logit differs by more than 2e-4 or a weight is missing or unused.
 
 --sliding: negative log-likelihood of the texts in FILE.npy ([T], or [documents, T]; include the
 document-start token if there should be one), in nats per token, twice:
