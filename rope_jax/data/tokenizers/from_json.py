@@ -1,7 +1,7 @@
 """Any tokenizer.json, run by the library `tokenizers`, which is imported only when one is used."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 _MOST_SHOWN = 5  # special tokens in an error
+# Characters that are tokenized at once, if they are not one text: the library takes about 130 bytes
+# of memory for each.
+_MOST_CHARACTERS = 2**22
 
 
 class JsonTokenizer:
@@ -64,8 +67,11 @@ class JsonTokenizer:
 
         UserError: the tokenizer has no token for something in a text.
         """
+        return [tokens for group in _groups(texts) for tokens in self._encode(group)]
+
+    def _encode(self, texts: list[str]) -> list[Tokens]:
         try:
-            found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
+            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as error:  # such as a word outside the vocabulary, without an unknown one
             message = " ".join(str(error).split())
             raise UserError(
@@ -135,6 +141,19 @@ class JsonTokenizer:
             f"tokenizer.bos: puts {own} before a document, but the post-processor of {self._where} "
             f"would add {shown}; {advice}"
         )
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in groups of at most `_MOST_CHARACTERS`, or of one text that is longer."""
+    group, size = list[str](), 0
+    for text in texts:
+        if group and size + len(text) > _MOST_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
 
 
 def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:
