@@ -223,6 +223,13 @@ def test_bad_files_are_explained(tmp_path, content, bos, message):
     assert str(caught.value).startswith(message.format(path))
 
 
+def test_a_post_processor_at_which_the_library_panics_is_explained():
+    content = json.loads(library(post_processor=template("<s> $A")).to_str())
+    content["post_processor"]["special_tokens"] = {}
+    with pytest.raises(UserError, match=r"^tokenizer\.path: T cannot tokenize a text \("):
+        JsonTokenizer(json.dumps(content), "<s>", "T")
+
+
 def test_a_file_that_is_not_there_or_a_folder_is_explained(tmp_path):
     with pytest.raises(UserError, match=r"^tokenizer\.path: .*none: no such file; name a tok"):
         read_tokenizer(tmp_path / "none", None)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ _MOST_SHOWN = 5  # special tokens in an error
 # Characters that are tokenized at once, if they are not one text: the library takes about 130 bytes
 # of memory for each.
 _MOST_CHARACTERS = 2**22
+_ADVICE = "name a tokenizer that can"
 
 
 class JsonTokenizer:
@@ -36,15 +38,13 @@ class JsonTokenizer:
         """
         from tokenizers import Tokenizer as Library
 
-        try:
+        with _library_errors(
+            where,
+            "is not readable as a tokenizer.json",
+            "name one that the library `tokenizers` wrote",
+        ):
             self._library = Library.from_str(content)
             vocabulary = self._library.get_vocab(with_added_tokens=True)
-        except Exception as error:  # the library raises nothing more specific
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {where} is not readable as a tokenizer.json ({message}); "
-                "name one that the library `tokenizers` wrote"
-            ) from error
         self._library.no_truncation()
         self._library.no_padding()
         self._library.encode_special_tokens = True  # like text, that is
@@ -70,14 +70,9 @@ class JsonTokenizer:
         return [tokens for group in _groups(texts) for tokens in self._encode(group)]
 
     def _encode(self, texts: list[str]) -> list[Tokens]:
-        try:
+        # it fails at a word outside the vocabulary, if there is no token for unknown ones
+        with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
             found = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as error:  # such as a word outside the vocabulary, without an unknown one
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {self._where} cannot tokenize the documents ({message}); name a "
-                "tokenizer that can"
-            ) from error
         return [self._as_tokens(encoding.ids) for encoding in found]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
@@ -115,14 +110,8 @@ class JsonTokenizer:
         UserError if it adds anything else: models trained with such a tokenizer expect tokens that
         would be missing here.
         """
-        try:
+        with _library_errors(self._where, "cannot tokenize a text", _ADVICE):
             before, after = _added_tokens(self._library)
-        except Exception as error:  # it has no token for the text that is tried
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {self._where} cannot tokenize a text ({message}); name a "
-                "tokenizer that can"
-            ) from error
         if not before and not after:
             return "nothing"
         shown = " and ".join(
@@ -141,6 +130,19 @@ class JsonTokenizer:
             f"tokenizer.bos: puts {own} before a document, but the post-processor of {self._where} "
             f"would add {shown}; {advice}"
         )
+
+
+@contextmanager
+def _library_errors(where: str, what: str, advice: str) -> Iterator[None]:
+    """Turn an error of the library in the block into a UserError: that `where` does `what`."""
+    try:
+        yield
+    except BaseException as error:
+        # Nothing more specific is raised; some damage ends in a panic, which is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        message = " ".join(str(error).split())
+        raise UserError(f"tokenizer.path: {where} {what} ({message}); {advice}") from error
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
