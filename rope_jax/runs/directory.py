@@ -147,21 +147,32 @@ class RunDirectory:
     def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
         """Return the run's tokenizer, from its own copy if there is one. config: the run's.
 
-        UserError as `rope_jax.data.tokenizers.open_tokenizer`.
+        UserError as `rope_jax.data.tokenizers.open_tokenizer`, or if the run began with another.
         """
-        return open_tokenizer(config.tokenizer, config.data, self.tokenizer_file, warn)
+        tokenizer = open_tokenizer(config.tokenizer, config.data, self.tokenizer_file, warn)
+        if self._recorded("tokenizer") not in (None, tokenizer.name):
+            raise UserError(
+                f"{self.tokenizer_file}: is not the tokenizer that the run began with; restore it "
+                "from a copy"
+            )
+        return tokenizer
 
     def recorded_corpus(self) -> str | None:
         """Return the fingerprint of the corpus that the run began with.
 
         None if environment.json, which records it, is missing or damaged.
         """
+        return self._recorded("corpus", "fingerprint")
+
+    def _recorded(self, *keys: str) -> str | None:
+        """Return a text in environment.json; None if it is not there or the file is damaged."""
         try:
             content = json.loads(read_limited(self.environment_file, _MOST_BYTES))
-            fingerprint = content["corpus"]["fingerprint"]
+            for key in keys:
+                content = content[key]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
-        return fingerprint if isinstance(fingerprint, str) else None
+        return content if isinstance(content, str) else None
 
     def write_environment(
         self, corpus: Corpus | None, init_from: Mapping[str, object] | None = None
@@ -183,6 +194,7 @@ class RunDirectory:
         }
         if corpus is not None:
             content["corpus"] = {"fingerprint": corpus.fingerprint, "report": list(corpus.report)}
+            content["tokenizer"] = corpus.tokenizer.name
         if init_from is not None:
             content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")

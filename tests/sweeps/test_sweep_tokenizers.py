@@ -217,6 +217,18 @@ def test_a_run_that_starts_from_another_has_its_tokenizer(bpe, tmp_path):
         load_training(tmp_path / "more.yaml")
 
 
+def test_a_changed_copy_of_the_tokenizer_is_refused(bpe, tmp_path):
+    run, config = bpe
+    moved = RunDirectory(shutil.copytree(run.path, tmp_path / "tiny"))
+    moved.tokenizer_file.write_text(train_bpe([texts(5)], 270))
+    with pytest.raises(
+        UserError, match=r"/tiny/tokenizer\.json: is not the tokenizer that the run"
+    ):
+        moved.open_tokenizer(config)
+    moved.tokenizer_file.unlink()  # then it is made again, from the same texts
+    assert moved.open_tokenizer(config).name == run.open_tokenizer(config).name
+
+
 def test_texts_without_a_train_split_are_not_for_training(bpe, tmp_path):
     raw = bpe[1].model_dump(mode="json") | {"name": "x", "runs_dir": str(tmp_path)}
     raw["data"] |= {"files": {"test": raw["data"]["files"]}}

@@ -1,7 +1,8 @@
 """Any tokenizer.json, run by the library `tokenizers`, which is imported only when one is used."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 _MOST_SHOWN = 5  # special tokens in an error
+# Characters that are tokenized at once, if they are not one text: the library takes about 130 bytes
+# of memory for each.
+_MOST_CHARACTERS = 2**22
+_ADVICE = "name a tokenizer that can"
 
 
 class JsonTokenizer:
@@ -55,14 +60,12 @@ class JsonTokenizer:
 
         UserError: the tokenizer has no token for something in a text.
         """
-        try:
-            found = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        except Exception as error:  # such as a word outside the vocabulary, without an unknown one
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {self._where} cannot tokenize the documents ({message}); name a "
-                "tokenizer that can"
-            ) from error
+        return [tokens for group in _groups(texts) for tokens in self._encode(group)]
+
+    def _encode(self, texts: list[str]) -> list[Tokens]:
+        # it fails at a word outside the vocabulary, if there is no token for unknown ones
+        with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
+            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
         return [self._as_tokens(encoding.ids) for encoding in found]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
@@ -100,14 +103,8 @@ class JsonTokenizer:
         UserError if it adds anything else: models trained with such a tokenizer expect tokens that
         would be missing here.
         """
-        try:
+        with _library_errors(self._where, "cannot tokenize a text", _ADVICE):
             before, after = _added_tokens(self._library)
-        except Exception as error:  # it has no token for the text that is tried
-            message = " ".join(str(error).split())
-            raise UserError(
-                f"tokenizer.path: {self._where} cannot tokenize a text ({message}); name a "
-                "tokenizer that can"
-            ) from error
         if not before and not after:
             return "nothing"
         shown = " and ".join(
@@ -142,14 +139,38 @@ def start_token(content: str, where: str) -> str | None:
 def _library_of(content: str, where: str) -> "Library":
     from tokenizers import Tokenizer as Library
 
-    try:
+    with _library_errors(
+        where,
+        "is not readable as a tokenizer.json",
+        "name one that the library `tokenizers` wrote",
+    ):
         return Library.from_str(content)
-    except Exception as error:  # the library raises nothing more specific
+
+
+@contextmanager
+def _library_errors(where: str, what: str, advice: str) -> Iterator[None]:
+    """Turn an error of the library in the block into a UserError: that `where` does `what`."""
+    try:
+        yield
+    except BaseException as error:
+        # Nothing more specific is raised; some damage ends in a panic, which is no Exception.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         message = " ".join(str(error).split())
-        raise UserError(
-            f"tokenizer.path: {where} is not readable as a tokenizer.json ({message}); "
-            "name one that the library `tokenizers` wrote"
-        ) from error
+        raise UserError(f"tokenizer.path: {where} {what} ({message}); {advice}") from error
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the texts in groups of at most `_MOST_CHARACTERS`, or of one text that is longer."""
+    group, size = list[str](), 0
+    for text in texts:
+        if group and size + len(text) > _MOST_CHARACTERS:
+            yield group
+            group, size = [], 0
+        group.append(text)
+        size += len(text)
+    if group:
+        yield group
 
 
 def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:

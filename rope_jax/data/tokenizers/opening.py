@@ -47,7 +47,7 @@ def open_tokenizer(
     if copy is not None and copy.exists():
         return read_tokenizer(copy, config.start)
     if isinstance(config, FileTokenizerConfig):
-        return read_tokenizer(Path(config.path).expanduser(), config.start)
+        return read_tokenizer(_path_of(config), config.start)
     return _trained(config, data, warn)
 
 
@@ -71,6 +71,14 @@ def read_tokenizer(path: Path, bos: str | None) -> JsonTokenizer:
             f"tokenizer.path: {path} cannot be read ({error.strerror}); name a tokenizer.json"
         ) from None
     return JsonTokenizer(content, bos, str(path))
+
+
+def _path_of(config: FileTokenizerConfig) -> Path:
+    try:
+        return Path(config.path).expanduser()
+    except RuntimeError:
+        user = config.path.partition("/")[0]
+        raise UserError(f"tokenizer.path: there is no user {user}; name another file") from None
 
 
 def _trained(
