@@ -167,7 +167,7 @@ def _import(
 def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer) -> None:
     write_text(run.config_file, dump(training))
     write_text(run.tokenizer_file, tokenizer.json())
-    run.write_environment(None)
+    run.write_environment(tokenizer.name, None)
     provenance = Provenance(None, training.model_dump(mode="json"))
     with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance)) as checkpoints:
         checkpoints.save(0, TrainState(params, None))

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
-from rope_jax.data.tokenizers import model_vocab_size
 from rope_jax.errors import UserError, printable
 from rope_jax.model.cost import parameter_count
 from rope_jax.runs.directory import RunDirectory
@@ -57,7 +56,7 @@ def _training(run: RunDirectory) -> Cost:
             seconds += more / speeds.get(line["step"], math.nan)
             steps, tokens = line["step"], line["train/tokens"]
     longest = max(stage.seq_len for stage in config.stages)
-    vocab_size = model_vocab_size(config.model, run.open_tokenizer(config))
+    vocab_size = run.open_tokenizer(config).vocab_size
     numbers = parameter_count(config.model, vocab_size, longest)
     return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 

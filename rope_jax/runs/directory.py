@@ -175,10 +175,14 @@ class RunDirectory:
         return content if isinstance(content, str) else None
 
     def write_environment(
-        self, corpus: Corpus | None, init_from: Mapping[str, object] | None = None
+        self,
+        tokenizer: str,
+        corpus: Corpus | None,
+        init_from: Mapping[str, object] | None = None,
     ) -> None:
         """Record what is needed to reproduce the run: versions, devices, commit, corpus.
 
+        tokenizer: its name.
         corpus: what it is trained on; None: unknown, as for an imported checkpoint.
         init_from: where the run's first weights come from; None: they are fresh.
         """
@@ -194,7 +198,6 @@ class RunDirectory:
         }
         if corpus is not None:
             content["corpus"] = {"fingerprint": corpus.fingerprint, "report": list(corpus.report)}
-            content["tokenizer"] = corpus.tokenizer.name
         if init_from is not None:
             content["init_from"] = dict(init_from)
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")

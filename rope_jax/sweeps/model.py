@@ -16,7 +16,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_warning
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizers import model_vocab_size
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.mesh import Placement
@@ -117,7 +116,7 @@ def load_model(
         own, corpus = None, open_corpus(data, tokenizer, warn, only=split)
     processes.on_first(lambda: check_provenance(run, training, own, warn))
     placement = Placement(mesh_for(training))
-    model = language_model(training, model_vocab_size(training.model, tokenizer))
+    model = language_model(training, tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     return LoadedModel(training, corpus, placement, model, like, nll_of_last(model, placement))
 

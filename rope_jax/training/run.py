@@ -17,7 +17,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizers import describe_tokenizer, model_vocab_size
+from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
@@ -64,8 +64,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
         shortage_as(out_of_memory),
     ):
         tokenizer = run.open_tokenizer(config, warn)
-    vocab_size = model_vocab_size(config.model, tokenizer)
-    check_size(config, vocab_size, placement)
+    check_size(config, tokenizer.vocab_size, placement)
     with (
         console.status("opening the corpus (read and tokenized the first time)"),
         shortage_as(out_of_memory),
@@ -73,7 +72,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
         corpus = open_corpus(config.data, tokenizer, warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
-    program = Program(config, vocab_size, placement)
+    program = Program(config, tokenizer.vocab_size, placement)
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
@@ -180,7 +179,7 @@ def _prepare_to_resume(
             f"{run.checkpoints}: holds no checkpoint, and {run.metrics_file.name} has step "
             f"{logged}; put the folder back, or delete the run to train it from the beginning"
         )
-    run.write_environment(corpus, None if start is None else start.origin)
+    run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
 @contextlib.contextmanager

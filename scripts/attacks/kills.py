@@ -88,10 +88,9 @@ def _state(path: Path) -> list[Any]:
     from rope_jax.config.devices import MeshConfig
     from rope_jax.config.load import load
     from rope_jax.config.training import Config
-    from rope_jax.data.tokenizers import model_vocab_size
     from rope_jax.devices.mesh import Placement
     from rope_jax.errors import UserError
-    from rope_jax.model.decoder import LanguageModel
+    from rope_jax.model.decoder import language_model
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.training.checkpoints import Checkpoints
     from rope_jax.training.optimizer import optimizer
@@ -102,7 +101,7 @@ def _state(path: Path) -> list[Any]:
 
     config = load(Config, path / "config.yaml")
     tokenizer = RunDirectory(path).open_tokenizer(config)
-    model = LanguageModel(config.model, model_vocab_size(config.model, tokenizer))
+    model = language_model(config, tokenizer.vocab_size)
     abstract = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
     abstract = Placement(MeshConfig()).shard_state(abstract)
     checkpoints = Checkpoints(path / "checkpoints")

@@ -13,7 +13,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from tokenizers.processors import TemplateProcessing
 
 from rope_jax.config.data import TextData
-from rope_jax.config.model import ModelConfig
 from rope_jax.config.tokenizer import (
     START_TOKEN,
     BPETokenizerConfig,
@@ -25,7 +24,6 @@ from rope_jax.data.tokenizers import (
     ByteTokenizer,
     JsonTokenizer,
     describe_tokenizer,
-    model_vocab_size,
     open_tokenizer,
     read_tokenizer,
 )
@@ -241,13 +239,6 @@ def test_a_text_that_has_no_tokens_is_explained():
     made = Tokenizer(models.WordLevel({"a": 0}, unk_token="<unk>"))
     with pytest.raises(UserError, match=r"^tokenizer\.path: T cannot tokenize the documents \(Wo"):
         tokenizer_of(made).encode("b")
-
-
-def test_the_model_must_know_every_token():
-    assert model_vocab_size(ModelConfig(), ByteTokenizer()) == 257
-    assert model_vocab_size(ModelConfig(vocab_size=512), ByteTokenizer()) == 512
-    with pytest.raises(UserError, match=r"^model\.vocab_size: 256 is smaller than the tok.* 257;"):
-        model_vocab_size(ModelConfig(vocab_size=256), ByteTokenizer())
 
 
 # Byte-level BPE

@@ -6,9 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.config.model import ModelConfig
 from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig, TokenizerConfig
-from rope_jax.errors import UserError
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
@@ -62,20 +60,6 @@ def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
         f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}; its own "
         f"post-processor adds {tokenizer.added}"
     )
-
-
-def model_vocab_size(model: ModelConfig, tokenizer: Tokenizer) -> int:
-    """Return the number of tokens that a model knows: its own, or that of the tokenizer.
-
-    UserError if the tokenizer has more tokens than the model.
-    """
-    own = model.vocab_size or tokenizer.vocab_size
-    if own < tokenizer.vocab_size:
-        raise UserError(
-            f"model.vocab_size: {own} is smaller than the tokenizer's {tokenizer.vocab_size}; give "
-            "at least that, or null"
-        )
-    return own
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
