@@ -13,7 +13,7 @@ def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.checkpoints import ImportConfig
     from rope_jax.config.load import dump, load
-    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.devices.malloc import return_freed_memory
 
     parser = cli.parser(
         "scripts/import_hf.py MODEL [key=value ...] [--print-config]",
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    keep_freed_memory()
+    return_freed_memory()
     # imported late: help and config errors should not wait for it
     from rope_jax.checkpoints.importing import import_checkpoint
     from rope_jax.console import plain_console

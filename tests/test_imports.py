@@ -33,7 +33,7 @@ LAYERS = (
     ("training",),
     ("plots",),
     ("sweeps", "inspection"),
-    ("fitting",),
+    ("fitting", "checkpoints"),
     ("comparison",),
     ("grids",),
     ("cli",),

@@ -169,7 +169,7 @@ def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenize
     write_text(run.tokenizer_file, tokenizer.json())
     run.write_environment(tokenizer.name, None)
     provenance = Provenance(None, training.model_dump(mode="json"))
-    with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance)) as checkpoints:
+    with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance, params)) as checkpoints:
         checkpoints.save(0, TrainState(params, None))
         checkpoints.wait()
 

@@ -5,7 +5,7 @@ import mmap
 import sys
 
 # glibc's mallopt(3): option numbers from malloc.h
-_M_TRIM_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -4, -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
 _NEVER = -1
 _HEAP_BYTES = 2**32
 
@@ -38,3 +38,20 @@ def keep_freed_memory() -> None:
         first = -(-heap // mmap.PAGESIZE) * mmap.PAGESIZE
         madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)
         free(heap)
+
+
+def return_freed_memory() -> None:
+    """Make glibc return freed blocks of a megabyte or more to the system at once.
+
+    By default the threshold follows the sizes in use, up to 32 MiB per block and in one arena per
+    thread, and what a thread has freed stays with the process: an import of 4 GB took 8% more
+    memory so. Does nothing on other systems.
+    """
+    if sys.platform != "linux":
+        return
+    try:
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    mallopt(_M_MMAP_THRESHOLD, 2**20)
+    mallopt(_M_ARENA_MAX, 2)

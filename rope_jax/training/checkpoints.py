@@ -31,6 +31,7 @@ from rope_jax.training.provenance import Provenance, check_record, seal
 from rope_jax.training.step import TrainState
 
 _ORBAX = Path(ocp.__file__).parent
+_IN_FLIGHT = 2**28  # bytes, or the largest array
 _CHUNK = 2**24  # bytes of an array that are compressed at once
 _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 
@@ -58,9 +59,16 @@ class Checkpoints:
     """The checkpoints/ folder of a run. Saves are asynchronous; only the newest `keep` remain."""
 
     def __init__(
-        self, directory: Path, keep: int | None = None, provenance: Provenance | None = None
+        self,
+        directory: Path,
+        keep: int | None = None,
+        provenance: Provenance | None = None,
+        like: Any = None,
     ) -> None:
         """Open the folder. keep None: only for reading; nothing is ever deleted.
+
+        like: shapes and dtypes of what will be saved or restored, which bounds the memory that this
+        takes besides the arrays themselves; None: unknown, and not bounded.
 
         provenance: recorded in every checkpoint that is saved. UserError if the folder cannot be
         opened.
@@ -70,11 +78,7 @@ class Checkpoints:
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
             create=writes,
         )
-        # Without these limits, saving takes as much memory again as the state.
-        handlers: dict[str, Any] = {
-            name: ocp.StandardCheckpointHandler(save_concurrent_gb=1, restore_concurrent_gb=1)
-            for name in TrainState._fields
-        }
+        handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
         drop_leftovers(_ORBAX)
         self.directory, self._provenance = directory, provenance
@@ -242,6 +246,19 @@ class Checkpoints:
             ) from error
 
 
+def _handler(like: Any) -> ocp.StandardCheckpointHandler:
+    """Return a handler that has few bytes on their way to or from the disk, if sizes are known.
+
+    Orbax's own limit is 96 GB, so it would hold a second copy of most states.
+    """
+    leaves = jax.tree.leaves(like)
+    if not leaves:
+        return ocp.StandardCheckpointHandler()
+    largest = max(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    most: Any = max(_IN_FLIGHT, 1.01 * largest) / 1e9  # below an array's size, Orbax would fail
+    return ocp.StandardCheckpointHandler(save_concurrent_gb=most, restore_concurrent_gb=most)
+
+
 def _save_in_chunks(tree: Any) -> ocp.args.StandardSave:
     chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK), tree)
     return ocp.args.StandardSave(tree, save_args=chunked)
@@ -256,7 +273,7 @@ def newest_params(
     """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
-    with contextlib.closing(Checkpoints(directory)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
         step, params = checkpoints.restore_newest_params(abstract, warn)
     if params is None:
         raise UserError(f"{directory}: holds no complete checkpoint; train the run further first")
@@ -268,7 +285,7 @@ def params_at(directory: Path, step: int, abstract: Params) -> Params:
 
     DamagedCheckpoint if it is damaged; another UserError if it could not be read.
     """
-    with contextlib.closing(Checkpoints(directory)) as checkpoints:
+    with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
         try:
             return checkpoints.restore_params(step, abstract)
         except DamagedCheckpoint as error:

@@ -42,7 +42,7 @@ def start_from(
     processes.on_first(lambda: _check(init_from, program, corpus, warn))
     source = find_source(init_from)
     folder = source.run / "checkpoints"
-    with contextlib.closing(Checkpoints(folder)) as checkpoints:
+    with contextlib.closing(Checkpoints(folder, like=program.abstract_state)) as checkpoints:
         try:
             state, fingerprint = checkpoints.restore(
                 source.step, _as_stored(program, source), optimizer=init_from.optimizer

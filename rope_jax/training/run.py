@@ -116,7 +116,9 @@ def _train_in(
         warn = functools.partial(print_warning, console)
         processes.on_first(lambda: check_provenance(run, config, corpus, warn))
         provenance = provenance_of(config, corpus)
-        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance)
+        checkpoints = Checkpoints(
+            run.checkpoints, config.checkpoint.keep, provenance, program.abstract_state
+        )
         stack.callback(checkpoints.close)
         done, state = checkpoints.restore_newest(program.abstract_state, warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
