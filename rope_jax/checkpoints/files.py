@@ -141,13 +141,16 @@ def find_folder(model: str, revision: str | None) -> Path:
 
 def is_checkpoint(model: str) -> bool:
     """Whether a command's argument names a Hugging Face checkpoint instead of a run."""
-    folder = Path(model).expanduser()
-    if (folder / "config.yaml").exists():
+    try:
+        folder = Path(model).expanduser()
+        if (folder / "config.yaml").exists():
+            return False
+        if (folder / CONFIG).is_file():
+            return True
+        # runs/dmeo is a misspelt run, not a model of the owner "runs"
+        return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
+    except (OSError, RuntimeError):  # such as a name that is too long, or an unknown user's home
         return False
-    if (folder / CONFIG).is_file():
-        return True
-    # runs/dmeo is a misspelt run, not a model of the owner "runs"
-    return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
 
 
 def _shards(folder: Path) -> list[Path]:

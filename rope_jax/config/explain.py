@@ -169,6 +169,8 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
         keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
         if part in keys:
             node = node[part]
+        elif isinstance(node, dict) and part == node.get("type"):
+            continue  # a member of a union, whose name may be that of a key elsewhere
         elif isinstance(part, int) or part in _key_names(schema):
             node = None  # below a value that is not in `raw`: it was read from a file
         elif place + 1 < len(loc) or not ends_with_key:

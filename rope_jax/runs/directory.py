@@ -180,7 +180,7 @@ class RunDirectory:
         corpus: Corpus | None,
         init_from: Mapping[str, object] | None = None,
     ) -> None:
-        """Record what is needed to reproduce the run: versions, devices, commit, corpus.
+        """Record what is needed to reproduce the run: versions, devices, commit, texts, tokenizer.
 
         tokenizer: its name.
         corpus: what it is trained on; None: unknown, as for an imported checkpoint.
@@ -195,6 +195,7 @@ class RunDirectory:
             "packages": {name: importlib.metadata.version(name) for name in _PACKAGES},
             "commit": _commit(),
             "devices": [f"{len(devices)} x {devices[0].device_kind} ({devices[0].platform})"],
+            "tokenizer": tokenizer,
         }
         if corpus is not None:
             content["corpus"] = {"fingerprint": corpus.fingerprint, "report": list(corpus.report)}

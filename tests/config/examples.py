@@ -57,6 +57,7 @@ runs_dir: elsewhere
 seed: 7
 log_every_steps: 10
 init_from: {run: runs/first, step: 500, optimizer: true}
+imported: {model: a/b, revision: main, identity: abc}
 model:
   vocab_size: 300
   hidden_size: 96

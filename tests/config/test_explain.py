@@ -10,8 +10,8 @@ from rope_jax.errors import UserError
 from tests.config.examples import PLAIN, TYPES
 
 TOP = (
-    "the keys here are name, runs_dir, seed, log_every_steps, init_from, model, rope, data, "
-    "tokenizer, optim, stages, validation, sweep, checkpoint, mesh, distributed"
+    "the keys here are name, runs_dir, seed, log_every_steps, init_from, imported, model, "
+    "rope, data, tokenizer, optim, stages, validation, sweep, checkpoint, mesh, distributed"
 )
 
 

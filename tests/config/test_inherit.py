@@ -8,6 +8,7 @@ import pytest
 from rope_jax.config.inherit import load_training, training_config
 from rope_jax.config.inspection import ScalingConfig, load_inspection
 from rope_jax.config.load import dump
+from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import FIREEncoding
@@ -78,6 +79,27 @@ def test_what_is_left_out_is_inherited(source):
     assert config.stage_scaling(0) == PIScaling(factor=4)
     assert config.optim.warmup_steps == 0
     assert config.seed == 0
+
+
+def test_the_tokenizer_is_the_copy_that_the_source_keeps(source):
+    source(tokenizer={"type": "file", "path": "elsewhere/tokenizer.json", "bos": "<s>"})
+    copy = "runs/demo/tokenizer.json"
+    assert extended().tokenizer == FileTokenizerConfig(path=copy, bos="<s>")
+    stated = {
+        "type": "file",
+        "path": "other.json",
+    }  # may be the same; its content is compared later
+    assert extended(tokenizer=stated).tokenizer == FileTokenizerConfig(path="other.json")
+    assert refusal(tokenizer={"type": "bytes"}).endswith(
+        "tokenizer.type is 'file' there and 'bytes' here; leave these keys out, so that they are "
+        "inherited"
+    )
+
+
+def test_a_trained_bpe_is_inherited_as_a_file_as_other_texts_would_give_another(source):
+    source(tokenizer={"type": "bpe", "vocab_size": 300})
+    expected = FileTokenizerConfig(path="runs/demo/tokenizer.json", bos=START_TOKEN)
+    assert extended(data={"files": ["c"]}).tokenizer == expected
 
 
 def test_the_scaling_is_that_of_the_checkpoints_stage(source):

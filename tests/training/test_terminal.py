@@ -37,6 +37,7 @@ def announced(done, **stage):
         devices="1 × cpu",
         peak="1 GFLOP/s",
         corpus=["train: [/] [bold]"],
+        tokenizer="bytes, 257 tokens; document start: [/]",
         done=done,
     )
     return printed(out)
@@ -46,6 +47,7 @@ def test_names_and_paths_are_printed_as_they_are():
     text = announced(0)
     assert f"[/]/{NAME} " in text
     assert "train: [/] [bold]" in text
+    assert "bytes, 257 tokens; document start: [/]" in text
     assert "320 tokens" in text
     assert "resumes" not in text
 

@@ -132,7 +132,9 @@ def start_token(content: str, where: str) -> str | None:
 
     UserError: the content is damaged.
     """
-    before, _ = _added_tokens(_library_of(content, where))
+    library = _library_of(content, where)
+    with _library_errors(where, "cannot tokenize a text", _ADVICE):
+        before, _ = _added_tokens(library)
     return before[0] if len(before) == 1 else None
 
 
