@@ -42,6 +42,7 @@ from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.fit import for_encoding, with_attention
+from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.training.checkpoints import newest_step
 
@@ -96,6 +97,7 @@ def _fit_in(
 ) -> None:
     loaded = load_model(run, training, console)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
+    _check_memory(loaded, config)
     _, checkpoints = chosen_checkpoints(run, chosen, loaded.like, console)
     step, params = next(iter(checkpoints))
     stage = training.stage_at(step)
@@ -104,7 +106,6 @@ def _fit_in(
     validation = Validation(loaded, params, step, config, window)
     identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
     borders: tuple[int | None, ...] = config.windows or (None,)
-    _check_memory(loaded, config)
     # the texts are long enough: said now, not after the trials
     fit_step = FitStep(loaded, params, first, config, window)
     _announce(console, run, loaded, config, first, start, step, window)
@@ -222,18 +223,21 @@ def _start(training: Config, config: FitConfig, stage: int) -> SweepEntry:
 
 
 def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
-    """UserError if not even the forward pass of one step fits into memory."""
+    """UserError if not even the forward pass of one step fits into memory beside the weights."""
     length, there_are = config.length[-1], device_bytes()
     count = max(1, config.batch_tokens // length)
+    imported = loaded.training.imported is not None
+    check_weights(loaded.memory, there_are, imported=imported)
+    memory = loaded.memory.at(length)
     # an estimate may be too high; what passes, the compiler's own figure decides
-    if loaded.row_bytes(length) * count <= LARGEST_OVERESTIMATE * there_are:
+    if memory.weights + memory.window * count / LARGEST_OVERESTIMATE <= there_are:
         return
-    needed = in_gib(loaded.row_bytes(length) * count)
     key = "length" if count == 1 else "batch_tokens"
     advice = "; attention=blockwise takes less" if loaded.training.model.attention == "xla" else ""
     raise UserError(
-        f"{key}: a step reads {count:,} × {length:,} tokens, which takes more than {needed} GiB, "
-        f"and there are {in_gib(there_are)}{advice}"
+        f"{key}: a step reads {count:,} × {length:,} tokens, which takes more than "
+        f"{in_gib(memory.window * count)} GiB beside {in_gib(memory.weights)} GiB of weights, and "
+        f"there are {in_gib(there_are)}{advice}"
     )
 
 

@@ -242,10 +242,24 @@ class LanguageModel:
             own, first = repeat
             return self._unrolled(x, own, inputs, pattern, first), None
 
-        stacked = jax.tree.map(
-            lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
-        )
-        x, _ = jax.lax.scan(apply_pattern, x, (stacked, jnp.arange(0, scanned, period)))
+        def apply_pattern_at(
+            x: Float[Array, "tokens D"], first: Int[Array, ""]
+        ) -> tuple[Float[Array, "tokens D"], None]:
+            own = jax.tree.map(
+                lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, period), params
+            )
+            return apply_pattern(x, (own, first))
+
+        firsts = jnp.arange(0, scanned, period)
+        if kinds[-1].last is None:
+            stacked = jax.tree.map(
+                lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
+            )
+            x, _ = jax.lax.scan(apply_pattern, x, (stacked, firsts))
+        else:
+            # The slice above would be a copy of nearly all weights. Without it, their gradients
+            # take time quadratic in the number of layers, but here nobody asks for them.
+            x, _ = jax.lax.scan(apply_pattern_at, x, firsts)
         if scanned == count:
             return x
         rest = jax.tree.map(lambda leaf: leaf[scanned:], params)

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 
@@ -37,16 +37,39 @@ def chosen_checkpoints(
         newest = newest_params(run.checkpoints, like, warn)
         return [newest[0]], iter([newest])
 
-    here = " ".join(map(str, saved_steps(run.checkpoints)))
-    saved = [int(step) for step in processes.from_first(lambda: here).split()]
+    steps = _asked_for(run, config.steps)
     if config.steps == "all":
-        return saved, _undamaged(run.checkpoints, saved, like, warn)
-    for step in config.steps:
+        return steps, _undamaged(run.checkpoints, steps, like, warn)
+    return steps, ((step, params_at(run.checkpoints, step, like)) for step in steps)
+
+
+def expected_steps(run: RunDirectory, config: SweepConfig) -> list[int]:
+    """Return the steps that `chosen_checkpoints` will return, before anything is read.
+
+    With `steps: null` it returns an older step than this one if the newest checkpoint is damaged.
+    UserError as there.
+    """
+    if config.steps is not None:
+        return _asked_for(run, config.steps)
+    return _saved(run)[-1:]
+
+
+def _asked_for(run: RunDirectory, steps: Literal["all"] | tuple[int, ...]) -> list[int]:
+    """Return the steps, ascending. UserError if one was not saved."""
+    saved = _saved(run)
+    if steps == "all":
+        return saved
+    for step in steps:
         if step not in saved:
             there = ", ".join(map(str, saved))
             raise UserError(f"steps: {run.checkpoints} has no step {step}; it has {there}")
-    steps = list(config.steps)
-    return steps, ((step, params_at(run.checkpoints, step, like)) for step in steps)
+    return list(steps)
+
+
+def _saved(run: RunDirectory) -> list[int]:
+    """Return the steps that the first process sees. UserError if this one sees none."""
+    here = " ".join(map(str, saved_steps(run.checkpoints)))
+    return [int(step) for step in processes.from_first(lambda: here).split()]
 
 
 def _undamaged(

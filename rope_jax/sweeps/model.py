@@ -23,10 +23,10 @@ from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
 from rope_jax.evaluation.results import Origin
-from rope_jax.model.cost import window_bytes
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.fit import for_tokenizer
+from rope_jax.sweeps.memory import MemoryPlan
 from rope_jax.training.provenance import check_provenance
 
 
@@ -43,10 +43,14 @@ class LoadedModel:
     """Shapes, dtypes and shardings of the parameters."""
     nll_of_last: LastNLLFunction
 
+    @property
+    def memory(self) -> MemoryPlan:
+        """What reading a window takes on each device, weights included."""
+        return MemoryPlan(self.training.model, self.model.vocab_size, self.like)
+
     def row_bytes(self, length: int) -> float:
-        """Return the bytes that a window of n tokens takes."""
-        vocab_size = self.model.vocab_size
-        return window_bytes(self.training.model, vocab_size, length, length)
+        """Return the bytes that a window of n tokens takes, beside the weights."""
+        return float(self.memory.at(length).window)
 
     @property
     def nll(self) -> NLLFunction:

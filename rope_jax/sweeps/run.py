@@ -24,17 +24,16 @@ from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
+from rope_jax.devices.memory import device_bytes, shortage_as
 from rope_jax.errors import UserError, printable
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
-from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.checkpoints import chosen_checkpoints
+from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.fit import (
@@ -46,6 +45,12 @@ from rope_jax.sweeps.fit import (
 )
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.memory import (
+    check_weights,
+    check_window,
+    describe_memory,
+    memory_table,
+)
 from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.sweeps.terminal import SweepProgress, print_tables
 
@@ -90,17 +95,16 @@ def _sweep(
 ) -> list[Result]:
     """Measure the chosen checkpoints."""
     training = loaded.training
-    steps, checkpoints = chosen_checkpoints(run, config, loaded.like, console)
-    lengths = _lengths(config, training, steps)
-    longest = _longest_read(training, lengths, console)
     split = getattr(loaded.corpus, config.split)
-    _announce(console, run, loaded, config, lengths, steps, split)
-    texts = split.texts()
-    if any(len(text) >= lengths[-1] for text in texts):  # otherwise `sweep` refuses the length
-        _check_memory(training, config, loaded.row_bytes(longest), longest)
+    expected = expected_steps(run, config)
+    lengths = _planned(run, loaded, config, expected, split, console)
+    steps, checkpoints = chosen_checkpoints(run, config, loaded.like, console)
+    if steps != expected:  # the newest is damaged, or the run is still training
+        lengths = _planned(run, loaded, config, steps, split, console)
     stopping.check()
     programs: dict[Any, Any] = {}
     results: list[Result] = []
+    texts = split.texts()
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
             result = loaded.sweep(
@@ -118,6 +122,32 @@ def _sweep(
             )
             results.append((result, loaded.origin(step, split)))
     return results
+
+
+def _planned(
+    run: RunDirectory,
+    loaded: LoadedModel,
+    config: SweepConfig,
+    steps: Sequence[int],
+    split: TokenSplit,
+    console: Console,
+) -> tuple[int, ...]:
+    """Print what is about to be swept, and return the lengths; no weights are read for it.
+
+    UserError: a window of the longest length does not fit into memory.
+    """
+    lengths = _lengths(config, loaded.training, steps)
+    imported = loaded.training.imported is not None
+    longest = _longest_read(loaded.training, lengths, console)
+    read = [length for length in lengths if length <= longest]
+    available = processes.smallest(device_bytes())
+    _announce(console, run, loaded, config, lengths, steps, split, read, available)
+    # texts that are too short for the longest length are refused by `sweep`
+    if any(len(text) >= lengths[-1] for text in split.texts()):
+        check_window(loaded.memory, read, available, config.memory_gib, imported=imported)
+    else:
+        check_weights(loaded.memory, available, imported=imported)
+    return lengths
 
 
 def _unless_stopped(progress: Progress) -> Progress:
@@ -201,29 +231,6 @@ def _longest_read(training: Config, lengths: Sequence[int], console: Console) ->
     return max(length for length in lengths if length <= most)
 
 
-def _check_memory(training: Config, config: SweepConfig, needed: float, longest: int) -> None:
-    """Refuse to start if one window of the longest length needs more memory than there is."""
-    there_are = processes.smallest(device_bytes())
-    # An estimate may be too high. What passes, the compiler's own figure decides.
-    available, key = there_are * LARGEST_OVERESTIMATE, "lengths"
-    shown = there_are
-    if config.memory_gib is not None:
-        available = shown = config.memory_gib * 2**30
-        key = "memory_gib"
-        if available > there_are:
-            raise UserError(
-                f"memory_gib: should be at most {in_gib(there_are)}, the memory of a device, not "
-                f"{config.memory_gib:g}"
-            )
-    if needed > available:
-        name = training.model.attention
-        advice = "; attention=blockwise takes less" if name == "xla" else ""
-        raise UserError(
-            f"{key}: a window of {longest:,} tokens takes about {in_gib(needed)} GiB with "
-            f"attention {name}, and there are {in_gib(shown)}{advice}"
-        )
-
-
 def _journal(
     run: RunDirectory,
     training: Config,
@@ -265,8 +272,13 @@ def _announce(
     lengths: tuple[int, ...],
     steps: Sequence[int],
     split: TokenSplit,
+    read: Sequence[int],
+    available: float | int,
 ) -> None:
-    """Print what is about to be swept."""
+    """Print what is about to be swept.
+
+    read: the lengths that the model can read. available: bytes of a device.
+    """
     training, parameters = loaded.training, jax.tree.leaves(loaded.like)
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
@@ -276,6 +288,8 @@ def _announce(
         scalings[title] = _scaling_lines(training, config, lengths[-1], stage)
     stage = training.stage_at(steps[-1])
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
+    table = memory_table(loaded.memory, read, available)
+    memory = {"memory": describe_memory(loaded.memory, read[-1], available)} if not table else {}
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     print_overview(
         console,
@@ -284,6 +298,7 @@ def _announce(
             "checkpoint": f"{run.path}, {which}, window {window} tokens, scaling {trained.type}",
             "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
             "devices": device_line(training.model.dtype),
+            **memory,
             "tokenizer": describe_tokenizer(training.tokenizer, loaded.corpus.tokenizer),
             config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
             "lengths": ", ".join(map(str, lengths)),
@@ -291,6 +306,8 @@ def _announce(
             **scalings,
         },
     )
+    if table is not None:
+        console.print(table)
     if config.data is not None:
         print_warning(
             console,

@@ -10,6 +10,7 @@ import pytest
 
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import Config
+from rope_jax.console import plain_console
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.fitting.step import FitStep
@@ -292,6 +293,20 @@ REFUSED = {
         "start: pi-4: learn: far_phase belongs to far keys, of which only a map knows; start from ",
     ),
 }
+
+
+def test_a_model_too_large_for_the_device_is_refused_before_its_weights_are_read(run, monkeypatch):
+    memory = model.load_model(*run, plain_console(quiet=True)).memory.at(64)
+    monkeypatch.setattr(
+        "rope_jax.sweeps.checkpoints.newest_params", lambda *_: pytest.fail("they were read")
+    )
+    monkeypatch.setattr("rope_jax.fitting.run.device_bytes", lambda: memory.weights - 1)
+    with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights take "):
+        fitted(run, name="large")
+    there_are = memory.weights + memory.window  # a step reads four of these windows
+    monkeypatch.setattr("rope_jax.fitting.run.device_bytes", lambda: there_are)
+    with pytest.raises(UserError, match=r"^batch_tokens: a step reads 4 × 64 .* GiB of weights, "):
+        fitted(run, name="large")
 
 
 @pytest.mark.parametrize(("settings", "says"), REFUSED.values(), ids=REFUSED)

@@ -19,6 +19,7 @@ from rope_jax.console import plain_console
 from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.model import load_model
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
 
@@ -198,6 +199,38 @@ def test_a_window_that_exceeds_memory_gib_is_refused(run):
     assert str(caught.value).endswith("; attention=blockwise takes less")
 
 
+def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
+    def fail(*_):
+        pytest.fail("the weights were read")
+
+    found = load_model(*run, plain_console(quiet=True)).memory
+    weights, window = found.at(64).weights, found.at(64).window
+    with monkeypatch.context() as patch:
+        patch.setattr("rope_jax.sweeps.checkpoints.newest_params", fail)
+        patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights - 1)
+        with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights take .* copy of them, and"):
+            swept(run, name="large")
+        patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights + window // 2)
+        with pytest.raises(UserError, match=r"^lengths: a window of 64 .* may fit is 16$"):
+            swept(run, name="large")
+    assert not (run[0].evals / "large").exists()
+
+
+def test_a_sweep_prints_its_plan(run, monkeypatch):
+    found = load_model(*run, plain_console(quiet=True)).memory
+    _, said = swept(run, name="small", scalings=["trained"])
+    assert re.search(r"\n +memory +[0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens *\n", said)
+    monkeypatch.setattr("rope_jax.sweeps.run.device_bytes", lambda: 2 * found.at(64).total)
+    _, said = swept(run, name="tight", scalings=["trained"])
+    there_are = f"there are {2 * found.at(64).total / 2**20:,.1f}"
+    assert f"memory per device for one window, in MiB; {there_are}" in said
+    lines = [line.split() for line in said.splitlines()]
+    weights = f"{found.at(64).weights / 2**20:.2f}"
+    assert [line[:2] for line in lines if line[1:2] == [weights]] == (
+        [["8", weights], ["16", weights], ["64", weights]]
+    )
+
+
 def test_every_measurement_has_perplexity_nats_and_bits(run):
     folder, said = swept(run, name="units")
     for row in rows(folder):
@@ -294,6 +327,19 @@ def test_a_damaged_checkpoint_is_skipped_among_all_but_refused_by_number(staged,
         shutil.rmtree(copy.checkpoints / f"{step}/params")
     with pytest.raises(UserError, match="the checkpoint of step 6 is damaged"):
         swept((copy, config), name="none", steps="all")
+
+
+def test_an_older_checkpoint_that_replaces_a_damaged_one_is_swept_at_its_own_window(
+    staged, tmp_path
+):
+    run, config = staged
+    copy = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "copy")))
+    shutil.rmtree(copy.checkpoints / "6/params")
+    folder, said = swept((copy, config), name="older", lengths=None, scalings=["trained"])
+    assert {row["length"] for row in rows(folder)} == {4, 8, 16, 32, 64, 128}
+    first, _, then = said.partition("the checkpoint of step 6 is damaged")
+    assert "step 6, window 16 tokens" in first
+    assert "step 4, window 8 tokens" in then
 
 
 @pytest.mark.slow

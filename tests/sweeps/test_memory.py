@@ -1,0 +1,201 @@
+"""The memory plan: its figures, what it prints and refuses, and what XLA then allocates."""
+
+import io
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.config.devices import MeshConfig
+from rope_jax.config.model import ModelConfig
+from rope_jax.console import plain_console
+from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError
+from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.model.cost import LARGEST_OVERESTIMATE
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.rope import Frequencies, Rotary
+from rope_jax.sweeps.memory import (
+    MemoryPlan,
+    check_weights,
+    check_window,
+    describe_memory,
+    memory_table,
+)
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+MIB, GIB = 2**20, 2**30
+IN_BFLOAT16 = {"dtype": "bfloat16", "param_dtype": "bfloat16"}
+LLAMA_1B = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+            "num_attention_heads": 32, "num_key_value_heads": 8}  # fmt: skip
+LLAMA_3B = {"hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28,
+            "num_attention_heads": 24, "num_key_value_heads": 8}  # fmt: skip
+LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+            "num_attention_heads": 32, "num_key_value_heads": 8,
+            "tie_word_embeddings": False}  # fmt: skip
+
+
+def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryPlan:
+    config = ModelConfig(**{"attention": "blockwise", "layers": "scanned"} | fields)
+    model = LanguageModel(config, vocab_size)
+    placement = Placement(MeshConfig(fsdp=fsdp))
+    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    return MemoryPlan(config, vocab_size, like)
+
+
+@pytest.fixture
+def accelerator(monkeypatch):
+    monkeypatch.setattr("rope_jax.sweeps.memory.is_host_memory", lambda: False)
+
+
+# By hand, in MiB at 32,768 tokens, of which a number of bfloat16 each takes 1/16 MiB:
+# the residual stream twice and gate, up and their product, 2·D + 3·F, without 2·K·H of the cache;
+# the cache; 3 blocks of 512 × 512 scores for each head, in float32; 2^26 logits, in float32.
+@pytest.mark.parametrize(
+    ("fields", "parameters", "activations", "cache", "scores"),
+    [
+        (LLAMA_1B, 1_235_814_400, (4096 + 24_576 - 1024) / 16, 64, 96),
+        (LLAMA_3B, 3_212_749_824, (6144 + 24_576 - 2048) / 16, 128, 72),
+        (LLAMA_8B, 8_030_261_248, (8192 + 43_008 - 2048) / 16, 128, 96),
+    ],
+)
+@pytest.mark.usefixtures("accelerator")
+def test_llamas_in_bfloat16_fit_on_80_gib(fields, parameters, activations, cache, scores):
+    found = plan(fields | IN_BFLOAT16)
+    memory = found.at(32_768)
+    assert memory.weights == 2 * parameters
+    assert memory.activations == activations * MIB
+    assert (memory.cache, memory.scores, memory.logits) == (cache * MIB, scores * MIB, 256 * MIB)
+    assert memory.total == 2 * parameters + (activations + cache + 256) * MIB
+    check_window(found, [4096, 32_768], 80 * GIB)
+
+
+def test_on_a_cpu_bfloat16_is_counted_in_float32():
+    memory, wide = plan(LLAMA_1B | IN_BFLOAT16).at(32_768), plan(LLAMA_1B).at(32_768)
+    assert wide.weights == 4 * 1_235_814_400
+    assert memory.weights == (2 + 4) * 1_235_814_400
+    assert (memory.activations, memory.cache) == (2 * 1728 * MIB, 2 * 64 * MIB)
+    assert memory.window == wide.window
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_weights_are_divided_by_fsdp():
+    one = plan(LLAMA_1B)
+    # a sharding of four devices, of which this process need not have any
+    mesh = jax.sharding.AbstractMesh((1, 4), ("data", "fsdp"))
+    placement = Placement(MeshConfig())
+    placement.mesh, placement.fsdp = mesh, 4
+    four = replace(one, like=placement.shard_state(one.like))
+    assert four.at(64).weights == one.at(64).weights // 4
+    assert four.at(64).window == one.at(64).window
+
+
+# What is printed
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_the_table_of_a_large_model():
+    found = plan(LLAMA_8B | IN_BFLOAT16)
+    console = plain_console(file=io.StringIO(), width=80)
+    console.print(memory_table(found, [8192, 32_768], 80 * GIB))
+    assert [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()] == [
+        "memory per device for one window, in GiB; there are 80.0",
+        " length  weights  activations  keys and values  scores  logits  total",
+        " ─────────────────────────────────────────────────────────────────────",
+        "  8,192    14.96         0.75             0.03    0.09    0.25  15.99",
+        " 32,768    14.96         3.00             0.12    0.09    0.25  18.33",
+        "total: with the larger of scores and logits, one at a time",
+    ]
+
+
+def test_a_model_that_fits_easily_has_one_line():
+    found = plan({}, vocab_size=257)
+    total = found.at(2048).total
+    assert memory_table(found, [64, 2048], 21 * total) is None
+    assert memory_table(found, [64, 2048], 19 * total) is not None
+    assert describe_memory(found, 2048, 16 * GIB) == (
+        f"{total / GIB:.2g} of 16.0 GiB per device, at 2,048 tokens"
+    )
+
+
+# What is refused
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_weights_that_do_not_fit_are_refused():
+    found = plan(LLAMA_8B)
+    check_weights(found, 30 * GIB, imported=True)
+    with pytest.raises(UserError) as caught:
+        check_window(found, [64], 24 * GIB, imported=True)
+    assert str(caught.value) == (
+        "mesh.fsdp: the weights take 29.9 GiB per device, and there are 24.0; import the "
+        "checkpoint with a larger mesh.fsdp, on more devices, or with param_dtype=bfloat16"
+    )
+    with pytest.raises(UserError) as caught:
+        check_weights(found, 8 * GIB, imported=False)
+    assert str(caught.value) == (
+        "mesh.fsdp: the weights take 29.9 GiB per device, and there are 8.0; split them over more "
+        "devices with mesh.fsdp in the run's config.yaml"
+    )
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_window_that_does_not_fit_beside_the_weights_is_refused():
+    found = plan(LLAMA_8B | IN_BFLOAT16)
+    says = "lengths: a window of 32,768 tokens takes about {} GiB with attention {}, beside {}"
+    for changed, there_are, takes, weights, advice in (
+        (found.with_attention("xla"), 80, "156.7", "15.0", "attention=blockwise takes less"),
+        (found, 16, "3.4", "15.0", "the longest of the lengths that may fit is 8,192"),
+        (plan(LLAMA_8B), 32, "6.5", "29.9",
+         "import the checkpoint with param_dtype=bfloat16, which takes less"),
+    ):  # fmt: skip
+        imported = "import" in advice
+        with pytest.raises(UserError) as caught:
+            check_window(changed, [8192, 32_768], there_are * GIB, imported=imported)
+        attention = changed.model.attention
+        assert str(caught.value) == (
+            says.format(takes, attention, weights)
+            + f" GiB of weights, and there are {there_are}.0; {advice}"
+        )
+    with pytest.raises(UserError, match=r"; give lengths shorter than 32,768$"):
+        check_window(found, [32_768], 16 * GIB)
+
+
+def test_only_the_window_may_be_overestimated():
+    found = plan({}, vocab_size=257)
+    memory = found.at(2048)
+    least = memory.weights + memory.window / LARGEST_OVERESTIMATE
+    check_window(found, [2048], least + 1)
+    with pytest.raises(UserError, match=r"^lengths: "):
+        check_window(found, [2048], least - 1)
+
+
+# What XLA allocates
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2}, 32_768),
+        ({"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 2} | IN_BFLOAT16,
+         32_768),
+        # weights that take more than the window: copies of them show
+        ({"hidden_size": 512, "intermediate_size": 1408}, 512),
+        ({"hidden_size": 512, "intermediate_size": 1408} | IN_BFLOAT16, 512),
+        ({"hidden_size": 512, "intermediate_size": 1408, "layers": "unrolled"}, 512),
+    ],
+)  # fmt: skip
+def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
+    found = plan(fields, vocab_size=5000)
+    model, placement = LanguageModel(found.model, 5000), Placement(MeshConfig())
+    pairs = found.model.heads_width // 2
+    rotary = Rotary.shared(Frequencies.from_float64(np.ones(pairs)))
+    program = jax.jit(nll_of_last(model, placement), static_argnums=3)
+    tokens = jax.ShapeDtypeStruct((1, length + 1), jnp.int32)
+    memory = program.lower(found.like, tokens, rotary, length).compile().memory_analysis()
+    stored = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found.like))
+    allocated = stored + memory.temp_size_in_bytes
+    assert 0.75 < found.at(length).total / allocated < LARGEST_OVERESTIMATE
