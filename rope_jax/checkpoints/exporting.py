@@ -15,7 +15,7 @@ from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_warning
-from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
+from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices.memory import in_gib
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
@@ -36,7 +36,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     if out.exists():
         raise UserError(f"{out}: exists; name a new folder")
     training = run.load_config()
-    tokenizer = open_tokenizer(training.tokenizer, training.data, run.tokenizer_file)
+    tokenizer = run.open_tokenizer(training)
     model = language_model(training, tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
