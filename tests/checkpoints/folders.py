@@ -92,7 +92,7 @@ def logits_of(config: Config, params: Params, tokens: NDArray[Any]) -> NDArray[A
         cap = config.model.logit_softcap
 
         def logits(params: Params, tokens: Any, rotary: Any) -> Any:
-            hidden = model.hidden_states(params, tokens[None], positions, None, rotary)
+            hidden = model.hidden_states(params, tokens[None], jnp.asarray(positions), None, rotary)
             kernel = (
                 params["embed_tokens"]["embedding"].T
                 if config.model.tie_word_embeddings
