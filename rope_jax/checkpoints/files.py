@@ -30,8 +30,8 @@ PATTERNS = (
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-# Buffers that older versions saved with the weights. They follow from the config, and some are masks
-# of bytes or booleans.
+# Buffers that older versions saved with the weights. They follow from the config, and some are
+# masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 

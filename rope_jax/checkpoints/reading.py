@@ -1,5 +1,6 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -109,11 +110,20 @@ def _check_types(hf: Mapping[str, Any]) -> None:
                 raise ValueError(f"{key}: should be text, not {show_value(part[key])}")
         for key in ("partial_rotary_factor", "rotary_pct"):
             share = part.get(key)
-            number = isinstance(share, int | float) and not isinstance(share, bool)
-            if share is not None and not (number and 0 < share <= 1):
+            if share is not None and not (_is_number(share) and 0 < share <= 1):
                 raise ValueError(
                     f"{key}: should be a number above 0 and at most 1, not {show_value(share)}"
                 )
+        for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base"):
+            base = part.get(key)
+            if base is not None and not (_is_number(base) and 1 <= base <= sys.float_info.max):
+                raise ValueError(
+                    f"{key}: should be a finite number of at least 1, not {show_value(base)}"
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rope(hf: Mapping[str, Any], family: Family, count: int) -> tuple[dict[str, Any], int]:

@@ -21,7 +21,6 @@ from rope_jax.model.decoder import Params, language_model
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.weights import golden_weight
 
-
 # Tensors with one row for each token; in a golden model, others have as many rows.
 _VOCABULARY_SIZED = {
     *("model.embed_tokens.weight", "lm_head.weight"),

@@ -24,7 +24,7 @@ from rope_jax.console import plain_console
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
 from tests.checkpoints.cases import FAMILIES as GOLDEN
-from tests.checkpoints.folders import byte_checkpoint, golden_case, loaded
+from tests.checkpoints.folders import byte_checkpoint, config_of, golden_case, loaded
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 QUERY = "model.layers.0.self_attn.q_proj.weight"
@@ -348,6 +348,31 @@ def test_a_value_that_a_family_does_not_take(
     assert says(lambda: described(family, **changes)) == f"config.json: {message}"
 
 
+POSITIONS = (
+    *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "head_dim"),
+    *("partial_rotary_factor", "rotary_pct", "rotary_emb_base", "sliding_window", "layer_types"),
+    *("original_max_position_embeddings", "use_sliding_window", "sliding_window_pattern"),
+    *("max_window_layers", "no_rope_layers", "no_rope_layer_interval"),
+)
+WRONG = (True, -1, 0, 2.5, 1e308, float("nan"), 10**400, "x", [], [None], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_of_wrong_types_are_reported_or_have_no_effect(family: str) -> None:
+    content = json.loads(golden_case(family, "default").config)
+    parts = [{"rope_type": wrong, "rope_theta": 1e4} for wrong in WRONG]
+    parts += [{"rope_type": "linear", "rope_theta": 1e4, "factor": wrong} for wrong in WRONG]
+    changes = [{key: wrong} for key in sorted({*content, *POSITIONS}) for wrong in WRONG]
+    for change in [*changes, *({"rope_parameters": part} for part in parts)]:
+        said = "config.json: "
+        try:
+            config_of(read_description(content | change, "config.json"))
+        except UserError as error:
+            said = str(error)
+        assert said.startswith("config.json: "), change
+        assert "\n" not in said, change
+
+
 # tensors
 
 
@@ -427,8 +452,11 @@ def test_a_tied_output_that_differs(folder: Path) -> None:
         ),
         (
             "gpt_neox",
-            ["gpt_neox.layers.0.attention.bias", "gpt_neox.layers.1.attention.masked_bias"]
-            + ["gpt_neox.layers.0.attention.rotary_emb.inv_freq"],
+            [
+                "gpt_neox.layers.0.attention.bias",
+                "gpt_neox.layers.1.attention.masked_bias",
+                "gpt_neox.layers.0.attention.rotary_emb.inv_freq",
+            ],
         ),
     ],
 )
