@@ -134,6 +134,8 @@ def _rope_keys(
     They are written in the form of transformers 5 (rope_parameters) and, where there is one for the
     family, in that of version 4, which would otherwise fall back to its defaults silently.
     """
+    if not layers:
+        raise ValueError("no model in which no layer rotates")
     geometry, scaling = layers[0]
     if any(layer != layers[0] for layer in layers):
         raise ValueError("no layers with different bases or scalings")
@@ -146,7 +148,9 @@ def _rope_keys(
     keys = {"max_position_embeddings": written["max_position_embeddings"]}
     own = {"rope_theta": written["rope_theta"]}
     if family.partial:
-        own["partial_rotary_factor"] = written.get("partial_rotary_factor", 1.0)
+        # proportional has it among its own settings
+        share = written.get("partial_rotary_factor", 1.0)
+        own["partial_rotary_factor"] = rope.get("partial_rotary_factor", share)
     keys["rope_parameters"] = rope | own
     if kind in ("longrope", "yarn", "llama3") or family.model_type == "phi3":
         # at the top level it counts for every version, and Phi-3 has a default of its own there

@@ -45,10 +45,10 @@ class Key(NamedTuple):
     def read(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields that the key sets. ValueError: it is missing, or unknown to us."""
         value = config.get(self.name, self.default)
-        if value is REQUIRED:
+        if value is REQUIRED or (value is None and self.default is REQUIRED):
             raise ValueError(f"{self.name}: is required but was not given")
         if self.values is not None:
-            if value not in self.values:
+            if not isinstance(value, str) or value not in self.values:
                 known = ", ".join(self.values)
                 raise ValueError(f"{self.name}: {value!r} is not one of {known}")
             value = self.values[value]

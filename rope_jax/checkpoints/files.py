@@ -30,6 +30,9 @@ PATTERNS = (
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+# Buffers that older versions saved with the weights. They follow from the config, and some are
+# masks of bytes or booleans.
+_LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
@@ -44,7 +47,7 @@ class TensorInfo:
 
 
 class CheckpointFiles:
-    """The folder of a checkpoint.
+    """The folder of a checkpoint. Buffers that follow from the config are left out of its tensors.
 
     Raises UserError if there are no safetensors, a file of the index is missing, or one is damaged.
     """
@@ -56,7 +59,7 @@ class CheckpointFiles:
         self.tensors = {name: info for path in self._shards for name, info in _infos(path)}
         index = folder / INDEX
         if index.is_file():
-            listed = _weight_map(index)
+            listed = {n: f for n, f in _weight_map(index).items() if not _LEFTOVERS.fullmatch(n)}
             if missing := sorted(set(listed) - set(self.tensors)):
                 raise UserError(
                     f"{index}: lists {missing[0]}, but {listed[missing[0]]} does not contain it; "
@@ -120,12 +123,16 @@ def find_folder(model: str, revision: str | None) -> Path:
 
     Raises UserError.
     """
-    folder = Path(model).expanduser()
-    if folder.is_dir():
+    try:
+        folder = Path(model).expanduser()
+        is_folder, may_be_id = folder.is_dir(), _HUB_ID.fullmatch(model) and not folder.exists()
+    except (OSError, RuntimeError):  # a name that is too long, or the home of nobody
+        is_folder, may_be_id = False, False
+    if is_folder:
         if revision is not None:
             raise UserError(f"revision: {model} is a local folder, which has no revisions")
         return folder
-    if not _HUB_ID.fullmatch(model) or folder.exists():
+    if not may_be_id:
         raise UserError(
             f"{model}: is neither a folder with a {CONFIG} nor the id (owner/name) of a model on "
             "the Hugging Face hub"
@@ -188,6 +195,8 @@ def _weight_map(index: Path) -> Mapping[str, str]:
 def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:
     with opened(path) as file:
         for name in file.keys():  # noqa: SIM118  not a mapping
+            if _LEFTOVERS.fullmatch(name):
+                continue
             part = file.get_slice(name)
             dtype = part.get_dtype()
             if dtype not in _DTYPES:

@@ -24,11 +24,14 @@ from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
 from rope_jax.model.decoder import language_model
+from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.files import finish_replacing, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import Provenance
 from rope_jax.training.step import TrainState
+
+_MOST_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
 
 
 def import_checkpoint(model: str, config: ImportConfig, console: Console) -> RunDirectory:
@@ -65,7 +68,7 @@ def _training_config(
     description: Description,
 ) -> tuple[Config, Tokenizer]:
     """Return the config of the run, and the tokenizer."""
-    content = files.tokenizer.read_text(encoding="utf-8")
+    content = _content(files.tokenizer)
     bos = start_token(content, str(files.tokenizer))
     tokenizer = JsonTokenizer(content, bos, str(files.tokenizer))
     known = description.model["vocab_size"]
@@ -98,6 +101,17 @@ def _training_config(
         "mesh": config.mesh.model_dump(),
     }
     return validate(Config, raw, str(files.folder / "config.json")), tokenizer
+
+
+def _content(tokenizer: Path) -> str:
+    try:
+        return read_limited(tokenizer, _MOST_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{tokenizer}: is not UTF-8 (byte {error.start}), as a tokenizer.json is"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{tokenizer}: cannot be read ({error.strerror or error})") from None
 
 
 def _is_imported(run: RunDirectory, training: Config) -> bool:
@@ -176,16 +190,26 @@ def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenize
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process import into a folder."""
+    """Let only one process import into a folder. The lock itself is deleted again."""
+    path = folder.with_name(f".{folder.name}.import.lock")
     try:
+        is_new = not folder.parent.exists()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        path = folder.with_name(f".{folder.name}.import.lock")
         with FileLock(path, blocking=False):
-            yield
-        path.unlink(missing_ok=True)
+            try:
+                yield
+            finally:
+                # while it is locked: a process that has opened it already sees that it is gone
+                with contextlib.suppress(OSError):
+                    path.unlink()
+                if is_new:
+                    with contextlib.suppress(OSError):  # it is not empty
+                        folder.parent.rmdir()
     except Timeout:
         raise UserError(
             f"{folder}: another process is importing into it; wait for it, or choose another name"
         ) from None
     except OSError as error:
-        raise UserError(f"{folder.parent}: cannot be written ({error.strerror})") from None
+        raise UserError(
+            f"{error.filename or folder.parent}: cannot be written ({error.strerror or error})"
+        ) from error

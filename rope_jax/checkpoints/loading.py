@@ -5,7 +5,6 @@ never holds more than one tensor besides the file that it is read from.
 """
 
 import functools
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +19,6 @@ from rope_jax.checkpoints.files import CheckpointFiles, same_bits
 from rope_jax.checkpoints.table import Place, Row, Table, flattened, nested
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
-
-# Buffers that older versions saved with the weights. They follow from the config.
-_LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
 
 
 def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -> Params:
@@ -57,7 +53,7 @@ def _check_tensors(files: CheckpointFiles, table: Table) -> None:
     for name, info in files.tensors.items():
         found = table.find(name)
         if found is None:
-            if not _LEFTOVERS.fullmatch(name) and name not in _TIED:
+            if name not in _TIED:
                 unread.append(name)
             continue
         row, places = found

@@ -1,9 +1,11 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.families import FAMILIES, HARMLESS, POSITION_KEYS, Family
+from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.hf import layers_from_hf
@@ -12,6 +14,14 @@ from rope_jax.rope.hf import layers_from_hf
 _REFUSED = {
     "quantization_config": "is quantized; use the checkpoint before it was quantized",
     "use_bidirectional_attention": "is not a causal model",
+}
+
+# Keys that are whole numbers, and their smallest values.
+_WHOLE = {
+    **dict.fromkeys(("num_hidden_layers", "hidden_size", "num_attention_heads", "head_dim"), 1),
+    **dict.fromkeys(("max_position_embeddings", "original_max_position_embeddings"), 1),
+    **dict.fromkeys(("sliding_window_pattern", "_sliding_window_pattern"), 1),
+    **{"no_rope_layer_interval": 1, "max_window_layers": 0},
 }
 
 
@@ -41,6 +51,7 @@ def read_description(
     try:
         family = _family(hf)
         _check_keys(hf, family, ignored_keys)
+        _check_types(hf)
         model = dict(family.fixed)
         for key in family.keys:
             model |= key.read(hf)
@@ -52,7 +63,7 @@ def read_description(
 
 def _family(hf: Mapping[str, Any]) -> Family:
     kind = hf.get("model_type")
-    if kind in FAMILIES:
+    if isinstance(kind, str) and kind in FAMILIES:
         return FAMILIES[kind]
     known = ", ".join(FAMILIES)
     code = "; code that comes with a model is never run" if hf.get("auto_map") else ""
@@ -72,6 +83,47 @@ def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str])
                 f"{key}: is {value!r}, which nothing here reads for {family.model_type}; if it "
                 f"does not change the logits, import with ignored_keys=[{key}]"
             )
+
+
+def _check_types(hf: Mapping[str, Any]) -> None:
+    """ValueError for a key about layers or positions whose value is of the wrong type."""
+    for key, least in _WHOLE.items():
+        value = hf.get(key)
+        if value is None:
+            continue
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if not whole or not least <= value < 2**31:
+            raise ValueError(
+                f"{key}: should be a whole number of at least {least}, not {show_value(value)}"
+            )
+    for key in ("layer_types", "no_rope_layers"):
+        if hf.get(key) is not None and not isinstance(hf[key], list):
+            raise ValueError(f"{key}: should be a list, not {show_value(hf[key])}")
+    given = {key: hf[key] for key in ("rope_scaling", "rope_parameters") if hf.get(key) is not None}
+    for key, value in given.items():
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key}: should be a mapping, not {show_value(value)}")
+    nested = [part for value in given.values() for part in value.values()]
+    for part in (hf, *given.values(), *(part for part in nested if isinstance(part, Mapping))):
+        for key in ("rope_type", "type"):
+            if part.get(key) is not None and not isinstance(part[key], str):
+                raise ValueError(f"{key}: should be text, not {show_value(part[key])}")
+        for key in ("partial_rotary_factor", "rotary_pct"):
+            share = part.get(key)
+            if share is not None and not (_is_number(share) and 0 < share <= 1):
+                raise ValueError(
+                    f"{key}: should be a number above 0 and at most 1, not {show_value(share)}"
+                )
+        for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base"):
+            base = part.get(key)
+            if base is not None and not (_is_number(base) and 1 <= base <= sys.float_info.max):
+                raise ValueError(
+                    f"{key}: should be a finite number of at least 1, not {show_value(base)}"
+                )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _rope(hf: Mapping[str, Any], family: Family, count: int) -> tuple[dict[str, Any], int]:

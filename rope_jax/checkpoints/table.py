@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rope_jax.model.decoder import Params
 
-_LAYER = re.compile(r"\.(\d+)\.")
+_LAYER = re.compile(r"\.(0|[1-9][0-9]{0,8})\.")
 
 
 class Row(NamedTuple):
@@ -74,16 +74,13 @@ class Table:
 
     def find(self, name: str) -> tuple[Row, list[Place]] | None:
         """Return the row of a tensor and the places of its parameters; None: it has no row."""
-        row = self._rows.get(name)
-        layer = None
-        if row is None:
-            found = _LAYER.search(name)
-            if found is None:
-                return None
-            layer = int(found[1])
-            row = self._rows.get(_LAYER.sub(".{}.", name, count=1))
-            if row is None or layer >= self.shapes[row.paths[0]][0]:
-                return None
+        found = _LAYER.search(name)
+        layer = None if found is None else int(found[1])
+        row = self._rows.get(name if layer is None else _LAYER.sub(".{}.", name, count=1))
+        if row is None or row.name.format(layer) != name:
+            return None
+        if layer is not None and layer >= self.shapes[row.paths[0]][0]:
+            return None
         return row, [Place(path, layer) for path in row.paths]
 
     def names(self) -> list[tuple[str, Row, int | None]]:

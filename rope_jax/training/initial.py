@@ -94,6 +94,11 @@ def _check(
     """UserError if a run cannot start from that checkpoint; warn if its texts differ."""
     source = find_source(init_from)
     source.check_model(program.config)
+    if init_from.optimizer and source.config.imported is not None:
+        raise UserError(
+            f"init_from.optimizer: {source.run} was imported, so its checkpoint has no moments of "
+            "AdamW; give false"
+        )
     tokenizer = RunDirectory(source.run).open_tokenizer(source.config, warn)
     if tokenizer.name != corpus.tokenizer.name:
         raise UserError(

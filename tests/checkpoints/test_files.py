@@ -1,0 +1,578 @@
+"""How bad checkpoints are reported: damaged files, tensors and configs that disagree."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rope_jax.checkpoints.families import FAMILIES
+from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint, same_bits
+from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.reading import read_description
+from rope_jax.checkpoints.resolving import run_of
+from rope_jax.config.checkpoints import ImportConfig
+from rope_jax.config.devices import DistributedConfig
+from rope_jax.console import plain_console
+from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.errors import UserError
+from tests.checkpoints.cases import FAMILIES as GOLDEN
+from tests.checkpoints.folders import byte_checkpoint, config_of, golden_case, loaded
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+QUERY = "model.layers.0.self_attn.q_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A tiny Llama that reads bytes."""
+    return byte_checkpoint(tmp_path / "tiny")
+
+
+def says(function: Callable[..., Any], *arguments: Any) -> str:
+    """Return the one line with which a call is refused."""
+    with pytest.raises(UserError) as caught:
+        function(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def imported(folder: Path, **settings: Any) -> None:
+    config = ImportConfig(runs_dir=str(folder.parent / "runs"), **settings)
+    import_checkpoint(str(folder), config, plain_console(quiet=True))
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    """Change keys of config.json; ... removes one."""
+    path = folder / "config.json"
+    content = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({key: v for key, v in content.items() if v is not ...}))
+
+
+def edit_tensors(folder: Path, **changes: Any) -> None:
+    """Change tensors, named with __ for the points; None removes one."""
+    path = folder / "model.safetensors"
+    tensors = load_file(path) | {name.replace("__", "."): t for name, t in changes.items()}
+    save_file({name: t for name, t in tensors.items() if t is not None}, path)
+
+
+def in_shards(folder: Path) -> dict[str, str]:
+    """Distribute the tensors over two files, and return the index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    files = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    index = {name: files[number % 2] for number, name in enumerate(sorted(tensors))}
+    for file in files:
+        save_file({n: t for n, t in tensors.items() if index[n] == file}, folder / file)
+    write_index(folder, index)
+    return index
+
+
+def write_index(folder: Path, weight_map: Any) -> None:
+    content = json.dumps({"metadata": {}, "weight_map": weight_map})
+    (folder / "model.safetensors.index.json").write_text(content)
+
+
+# files
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (0, "header too small"),
+        (4, "header too small"),
+        (8, "invalid header length"),
+        (100, "invalid header length"),
+        (-4, "incomplete metadata, file not fully covered"),
+        (-5000, "incomplete metadata, file not fully covered"),
+    ],
+)
+def test_a_truncated_file(folder: Path, end: int, reason: str) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:end])
+    said = says(CheckpointFiles, folder)
+    assert re.fullmatch(
+        rf"{re.escape(str(path))}: is truncated or damaged \([^()]*(\(.*\))?[^()]*\); download the "
+        "checkpoint again",
+        said,
+    )
+    assert reason in said.lower()
+
+
+def test_a_file_that_is_not_safetensors(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    said = says(CheckpointFiles, folder)
+    assert said.startswith(f"{path}: is truncated or damaged (")
+    assert said.endswith("); download the checkpoint again")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "consolidated.00.pth"])
+def test_a_folder_of_pickles_is_not_loaded_but_told_how_to_convert(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
+    assert says(CheckpointFiles, folder) == (
+        f"{folder / name}: is a pickle, which may run code and is never loaded; where torch is "
+        'installed, convert it: python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+    )
+
+
+def test_a_folder_without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert says(CheckpointFiles, folder) == (
+        f"{folder}: has neither model.safetensors nor model.safetensors.index.json, so there are "
+        "no weights to read"
+    )
+
+
+def test_shards_are_read_like_one_file(folder: Path) -> None:
+    whole = load_file(folder / "model.safetensors")
+    in_shards(folder)
+    found = {name: s.read(name) for s in CheckpointFiles(folder).shards() for name in s.names}
+    assert found.keys() == whole.keys()
+    assert all(same_bits(found[name], whole[name]) for name in whole)
+
+
+def test_a_missing_shard(folder: Path) -> None:
+    in_shards(folder)
+    missing = folder / "model-00002-of-00002.safetensors"
+    missing.unlink()
+    assert says(CheckpointFiles, folder) == (
+        f"{missing}: is missing, and model.safetensors.index.json lists it; download the "
+        "checkpoint again"
+    )
+
+
+def test_an_index_that_lists_a_tensor_that_its_file_lacks(folder: Path) -> None:
+    index = in_shards(folder)
+    file = "model-00001-of-00002.safetensors"
+    write_index(folder, index | {"model.absent": file})
+    assert says(CheckpointFiles, folder) == (
+        f"{folder}/model.safetensors.index.json: lists model.absent, but {file} does not contain "
+        "it; download the checkpoint again"
+    )
+
+
+@pytest.mark.parametrize(
+    "weight_map",
+    [{"a": "../secret.safetensors"}, {"a": "/etc/passwd"}, {"a": 3}, {}, [], None, "a"],
+)
+def test_an_index_that_names_no_files_beside_it(folder: Path, weight_map: Any) -> None:
+    write_index(folder, weight_map)
+    (folder.parent / "secret.safetensors").write_bytes(b"")
+    assert says(CheckpointFiles, folder) == (
+        f"{folder}/model.safetensors.index.json: has no weight_map from tensors to the names of "
+        "files beside it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.zeros((2, 2), np.int8), "I8"),
+        (np.zeros((2, 2), ml_dtypes.float8_e4m3fn), "F8_E4M3"),
+        (np.zeros((2, 2), np.int32), "I32"),
+    ],
+)
+def test_a_quantized_tensor(folder: Path, array: Any, dtype: str) -> None:
+    edit_tensors(folder, quantized=array)
+    assert says(CheckpointFiles, folder) == (
+        f"{folder}/model.safetensors: quantized has type {dtype}; only F64, F32, F16, BF16 can be "
+        "read, so use the checkpoint before it was quantized"
+    )
+
+
+def test_a_missing_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    assert says(CheckpointFiles, folder) == f"{folder}/config.json: no such file"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"model_type: llama", b"\xff\xfe", b"[" * 100_000])
+def test_a_config_that_is_not_json(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+    assert says(CheckpointFiles, folder) == f"{folder}/config.json: is not JSON"
+
+
+@pytest.mark.parametrize("content", ["[]", "3", "null", '"llama"'])
+def test_a_config_that_is_not_an_object(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content)
+    assert says(CheckpointFiles, folder) == f"{folder}/config.json: is not a JSON object"
+
+
+# config.json
+
+
+def described(family: str = "llama", ignored: tuple[str, ...] = (), **changes: Any) -> Any:
+    content = json.loads(golden_case(family, "default").config) | changes
+    given = {key: value for key, value in content.items() if value is not ...}
+    return read_description(given, "config.json", ignored)
+
+
+KNOWN = ", ".join(FAMILIES)
+
+
+def test_every_family_has_golden_models() -> None:
+    assert set(FAMILIES) == set(GOLDEN)
+
+
+@pytest.mark.parametrize("kind", ["mamba", None, 3, ["llama"]])
+def test_an_unknown_architecture(kind: Any) -> None:
+    said = says(lambda: described(model_type=kind))
+    assert said == f"config.json: model_type: {kind!r} is not one of {KNOWN}"
+
+
+def test_an_unknown_architecture_with_code_of_its_own() -> None:
+    said = says(lambda: described(model_type="own", auto_map={"AutoModelForCausalLM": "m.M"}))
+    assert said == (
+        f"config.json: model_type: 'own' is not one of {KNOWN}; code that comes with a model is "
+        "never run"
+    )
+
+
+def test_an_unknown_key() -> None:
+    assert says(lambda: described(attention_multiplier=0.5)) == (
+        "config.json: attention_multiplier: is 0.5, which nothing here reads for llama; if it does "
+        "not change the logits, import with ignored_keys=[attention_multiplier]"
+    )
+    ignored = described(ignored=("attention_multiplier",), attention_multiplier=0.5)
+    assert ignored == described()
+
+
+@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
+def test_an_unknown_key_that_is_off(value: Any) -> None:
+    assert described(attention_multiplier=value) == described()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "quantization_config: is quantized; use the checkpoint before it was quantized",
+        ),
+        (
+            {"use_bidirectional_attention": True},
+            "use_bidirectional_attention: is not a causal model",
+        ),
+        ({"hidden_size": ...}, "hidden_size: is required but was not given"),
+        ({"num_hidden_layers": ...}, "num_hidden_layers: is required but was not given"),
+        (
+            {"num_hidden_layers": "2"},
+            "num_hidden_layers: should be a whole number of at least 1, not '2'",
+        ),
+        (
+            {"max_position_embeddings": "128"},
+            "max_position_embeddings: should be a whole number of at least 1, not '128'",
+        ),
+        (
+            {"hidden_act": "relu"},
+            "hidden_act: 'relu' is not one of silu, swish, gelu, gelu_python, gelu_pytorch_tanh, "
+            "gelu_new, gelu_fast, gelu_accurate, gelu_python_tanh",
+        ),
+        (
+            {"hidden_act": ["silu"]},
+            "hidden_act: ['silu'] is not one of silu, swish, gelu, gelu_python, gelu_pytorch_tanh, "
+            "gelu_new, gelu_fast, gelu_accurate, gelu_python_tanh",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "spiral", "rope_theta": 1e4}},
+            "rope_type: 'spiral' is not one of default, linear, dynamic, yarn, longrope, llama3, "
+            "proportional",
+        ),
+        ({"rope_parameters": 3}, "rope_parameters: should be a mapping, not 3"),
+    ],
+)
+def test_a_value_without_a_counterpart(changes: dict[str, Any], message: str) -> None:
+    assert says(lambda: described(**changes)) == f"config.json: {message}"
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        (
+            "mistral",
+            {"sliding_window": "8"},
+            "sliding_window: should be a whole number above 0, not '8'",
+        ),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention"]},
+            "layer_types: should be a list of 3 types, one for each layer",
+        ),
+        (
+            "gemma2",
+            {"layer_types": ["full_attention", "chunked_attention", "full_attention"]},
+            "layer_types: 'chunked_attention' is not one of full_attention, sliding_attention",
+        ),
+        (
+            "gemma3_text",
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+            "rope_parameters: gemma3_text needs one mapping for each layer type, full_attention "
+            "and sliding_attention; transformers ignores a flat one",
+        ),
+        (
+            "gemma2",
+            {"layer_types": None, "sliding_window_pattern": 0},
+            "sliding_window_pattern: should be a whole number of at least 1, not 0",
+        ),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 8, "layer_types": None}
+            | {"max_window_layers": "1"},
+            "max_window_layers: should be a whole number of at least 0, not '1'",
+        ),
+        (
+            "smollm3",
+            {"no_rope_layers": None, "no_rope_layer_interval": -1},
+            "no_rope_layer_interval: should be a whole number of at least 1, not -1",
+        ),
+        (
+            "gpt_neox",
+            {"rope_theta": 5e5},
+            "rope_theta: is ignored by gpt_neox, whose base is 10000.0; remove it",
+        ),
+    ],
+)
+def test_a_value_that_a_family_does_not_take(
+    family: str, changes: dict[str, Any], message: str
+) -> None:
+    assert says(lambda: described(family, **changes)) == f"config.json: {message}"
+
+
+POSITIONS = (
+    *("rope_scaling", "rope_parameters", "rope_theta", "rope_local_base_freq", "head_dim"),
+    *("partial_rotary_factor", "rotary_pct", "rotary_emb_base", "sliding_window", "layer_types"),
+    *("original_max_position_embeddings", "use_sliding_window", "sliding_window_pattern"),
+    *("max_window_layers", "no_rope_layers", "no_rope_layer_interval"),
+)
+WRONG = (True, -1, 0, 2.5, 1e308, float("nan"), 10**400, "x", [], [None], {}, {"a": 1})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_of_wrong_types_are_reported_or_have_no_effect(family: str) -> None:
+    content = json.loads(golden_case(family, "default").config)
+    parts = [{"rope_type": wrong, "rope_theta": 1e4} for wrong in WRONG]
+    parts += [{"rope_type": "linear", "rope_theta": 1e4, "factor": wrong} for wrong in WRONG]
+    changes = [{key: wrong} for key in sorted({*content, *POSITIONS}) for wrong in WRONG]
+    for change in [*changes, *({"rope_parameters": part} for part in parts)]:
+        said = "config.json: "
+        try:
+            config_of(read_description(content | change, "config.json"))
+        except UserError as error:
+            said = str(error)
+        assert said.startswith("config.json: "), change
+        assert "\n" not in said, change
+
+
+# tensors
+
+
+def test_a_tensor_that_nothing_reads(folder: Path) -> None:
+    edit_tensors(folder, model__layers__0__self_attn__q_norm__weight=np.ones(12, np.float32))
+    assert says(loaded, folder) == (
+        f"{folder}/model.safetensors: nothing reads model.layers.0.self_attn.q_norm.weight; "
+        "config.json describes a model without it"
+    )
+
+
+def test_more_layers_than_the_config_says(folder: Path) -> None:
+    edit_config(folder, num_hidden_layers=1)
+    assert says(loaded, folder) == (
+        f"{folder}/model.safetensors: nothing reads model.layers.1.input_layernorm.weight (and 8 "
+        "more); config.json describes a model without it"
+    )
+
+
+def test_fewer_layers_than_the_config_says(folder: Path) -> None:
+    edit_config(folder, num_hidden_layers=3)
+    assert says(loaded, folder) == (
+        f"{folder}: model.layers.2.input_layernorm.weight (and 8 more) is missing, and config.json "
+        "says that the model has it"
+    )
+
+
+def test_a_missing_tensor(folder: Path) -> None:
+    edit_tensors(folder, model__norm__weight=None)
+    assert says(loaded, folder) == (
+        f"{folder}: model.norm.weight is missing, and config.json says that the model has it"
+    )
+
+
+def test_biases_that_the_config_promises(folder: Path) -> None:
+    edit_config(folder, mlp_bias=True)
+    assert says(loaded, folder) == (
+        f"{folder}: model.layers.0.mlp.gate_proj.bias (and 5 more) is missing, and config.json "
+        "says that the model has it"
+    )
+
+
+def test_a_tensor_of_another_shape(folder: Path) -> None:
+    edit_config(folder, num_key_value_heads=4)
+    assert says(loaded, folder) == (
+        f"{folder}/model.safetensors: model.layers.0.self_attn.k_proj.weight has shape [24, 48], "
+        f"but {folder}/config.json makes it [48, 48]"
+    )
+
+
+def test_a_tied_output_that_is_written_twice(folder: Path) -> None:
+    embedding = load_file(folder / "model.safetensors")[EMBEDDING]
+    edit_config(folder, tie_word_embeddings=True)
+    edit_tensors(folder, lm_head__weight=embedding.copy())
+    twice = loaded(folder)[1]
+    edit_tensors(folder, lm_head__weight=None)
+    once = loaded(folder)[1]
+    assert "lm_head" not in twice
+    for params in (twice, once):
+        assert same_bits(np.asarray(params["embed_tokens"]["embedding"]), embedding)
+
+
+def test_a_tied_output_that_differs(folder: Path) -> None:
+    edit_config(folder, tie_word_embeddings=True)
+    assert says(loaded, folder) == (
+        f"{folder}/model.safetensors: lm_head.weight differs from model.embed_tokens.weight, but "
+        "config.json says tie_word_embeddings; set it to false"
+    )
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [
+        (
+            "llama",
+            ["model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"],
+        ),
+        (
+            "gpt_neox",
+            [
+                "gpt_neox.layers.0.attention.bias",
+                "gpt_neox.layers.1.attention.masked_bias",
+                "gpt_neox.layers.0.attention.rotary_emb.inv_freq",
+            ],
+        ),
+    ],
+)
+def test_buffers_of_older_versions_are_left_out(
+    family: str, names: list[str], tmp_path: Path
+) -> None:
+    folder = byte_checkpoint(tmp_path / "tiny", family)
+    before = loaded(folder)[1]
+    edit_tensors(
+        folder, **dict.fromkeys([n.replace(".", "__") for n in names], np.ones((1, 1), np.float32))
+    )
+    after = loaded(folder)[1]
+    assert str(before) == str(after)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.bool_])
+def test_masks_of_older_versions_have_types_of_their_own(dtype: Any, tmp_path: Path) -> None:
+    """Pythia's published files hold its causal mask as bytes or booleans."""
+    folder = byte_checkpoint(tmp_path / "tiny", "gpt_neox")
+    edit_tensors(folder, gpt_neox__layers__0__attention__bias=np.ones((1, 1, 4, 4), dtype))
+    loaded(folder)
+
+
+# tokenizers
+
+
+def test_a_folder_without_a_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").unlink()
+    assert says(imported, folder) == (
+        f"{folder}/tokenizer.json: no such file; save it with tokenizers' or transformers' fast "
+        "tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+    )
+
+
+def test_a_tokenizer_larger_than_the_vocabulary(tmp_path: Path) -> None:
+    folder = byte_checkpoint(tmp_path / "tiny")
+    edit_config(folder, vocab_size=200)
+    size = ByteTokenizer.vocab_size
+    assert says(imported, folder) == (
+        f"{folder}/tokenizer.json: has {size} tokens, but config.json says that the model knows "
+        "200; use the tokenizer that belongs to it"
+    )
+
+
+def test_a_damaged_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text("{}")
+    assert re.fullmatch(
+        rf"tokenizer\.path: {re.escape(str(path))} is not readable as a tokenizer\.json \(.+\); "
+        "name one that the library `tokenizers` wrote",
+        says(imported, folder),
+    )
+    path.write_bytes(b"ab\xff")
+    assert says(imported, folder) == f"{path}: is not UTF-8 (byte 2), as a tokenizer.json is"
+
+
+# names
+
+
+def test_a_misspelt_run_is_no_id_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs/demo").mkdir(parents=True)
+    assert not is_checkpoint("runs/dmeo")
+    run = run_of("runs/dmeo", None, plain_console(quiet=True))
+    assert says(run.load_config) == "runs/dmeo: not a run directory (it has no config.yaml)"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "o/" + "x" * 300, "~nobody-has-this-name/x"])
+def test_an_argument_that_no_file_can_have(name: str) -> None:
+    assert not is_checkpoint(name) or name.startswith("o/")
+    assert name in says(find_folder, name, None)
+
+
+def test_a_run_is_not_a_checkpoint(folder: Path) -> None:
+    assert is_checkpoint(str(folder))
+    assert is_checkpoint("owner/model")
+    (folder / "config.yaml").write_text("name: tiny\n")
+    assert not is_checkpoint(str(folder))
+
+
+def test_an_id_without_a_network() -> None:
+    said = says(find_folder, "nobody/nothing", None)
+    assert said.startswith("nobody/nothing: cannot be downloaded from the hub: ")
+
+
+@pytest.mark.parametrize("model", ["absent", "a/b/c", "../x/y", "https://huggingface.co/a/b"])
+def test_neither_a_folder_nor_an_id(model: str) -> None:
+    assert says(find_folder, model, None) == (
+        f"{model}: is neither a folder with a config.json nor the id (owner/name) of a model on "
+        "the Hugging Face hub"
+    )
+
+
+def test_a_local_folder_has_no_revisions(folder: Path) -> None:
+    assert says(find_folder, str(folder), "main") == (
+        f"revision: {folder} is a local folder, which has no revisions"
+    )
+
+
+def test_several_processes_do_not_import_at_once(folder: Path) -> None:
+    distributed = DistributedConfig(coordinator="a:1", num_processes=2, process_id=0)
+    said = says(run_of, str(folder), distributed, plain_console(quiet=True))
+    assert said == (
+        f"distributed: import the checkpoint first, with scripts/import_hf.py {folder}, and name "
+        "the run directory"
+    )
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_one_line(folder: Path) -> None:
+    edit_config(folder, model_type="mamba")
+    command = [sys.executable, "scripts/import_hf.py", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"import_hf.py: {folder}/config.json: model_type: 'mamba' is not one of {KNOWN}\n"
+    )
