@@ -23,7 +23,7 @@ from rope_jax.config.load import dump
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
-from rope_jax.data.tokenizers import ByteTokenizer, model_vocab_size
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
@@ -62,7 +62,7 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 def params_of(run: RunDirectory, step: int) -> Params:
     config = run.load_config()
-    model = language_model(config, model_vocab_size(config.model, run.open_tokenizer(config)))
+    model = language_model(config, run.open_tokenizer(config).vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     return params_at(run.checkpoints, step, like)
 
@@ -70,7 +70,7 @@ def params_of(run: RunDirectory, step: int) -> Params:
 def nll_of(run: RunDirectory, step: int) -> Any:
     """Return the NLL of 47 tokens, in the stage that wrote the checkpoint."""
     config = run.load_config()
-    model = language_model(config, model_vocab_size(config.model, run.open_tokenizer(config)))
+    model = language_model(config, run.open_tokenizer(config).vocab_size)
     tokens = np.arange(48, dtype=np.int32)[None] * 7 % 250
     scaling = config.stage_scaling(config.stage_at(step))
     rotary = config.rotary_layers.rotary(scaling, np.arange(47)[None], 47)

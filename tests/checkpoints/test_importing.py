@@ -28,7 +28,6 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
-from rope_jax.data.tokenizers import model_vocab_size
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.fitting.run import fit_run
@@ -98,7 +97,7 @@ def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
 def params_of(run: RunDirectory) -> Params:
     """Return the parameters in a run's checkpoint, which is that of step 0."""
     config = run.load_config()
-    model = language_model(config, model_vocab_size(config.model, run.open_tokenizer(config)))
+    model = language_model(config, run.open_tokenizer(config).vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     step, params = newest_params(run.checkpoints, like, pytest.fail)
     assert step == 0
