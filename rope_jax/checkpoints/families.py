@@ -381,7 +381,7 @@ _ALL = (
         _llama_rows,
         fixed=_GEMMA,
         windows=Windows(default=4096, types=_every(2)),
-        harmless=frozenset({"cache_implementation", "hidden_act"}),
+        harmless=frozenset({"cache_implementation", "hidden_act", "sliding_window_size"}),
     ),
     Family(
         "gemma3_text",
@@ -436,7 +436,14 @@ HARMLESS = frozenset(
         *("hidden_dropout", "id2label", "is_decoder", "is_encoder_decoder", "label2id"),
         *("max_position_embeddings", "model_type", "output_attentions", "output_hidden_states"),
         *("pad_token_id", "pretraining_tp", "problem_type", "resid_pdrop", "return_dict"),
-        *("torch_dtype", "transformers_version", "unsloth_fixed", "unsloth_version", "use_cache"),
+        *(
+            "torch_dtype",
+            "transformers.js_config",
+            "transformers_version",
+            "unsloth_fixed",
+            "unsloth_version",
+            "use_cache",
+        ),
     }
 )
 """Keys that do not change the logits of any family."""

@@ -89,7 +89,7 @@ _COMPILED: dict[Any, Any] = {}
 
 def logits_of(config: Config, params: Params, tokens: NDArray[Any]) -> NDArray[Any]:
     """Return the logits [T, V] of one text. Models that differ in frequencies share a program."""
-    positions = np.arange(len(tokens))[None]
+    positions = jnp.arange(len(tokens))[None]
     rotary = config.rotary_layers.rotary(config.rope.scaling, positions, len(tokens))
     shapes = jax.tree.map(jnp.shape, rotary)
     key = config.model.model_dump_json(), config.sliding_windows, len(tokens), str(shapes)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors import safe_open
@@ -71,7 +72,7 @@ def nll_of(run: RunDirectory, step: int) -> Any:
     """Return the NLL of 47 tokens, in the stage that wrote the checkpoint."""
     config = run.load_config()
     model = language_model(config, run.open_tokenizer(config).vocab_size)
-    tokens = np.arange(48, dtype=np.int32)[None] * 7 % 250
+    tokens = jnp.arange(48, dtype=jnp.int32)[None] * 7 % 250
     scaling = config.stage_scaling(config.stage_at(step))
     rotary = config.rotary_layers.rotary(scaling, np.arange(47)[None], 47)
     of_last = nll_of_last(model, Placement(config.mesh))

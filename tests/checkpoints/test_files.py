@@ -354,7 +354,20 @@ POSITIONS = (
     *("original_max_position_embeddings", "use_sliding_window", "sliding_window_pattern"),
     *("max_window_layers", "no_rope_layers", "no_rope_layer_interval"),
 )
-WRONG = (True, -1, 0, 2.5, 1e308, float("nan"), 10**400, "x", [], [None], {}, {"a": 1})
+WRONG: tuple[Any, ...] = (
+    True,
+    -1,
+    0,
+    2.5,
+    1e308,
+    float("nan"),
+    10**400,
+    "x",
+    [],
+    [None],
+    {},
+    {"a": 1},
+)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -570,7 +583,8 @@ def test_several_processes_do_not_import_at_once(folder: Path) -> None:
 @pytest.mark.slow
 def test_the_command_ends_with_one_line(folder: Path) -> None:
     edit_config(folder, model_type="mamba")
-    command = [sys.executable, "scripts/import_hf.py", str(folder)]
+    script = Path(__file__).parents[2] / "scripts" / "import_hf.py"
+    command = [sys.executable, str(script), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 2
     assert done.stderr == (

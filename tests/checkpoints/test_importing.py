@@ -328,7 +328,9 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     for name in ("first", "second"):
         run = run_of(str(tmp_path / "models" / "tiny"), None, quiet())
         assert run.path == Path("runs/tiny")
-        config = validate(SweepConfig, SWEEP | {"name": name, "data": data}, "test")
+        config = validate(
+            SweepConfig, SWEEP | {"lengths": [16], "name": name, "data": data}, "test"
+        )
         sweep_run(run, run.load_config(), config, quiet())
         inodes.append(run.checkpoints.stat().st_ino)
     assert inodes[0] == inodes[1]
@@ -343,7 +345,13 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
 @pytest.mark.slow
 def test_a_fit_of_an_import(llama: Path) -> None:
     run = RunDirectory(llama / "runs" / "tiny")
-    raw = {"length": 64, "steps": 2, "check_every": 1, "batch_tokens": 128, "warmup_steps": 0}
+    raw: dict[str, Any] = {
+        "length": 64,
+        "steps": 2,
+        "check_every": 1,
+        "batch_tokens": 128,
+        "warmup_steps": 0,
+    }
     raw |= {"learn": ["far_phase"], "max_documents": 2, "max_blocks": 1, "resamples": 10}
     folder = fit_run(run, run.load_config(), validate(FitConfig, raw, "test"), quiet())
     try:
