@@ -81,7 +81,8 @@ def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str])
         if key not in known and key not in ignored and value not in (None, False, 0, "", [], {}):
             raise ValueError(
                 f"{key}: is {value!r}, which nothing here reads for {family.model_type}; if it "
-                f"does not change the logits, import with ignored_keys=[{key}]"
+                f"does not change the logits, import it with "
+                f"scripts/import_hf.py MODEL ignored_keys=[{key}]"
             )
 
 

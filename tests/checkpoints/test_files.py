@@ -241,7 +241,8 @@ def test_an_unknown_architecture_with_code_of_its_own() -> None:
 def test_an_unknown_key() -> None:
     assert says(lambda: described(attention_multiplier=0.5)) == (
         "config.json: attention_multiplier: is 0.5, which nothing here reads for llama; if it does "
-        "not change the logits, import with ignored_keys=[attention_multiplier]"
+        "not change the logits, import it with scripts/import_hf.py MODEL "
+        "ignored_keys=[attention_multiplier]"
     )
     ignored = described(ignored=("attention_multiplier",), attention_multiplier=0.5)
     assert ignored == described()

@@ -145,6 +145,20 @@ def test_tokens_beyond_16_bits_do_not_wrap():
     assert [token_dtype(n).itemsize for n in (257, 2**16, 2**16 + 1)] == [2, 2, 4]
 
 
+def test_special_tokens_that_no_text_can_become_do_not_count():
+    """Gemma 3's tokenizer has one more than the text models know."""
+    made = Tokenizer(models.WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
+    made.add_special_tokens(["<image>"])
+    made.add_tokens(["word"])
+    assert made.token_to_id("<image>") == 2
+    assert tokenizer_of(made).vocab_size == 4  # "word" is 3
+    made = Tokenizer(models.WordLevel({"a": 0, "<s>": 1}, unk_token="a"))
+    made.add_special_tokens(["<image>"])
+    assert tokenizer_of(made).vocab_size == 2
+    assert 2 not in tokenizer_of(made).encode("a <image> a").tolist()
+    assert tokenizer_of(made, "<image>").vocab_size == 3
+
+
 def test_a_vocabulary_with_gaps_reaches_to_its_last_token():
     made = Tokenizer(models.WordLevel({"a": 3, "b": 900}, unk_token="a"))
     assert tokenizer_of(made).vocab_size == 901

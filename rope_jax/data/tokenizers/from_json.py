@@ -37,16 +37,13 @@ class JsonTokenizer:
         post-processor would add anything else to a document than `bos` before it.
         """
         self._library = _library_of(content, where)
-        vocabulary = self._library.get_vocab(with_added_tokens=True)
         self._library.no_truncation()
         self._library.no_padding()
         self._library.encode_special_tokens = True  # like text, that is
         self._content, self._where = content, where
-        if not vocabulary:
-            raise UserError(f"tokenizer.path: {where} has no tokens")
-        self.vocab_size = max(vocabulary.values()) + 1
-        self._dtype = token_dtype(self.vocab_size)
         self.bos_id = None if bos is None else self._id_of(bos)
+        self.vocab_size = self._count_tokens()
+        self._dtype = token_dtype(self.vocab_size)
         self.added = self._check_post_processor(bos)
         digest = hashlib.sha256(content.encode()).hexdigest()
         self.name = f"tokenizer.json {digest[:32]} bos {bos!r}"
@@ -85,6 +82,19 @@ class JsonTokenizer:
                 f"of {self.vocab_size}"
             )
         return tokens.astype(self._dtype)
+
+    def _count_tokens(self) -> int:
+        """Return a number that is above every token which a document can hold.
+
+        Special tokens other than the document start are never produced, and may lie beyond the
+        model's vocabulary: Gemma 3's tokenizer has one that its text models do not know.
+        """
+        found = {*self._library.get_vocab(with_added_tokens=False).values()}
+        added = self._library.get_added_tokens_decoder()
+        found |= {token for token, about in added.items() if not about.special}
+        if not found:
+            raise UserError(f"tokenizer.path: {self._where} has no tokens")
+        return max(found | ({self.bos_id} if self.bos_id is not None else set())) + 1
 
     def _id_of(self, bos: str) -> int:
         token = self._library.token_to_id(bos)
