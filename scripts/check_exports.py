@@ -23,6 +23,7 @@ from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import AnyEntry, SweepConfig
 from rope_jax.console import plain_console
 from rope_jax.evaluation.results import rows
+from rope_jax.model.decoder import language_model
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.model import load_model
 from rope_jax.training.checkpoints import newest_params
@@ -49,14 +50,22 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     positions = jnp.arange(length)[None]
     rotary = training.rotary_layers.rotary(scaling, positions, length)
 
+    in_float32 = {"dtype": "float32", "param_dtype": "float32"}
+    exact_config = training.model_copy(
+        update={"model": training.model.model_copy(update=in_float32)}
+    )
+    model = language_model(exact_config, tokenizer.vocab_size)
+
     @jax.jit
     def logits(params: Any, tokens: Any, rotary: Any) -> Any:
-        hidden = loaded.model.hidden_states(params, tokens, positions, None, rotary)
+        hidden = model.hidden_states(params, tokens, positions, None, rotary)
         tied = training.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
-        return hidden @ kernel
+        cap = training.model.logit_softcap
+        return hidden @ kernel if cap is None else cap * jnp.tanh(hidden @ kernel / cap)
 
-    np.save(out / "logits.npy", np.asarray(logits(params, jnp.asarray(tokens[None]), rotary)))
+    exact = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+    np.save(out / "logits.npy", np.asarray(logits(exact, jnp.asarray(tokens[None]), rotary)))
     np.save(out / "tokens.npy", tokens)
     (out / "text.txt").write_bytes(tokenizer.decode(tokens[len(start) :]).encode())
     if strategy is None:

@@ -106,11 +106,11 @@ def test_the_printed_sweep_gives_the_same_sweep(command, tmp_path):
             "starting with a letter or digit, not 'two\\nlines'",
         ),
         (
-            "eval_ppl.py nowhere/run tolerance=1",
-            "eval_ppl.py: nowhere/run: not a run directory (it has no config.yaml)",
+            "eval_ppl.py nowhere tolerance=1",
+            "eval_ppl.py: nowhere: not a run directory (it has no config.yaml)",
         ),
         (
-            "eval_ppl.py --sweep nowhere.yaml nowhere/run",
+            "eval_ppl.py --sweep nowhere.yaml nowhere",
             "eval_ppl.py: nowhere.yaml: no such file",
         ),
     ],

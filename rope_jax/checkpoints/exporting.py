@@ -1,5 +1,6 @@
 """Export a run as a directory that transformers loads."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,8 @@ import jax
 from rich.console import Console
 
 from rope_jax.checkpoints.describing import Written, describe
-from rope_jax.checkpoints.files import CONFIG, TOKENIZER
+from rope_jax.checkpoints.families import FAMILIES
+from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER, read_json
 from rope_jax.checkpoints.writing import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.strategy import read_strategy
@@ -26,6 +28,8 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.files import replacing_folder
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.model import mesh_for
+
+_GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 
 
 def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Console) -> None:
@@ -47,10 +51,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     lost = _lost(training, scaling, map_, config)
     if scaling.query_scale is not None and lost:
         scaling = _without_query_scale(scaling, lost)
-    try:
-        written = describe(training, scaling, length, model.vocab_size, config.family)
-    except ValueError as error:
-        raise UserError(str(error)) from None
+    written = _described(run, training, scaling, length, model.vocab_size, config.family)
     _, params = next(iter(checkpoints))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     print_overview(
@@ -67,12 +68,31 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         print_warning(console, f"{out}: written without {what}: transformers has no form for it")
     try:
         with replacing_folder(out) as new:
-            _write(new, training, written, params, tokenizer, length)
+            _write(new, run, training, written, params, tokenizer, length)
     except OSError as error:
         raise UserError(
             f"{error.filename or out}: cannot be written ({error.strerror or error})"
         ) from error
     console.print(f"exported: {printable(str(out))}", soft_wrap=True)
+
+
+def _described(
+    run: RunDirectory,
+    training: Config,
+    scaling: Scaling,
+    length: int,
+    vocab_size: int,
+    family: str | None,
+) -> Written:
+    """Return the family and config to write: what was imported stays of its family, if it can."""
+    own = _original(run, training).get(CONFIG, {}).get("model_type")
+    if family is None and own in FAMILIES:
+        with contextlib.suppress(ValueError):
+            return describe(training, scaling, length, vocab_size, own)
+    try:
+        return describe(training, scaling, length, vocab_size, family)
+    except ValueError as error:
+        raise UserError(str(error)) from None
 
 
 def _positions(
@@ -117,6 +137,7 @@ def _without_query_scale(scaling: Scaling, lost: list[str]) -> Scaling:
 
 def _write(
     folder: Path,
+    run: RunDirectory,
     training: Config,
     written: Written,
     params: Any,
@@ -124,16 +145,50 @@ def _write(
     length: int,
 ) -> None:
     write_weights(folder, written.family.rows(training.model), params)
+    original = _original(run, training)
     bos, bos_id = training.tokenizer.start, tokenizer.bos_id
     ids = {"bos_token_id": bos_id, "eos_token_id": None, "pad_token_id": None}
+    ids |= {key: value for key, value in original.get(CONFIG, {}).items() if key in ids}
     dtype = training.model.param_dtype
     _write_json(folder / CONFIG, written.keys | ids | {"dtype": dtype, "torch_dtype": dtype})
-    _write_json(folder / "generation_config.json", {"bos_token_id": bos_id})
+    own = {"bos_token_id": bos_id}
+    _write_json(folder / _GENERATION, original.get(_GENERATION, own))
     (folder / TOKENIZER).write_text(tokenizer.json(), encoding="utf-8")
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": length}
-    _write_json(
-        folder / "tokenizer_config.json", settings | ({} if bos is None else {"bos_token": bos})
-    )
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    settings |= {} if bos is None else {"bos_token": bos}
+    settings = original.get(_TOKENIZER_CONFIG, settings) | {"model_max_length": length}
+    settings.pop("auto_map", None)  # code that is not exported
+    _write_json(folder / _TOKENIZER_CONFIG, settings)
+    for name in original.keys() - {CONFIG, _GENERATION, _TOKENIZER_CONFIG}:
+        _write_json(folder / name, original[name])
+    source = _imported_from(run, training)
+    template = source and source.huggingface / "chat_template.jinja"
+    if template and template.is_file():
+        (folder / template.name).write_bytes(template.read_bytes())
+
+
+def _original(run: RunDirectory, training: Config) -> dict[str, dict[str, Any]]:
+    """Return the JSON files that came with an imported checkpoint, by name.
+
+    {} for a run that was neither imported nor started from an import.
+    """
+    source = _imported_from(run, training)
+    if source is None:
+        return {}
+    paths = [source.huggingface / name for name in ACCOMPANYING if name.endswith(".json")]
+    return {path.name: read_json(path) for path in paths if path.is_file()}
+
+
+def _imported_from(run: RunDirectory, training: Config) -> RunDirectory | None:
+    """Return the imported run that a run's weights come from; None: there is none, or not here."""
+    while training.imported is None:
+        if training.init_from is None:
+            return None
+        run = RunDirectory(Path(training.init_from.run))
+        if not run.config_file.is_file():
+            return None
+        training = run.load_config()
+    return run
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

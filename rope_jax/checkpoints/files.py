@@ -21,11 +21,13 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-# What a download needs: no code, no pickles, no second copy in another format.
-PATTERNS = (
-    *(CONFIG, TOKENIZER, INDEX),
-    "model*.safetensors",
+ACCOMPANYING = (
+    *(CONFIG, "generation_config.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("chat_template.jinja", "chat_template.json"),
 )
+"""Small files that an import keeps, for an export to give back."""
+# What a download needs: no code, no pickles, no second copy in another format.
+PATTERNS = (*ACCOMPANYING, TOKENIZER, INDEX, "model*.safetensors")
 
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
@@ -54,7 +56,7 @@ class CheckpointFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config = _read_json(folder / CONFIG)
+        self.config = read_json(folder / CONFIG)
         self._shards = _shards(folder)
         self.tensors = {name: info for path in self._shards for name, info in _infos(path)}
         index = folder / INDEX
@@ -91,7 +93,7 @@ class CheckpointFiles:
     def optional_json(self, name: str) -> dict[str, Any]:
         """Return the content of a JSON file; {} if it is absent."""
         path = self.folder / name
-        return _read_json(path) if path.is_file() else {}
+        return read_json(path) if path.is_file() else {}
 
     def shards(self) -> Iterator["Shard"]:
         """Yield the safetensors files one after the other; each is closed before the next."""
@@ -172,17 +174,28 @@ def _shards(folder: Path) -> list[Path]:
         return paths
     if single.is_file():
         return [single]
-    if pickles := sorted(path for pattern in _PICKLES for path in folder.glob(pattern)):
+    pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
+    if pickles:
         raise UserError(
-            f"{pickles[0]}: is a pickle, which may run code and is never loaded; where torch is "
-            'installed, convert it: python -c "from transformers import AutoModelForCausalLM as M;'
-            f" M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
+            f"{pickles[0]}: is a pickle, which may run code and is never loaded; {_convert(folder)}"
         )
-    raise UserError(f"{folder}: has neither {SINGLE} nor {INDEX}, so there are no weights to read")
+    raise UserError(
+        f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles, "
+        f"{_convert(folder)}"
+    )
+
+
+def _convert(folder: Path) -> str:
+    """Return the advice how to make safetensors of pickles."""
+    return (
+        'where torch is installed, convert it: python -c "from transformers import '
+        f"AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
+        f".save_pretrained('{folder}-safetensors')\""
+    )
 
 
 def _weight_map(index: Path) -> Mapping[str, str]:
-    found = _read_json(index).get("weight_map")
+    found = read_json(index).get("weight_map")
     if (
         not isinstance(found, dict)
         or not found
@@ -223,7 +236,8 @@ def _damaged(path: Path, error: Exception) -> UserError:
     return UserError(f"{path}: is truncated or damaged ({message}); download the checkpoint again")
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. UserError if it cannot be read or is none."""
     try:
         content = json.loads(read_limited(path, _MOST_JSON))
     except FileNotFoundError:

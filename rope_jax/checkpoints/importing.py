@@ -9,7 +9,7 @@ import jax
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from rope_jax.checkpoints.files import TOKENIZER, CheckpointFiles, find_folder
+from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, find_folder
 from rope_jax.checkpoints.loading import load_parameters
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.config.checkpoints import ImportConfig, Imported
@@ -56,8 +56,8 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
 
 
 def _name_of(model: str) -> str:
-    name = Path(model).expanduser().resolve().name if Path(model).exists() else Path(model).name
-    return name
+    path = Path(model).expanduser()
+    return (path.resolve() if path.exists() else path).name
 
 
 def _training_config(
@@ -69,7 +69,9 @@ def _training_config(
 ) -> tuple[Config, Tokenizer]:
     """Return the config of the run, and the tokenizer."""
     content = _content(files.tokenizer)
-    bos = start_token(content, str(files.tokenizer))
+    bos = config.bos
+    if bos == "auto":
+        bos = start_token(content, str(files.tokenizer))
     tokenizer = JsonTokenizer(content, bos, str(files.tokenizer))
     known = description.model["vocab_size"]
     if tokenizer.vocab_size > known:
@@ -121,10 +123,13 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
         return False
     if run.config_file.is_file():
         found = run.load_config()
-        different = different_keys(training, found)
+        # the same folder has several spellings; `identity` is made of absolute paths
+        different = [key for key in different_keys(training, found) if key != "imported.model"]
         if not different:
             return True
-        if found.imported is not None:
+        if different == ["imported.identity"]:
+            why = "an import of other files, or of these before they were changed"
+        elif found.imported is not None:
             why = f"an import with another {', '.join(different)}"
         else:
             why = "a run that was trained here"
@@ -171,16 +176,23 @@ def _import(
         params = load_parameters(files, description.family.rows(training.model), like)
     try:
         with console.status("writing the run"), replacing_folder(run.path) as new:
-            _write(RunDirectory(new), training, params, tokenizer)
+            _write(RunDirectory(new), training, params, tokenizer, files.folder)
     except OSError as error:
         raise UserError(
             f"{error.filename or run.path}: cannot be written ({error.strerror or error})"
         ) from error
 
 
-def _write(run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer) -> None:
+def _write(
+    run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer, folder: Path
+) -> None:
+    """Write the files of a run. folder: that of the checkpoint."""
     write_text(run.config_file, dump(training))
     write_text(run.tokenizer_file, tokenizer.json())
+    run.huggingface.mkdir()
+    for name in ACCOMPANYING:
+        if (folder / name).is_file():
+            (run.huggingface / name).write_bytes(read_limited(folder / name, _MOST_BYTES))
     run.write_environment(tokenizer.name, None)
     provenance = Provenance(None, training.model_dump(mode="json"))
     with contextlib.closing(Checkpoints(run.checkpoints, 1, provenance, params)) as checkpoints:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.families import FAMILIES, HARMLESS, POSITION_KEYS, Family
+from rope_jax.config.model import MOST_LAYERS
 from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryLayers, Scaling
@@ -76,6 +77,7 @@ def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str])
         if hf.get(key):
             raise ValueError(f"{key}: {why}")
     known = {key.name for key in family.keys} | HARMLESS | POSITION_KEYS | family.harmless
+    known -= _unread_positions(hf, family)
     for key, value in hf.items():
         # what is off or empty cannot change anything
         if key not in known and key not in ignored and value not in (None, False, 0, "", [], {}):
@@ -86,6 +88,17 @@ def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str])
             )
 
 
+def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
+    """Return the keys about layers that the family's code ignores, so that they may mislead."""
+    unread = set() if family.nope else {"no_rope_layers", "no_rope_layer_interval"}
+    if not family.windows.exist:
+        unread |= {"sliding_window", "use_sliding_window"}
+        types = hf.get("layer_types")
+        if isinstance(types, list) and any(kind != "full_attention" for kind in types):
+            unread.add("layer_types")
+    return unread
+
+
 def _check_types(hf: Mapping[str, Any]) -> None:
     """ValueError for a key about layers or positions whose value is of the wrong type."""
     for key, least in _WHOLE.items():
@@ -93,6 +106,8 @@ def _check_types(hf: Mapping[str, Any]) -> None:
         if value is None:
             continue
         whole = isinstance(value, int) and not isinstance(value, bool)
+        if key == "num_hidden_layers" and whole and value > MOST_LAYERS:
+            raise ValueError(f"num_hidden_layers: {value} is above {MOST_LAYERS:,}, the limit")
         if not whole or not least <= value < 2**31:
             raise ValueError(
                 f"{key}: should be a whole number of at least {least}, not {show_value(value)}"
@@ -159,7 +174,8 @@ def _rope(hf: Mapping[str, Any], family: Family, count: int) -> tuple[dict[str, 
 
 def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, Any]:
     """Return the config with transformers' defaults, where `layers_from_hf` needs a key."""
-    given = {key: value for key, value in hf.items() if value is not None}
+    unread = _unread_positions(hf, family)
+    given = {key: v for key, v in hf.items() if v is not None and key not in unread}
     inside = given.get("rope_parameters") or given.get("rope_scaling") or {}
     if family.model_type == "gpt_neox" and "rope_theta" in given:
         # Ignored by its code, which reads rotary_emb_base; 4.4x wrote both.

@@ -46,6 +46,12 @@ class ImportConfig(Frozen):
     layers: Literal["unrolled", "scanned"] = Field(
         "scanned", description="unrolled runs faster on CPU, scanned compiles faster"
     )
+    bos: str | None = Field(
+        "auto",
+        min_length=1,
+        description="text of the token that is put before each document; auto: the one that the "
+        "tokenizer's post-processor adds; null: none",
+    )
     ignored_keys: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="unknown keys of config.json that do not change the logits"
     )

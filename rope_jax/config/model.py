@@ -29,7 +29,8 @@ QKNorm = Annotated[
 ]
 
 # checking a config visits every layer
-LayerCount = Annotated[int, Field(gt=0, le=10_000), Whole]
+MOST_LAYERS = 10_000
+LayerCount = Annotated[int, Field(gt=0, le=MOST_LAYERS), Whole]
 _WIDEST_HEAD = 2**16  # checking a config computes every pair's frequency
 
 

@@ -44,6 +44,7 @@ class RunDirectory:
         self.checkpoints = path / "checkpoints"
         self.evals = path / "evals"
         self.fits = path / "fits"
+        self.huggingface = path / "huggingface"
 
     def check_available(self, config: Config) -> None:
         """UserError unless the folder is absent, is empty, or holds a run with this config."""

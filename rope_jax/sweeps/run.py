@@ -138,6 +138,8 @@ def _planned(
     """
     lengths = _lengths(config, loaded.training, steps)
     imported = loaded.training.imported is not None
+    if imported and config.lengths is None:
+        _check_default_lengths(lengths, split)
     longest = _longest_read(loaded.training, lengths, console)
     read = [length for length in lengths if length <= longest]
     available = processes.smallest(device_bytes())
@@ -264,6 +266,17 @@ def _journal(
     return journal
 
 
+def _check_default_lengths(lengths: Sequence[int], split: TokenSplit) -> None:
+    """UserError, with lengths that work, if the windows of a published model exceed the texts."""
+    longest = int(split.lengths().max(initial=0))
+    if longest < lengths[-1]:
+        fitting = [2**k for k in range(9, 31, 2) if 2**k < longest] or [64]
+        raise UserError(
+            f"lengths: the default ends at {lengths[-1]:,} tokens, and the longest document has "
+            f"{longest:,}; give them, such as lengths={fitting}, or longer texts with data"
+        )
+
+
 def _announce(
     console: Console,
     run: RunDirectory,
@@ -313,6 +326,14 @@ def _announce(
             console,
             f"data: whether {run.path} was trained on these texts cannot be checked; if it was, "
             "perplexities come out too low",
+        )
+    first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
+    if trained.type != "none" and first < window and autos:
+        print_warning(
+            console,
+            f"scalings: auto is length / window, and the window is {window / first:g} times L = "
+            f"{first:,}: {', '.join(entry.label for entry in autos)} change nothing up to the "
+            "window; give factors of length / L",
         )
     if trained.type != "none":
         console.print(

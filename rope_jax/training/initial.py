@@ -112,7 +112,8 @@ def _check(
             f"one that the checkpoint of step {source.step} was trained with; put it back as it was"
         )
     if record is None or record.corpus != corpus.fingerprint:
-        warn(_about_texts(source, known=record is not None))
+        known = record is not None and record.corpus is not None
+        warn(_about_texts(source, known=known))
 
 
 def _about_texts(source: Source, *, known: bool) -> str:

@@ -161,6 +161,28 @@ def test_exporting_an_import_gives_the_same_files(out: Path, tmp_path: Path) -> 
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
 
 
+def test_what_came_with_a_checkpoint_is_exported_again(tmp_path: Path) -> None:
+    """The ids at which generation stops, the tokenizer's settings, the chat's template."""
+    folder = byte_checkpoint(tmp_path / "tiny", "phi3", eos_token_id=[3, 7], pad_token_id=5)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 7]}')
+    (folder / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "LlamaTokenizerFast", "auto_map": {"A": "code.B"}}'
+    )
+    (folder / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    run, out = import_of(folder), tmp_path / "out"
+    exported(run, out)
+    config = read(out)
+    assert (config["eos_token_id"], config["pad_token_id"]) == ([3, 7], 5)
+    assert config["model_type"] == "phi3"  # although llama could express it
+    assert read(out, "generation_config.json") == {"eos_token_id": [3, 7]}
+    settings = read(out, "tokenizer_config.json")
+    assert settings["tokenizer_class"] == "LlamaTokenizerFast"
+    assert "auto_map" not in settings
+    assert read(out, "special_tokens_map.json") == {"eos_token": "</s>"}
+    assert (out / "chat_template.jinja").read_text() == "{{ messages }}"
+
+
 def test_an_export_of_an_import_with_spare_tokens(tmp_path: Path) -> None:
     """The model knows 264 tokens, its tokenizer 257; in bfloat16."""
     byte_checkpoint(tmp_path / "tiny")

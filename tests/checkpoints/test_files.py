@@ -129,8 +129,10 @@ def test_a_folder_of_pickles_is_not_loaded_but_told_how_to_convert(folder: Path,
 def test_a_folder_without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     assert says(CheckpointFiles, folder) == (
-        f"{folder}: has neither model.safetensors nor model.safetensors.index.json, so there are "
-        "no weights to read"
+        f"{folder}: has neither model.safetensors nor model.safetensors.index.json; if the model "
+        'has only pickles, where torch is installed, convert it: python -c "from transformers '
+        f"import AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
+        f".save_pretrained('{folder}-safetensors')\""
     )
 
 
@@ -235,6 +237,29 @@ def test_an_unknown_architecture_with_code_of_its_own() -> None:
     assert said == (
         f"config.json: model_type: 'own' is not one of {KNOWN}; code that comes with a model is "
         "never run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("no_rope_layers", [0, 1]),
+        ("sliding_window", 8),
+        ("layer_types", ["sliding_attention", "full_attention"]),
+    ],
+)
+def test_a_key_about_layers_that_the_family_ignores(key: str, value: Any) -> None:
+    """transformers' Llama ignores them, so a model with one is not what its config seems to say."""
+    assert says(lambda: described(**{key: value})).startswith(
+        f"config.json: {key}: is {value}, which nothing here reads for llama"
+    )
+    ignored = described(ignored=(key,), **{key: value})
+    assert ignored == described()
+
+
+def test_too_many_layers() -> None:
+    assert says(lambda: described(num_hidden_layers=10**9)) == (
+        "config.json: num_hidden_layers: 1000000000 is above 10,000, the limit"
     )
 
 

@@ -121,7 +121,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_import_is_an_ordinary_run(llama: Path) -> None:
     run = RunDirectory(llama / "runs" / "tiny")
     assert sorted(path.name for path in run.path.iterdir()) == [
-        *("checkpoints", "config.yaml", "environment.json", "tokenizer.json"),
+        *("checkpoints", "config.yaml", "environment.json", "huggingface", "tokenizer.json"),
     ]
     config = load_training(run.config_file)
     assert config == load(Config, run.config_file)
@@ -185,6 +185,14 @@ def test_the_same_call_again_does_nothing(llama: Path) -> None:
     assert contents(llama / "runs") == before
 
 
+def test_other_spellings_of_a_folder_are_the_same_import(llama: Path) -> None:
+    for spelling in (f"{llama}/tiny/", f"{llama}/runs/../tiny"):
+        said = io.StringIO()
+        console = plain_console(file=said, width=1000)
+        import_checkpoint(spelling, settings(llama), console)
+        assert said.getvalue().endswith("already imported\n")
+
+
 def test_another_import_of_that_name_is_refused(llama: Path) -> None:
     run = llama / "runs" / "tiny"
     before = contents(run)
@@ -197,7 +205,7 @@ def test_another_import_of_that_name_is_refused(llama: Path) -> None:
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     try:
         assert says(imported, llama) == (
-            f"{run}: holds an import with another imported.identity; {advice}"
+            f"{run}: holds an import of other files, or of these before they were changed; {advice}"
         )
     finally:
         os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -340,6 +348,32 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     )
     assert first[0][-1] == "seconds"
     assert [line[:-1] for line in first] == [line[:-1] for line in second]
+
+
+def test_default_lengths_beyond_the_texts_are_refused_with_lengths_that_work(
+    tmp_path: Path,
+) -> None:
+    """Published windows times 16 are longer than most texts."""
+    byte_checkpoint(tmp_path / "tiny", max_position_embeddings=131_072)
+    run = imported(tmp_path)
+    config = SweepConfig()
+    said = says(sweep_run, run, run.load_config(), config, quiet())
+    assert said.startswith("lengths: the default ends at 2,097,152 tokens, and the longest docum")
+    assert "such as lengths=[" in said
+
+
+def test_auto_factors_that_change_nothing_are_warned_of(tmp_path: Path) -> None:
+    """L is a quarter of the window, and pi-auto is plain rotation up to the window."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    rope["original_max_position_embeddings"] = 8
+    byte_checkpoint(tmp_path / "tiny", max_position_embeddings=32, rope_parameters=rope)
+    run, said = imported(tmp_path), io.StringIO()
+    config = validate(SweepConfig, {"lengths": [16, 32], "data": texts_to_sweep(tmp_path)}, "test")
+    sweep_run(run, run.load_config(), config, plain_console(file=said, width=1000))
+    assert (
+        "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto, ntk-auto, "
+        "yarn-auto change nothing up to the window; give factors of length / L"
+    ) in said.getvalue()
 
 
 @pytest.mark.slow
