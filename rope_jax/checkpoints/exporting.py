@@ -44,8 +44,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     model = language_model(training, tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    chosen = SweepConfig(steps=None if config.step is None else (config.step,))
+    chosen = SweepConfig(steps=(config.step,) if config.step else None)
     (step,), checkpoints = chosen_checkpoints(run, chosen, like, console)
+    if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
+        raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     stage = training.stage_at(step)
     scaling, map_, length = _positions(training, config, stage)
     lost = _lost(training, scaling, map_, config)

@@ -161,6 +161,15 @@ def test_exporting_an_import_gives_the_same_files(out: Path, tmp_path: Path) -> 
         assert (tmp_path / "again" / name).read_bytes() == (out / name).read_bytes()
 
 
+def test_step_0_is_that_of_an_import(whole: Run, tmp_path: Path) -> None:
+    run = import_of(byte_checkpoint(tmp_path / "tiny"))
+    exported(run, tmp_path / "out", step=0)
+    assert (tmp_path / "out" / "config.json").is_file()
+    trained = whole[1]
+    said = says(exported, trained, tmp_path / "other", step=0)
+    assert said.startswith(f"steps: {trained.checkpoints} has no step 0; its newest is ")
+
+
 def test_what_came_with_a_checkpoint_is_exported_again(tmp_path: Path) -> None:
     """The ids at which generation stops, the tokenizer's settings, the chat's template."""
     folder = byte_checkpoint(tmp_path / "tiny", "phi3", eos_token_id=[3, 7], pad_token_id=5)
