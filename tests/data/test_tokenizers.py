@@ -198,8 +198,7 @@ def test_what_is_added_is_described():
     none = FileTokenizerConfig(path="T")
     assert "document start: none;" in describe_tokenizer(none, tokenizer_of(library()))
     assert describe_tokenizer(ByteTokenizerConfig(), ByteTokenizer()) == (
-        f"bytes, 257 tokens; document start: {START_TOKEN} (token 256); its own post-processor "
-        "adds nothing"
+        f"bytes, 257 tokens; document start: {START_TOKEN} (token 256)"
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.config.tokenizer import START_TOKEN, FileTokenizerConfig, TokenizerConfig
+from rope_jax.config.tokenizer import TokenizerConfig
 
 Tokens = NDArray[np.unsignedinteger[Any]]
 
@@ -54,12 +54,11 @@ def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
     """Return one line on a tokenizer: what precedes a document, and what it would add by itself."""
     start = "none"
     if tokenizer.bos_id is not None:
-        text = config.bos if isinstance(config, FileTokenizerConfig) else START_TOKEN
-        start = f"{text} (token {tokenizer.bos_id})"
-    return (
-        f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}; its own "
-        f"post-processor adds {tokenizer.added}"
-    )
+        start = f"{config.start} (token {tokenizer.bos_id})"
+    line = f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}"
+    if config.type == "bytes":  # there is no post-processor
+        return line
+    return f"{line}; its own post-processor adds {tokenizer.added}"
 
 
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
