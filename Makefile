@@ -32,7 +32,7 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard'
 
-test: $(VENV)/.dev ## run the tests, except the slow ones (about 7 minutes on two cores)
+test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
 
 # With jaxtyping's import hook: arrays whose shapes are not the annotated ones are an error.
