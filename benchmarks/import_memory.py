@@ -84,7 +84,8 @@ def resident(process: int) -> tuple[int, int]:
     except OSError:
         return 0, 0
     found = dict(line.split(":", 1) for line in status.splitlines())
-    return tuple(int(found.get(k, "0").split()[0]) * 1024 for k in ("RssAnon", "RssFile"))  # type: ignore[return-value]
+    anonymous, file = (int(found.get(key, "0").split()[0]) * 1024 for key in ("RssAnon", "RssFile"))
+    return anonymous, file
 
 
 def main() -> None:

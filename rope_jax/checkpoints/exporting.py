@@ -50,10 +50,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     stage = training.stage_at(step)
     scaling, map_, length = _positions(training, config, stage)
-    lost = _lost(training, scaling, map_, config)
-    if scaling.query_scale is not None and lost:
-        scaling = _without_query_scale(scaling, lost)
-    written = _described(run, training, scaling, length, model.vocab_size, config.family)
+    scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
+    original = _original(run, training)
+    own = original.get(CONFIG, {}).get("model_type")
+    written = _described(training, scaling, length, model.vocab_size, config.family, own)
     _, params = next(iter(checkpoints))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     print_overview(
@@ -70,7 +70,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         print_warning(console, f"{out}: written without {what}: transformers has no form for it")
     try:
         with replacing_folder(out) as new:
-            _write(new, run, training, written, params, tokenizer, length)
+            _write(new, training, written, params, tokenizer, length, original)
     except OSError as error:
         raise UserError(
             f"{error.filename or out}: cannot be written ({error.strerror or error})"
@@ -79,15 +79,17 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
 
 
 def _described(
-    run: RunDirectory,
     training: Config,
     scaling: Scaling,
     length: int,
     vocab_size: int,
     family: str | None,
+    own: str | None,
 ) -> Written:
-    """Return the family and config to write: what was imported stays of its family, if it can."""
-    own = _original(run, training).get(CONFIG, {}).get("model_type")
+    """Return the family and config to write.
+
+    own: the model_type of the checkpoint that was imported, which is kept if it can be.
+    """
     if family is None and own in FAMILIES:
         with contextlib.suppress(ValueError):
             return describe(training, scaling, length, vocab_size, own)
@@ -112,42 +114,38 @@ def _positions(
     return strategy.scaling, strategy.map, max([length, *fitted])
 
 
-def _lost(
-    training: Config, scaling: Scaling, map_: PositionMap | None, config: ExportConfig
-) -> list[str]:
-    """Return what transformers cannot express. UserError unless `lossy` allows to leave it out."""
-    lost: list[str] = []
-    if map_ is not None:
-        lost.append(f"the position map {map_.type}")
+def _without_what_is_lost(
+    scaling: Scaling, map_: PositionMap | None, *, lossy: bool
+) -> tuple[Scaling, list[str]]:
+    """Return the scaling as transformers can express it, and what it cannot.
+
+    UserError if there is something, unless `lossy` allows to leave it out.
+    """
+    lost = [] if map_ is None else [f"the position map {map_.type}"]
     query_scale = scaling.query_scale
     if query_scale is not None and query_scale.type != "ministral":
         lost.append(f"the query scale {query_scale.type}")
-    if lost and not config.lossy:
+        scaling = scaling.model_copy(update={"query_scale": None})
+    if lost and not lossy:
         raise UserError(
             f"lossy: transformers has no form for {' and '.join(lost)}, without which the model "
             "reads long texts differently; give lossy=true to write it all the same, or a strategy "
             "that transformers can express"
         )
-    return lost
-
-
-def _without_query_scale(scaling: Scaling, lost: list[str]) -> Scaling:
-    if any("query scale" in what for what in lost):
-        return scaling.model_copy(update={"query_scale": None})
-    return scaling
+    return scaling, lost
 
 
 def _write(
     folder: Path,
-    run: RunDirectory,
     training: Config,
     written: Written,
     params: Any,
     tokenizer: Tokenizer,
     length: int,
+    original: dict[str, Any],
 ) -> None:
+    """Write all files of an export. original: as `_original` returns it."""
     write_weights(folder, written.family.rows(training.model), params)
-    original = _original(run, training)
     bos, bos_id = training.tokenizer.start, tokenizer.bos_id
     ids = {"bos_token_id": bos_id, "eos_token_id": None, "pad_token_id": None}
     ids |= {key: value for key, value in original.get(CONFIG, {}).items() if key in ids}
@@ -162,23 +160,25 @@ def _write(
     settings.pop("auto_map", None)  # code that is not exported
     _write_json(folder / _TOKENIZER_CONFIG, settings)
     for name in original.keys() - {CONFIG, _GENERATION, _TOKENIZER_CONFIG}:
-        _write_json(folder / name, original[name])
-    source = _imported_from(run, training)
-    template = source and source.huggingface / "chat_template.jinja"
-    if template and template.is_file():
-        (folder / template.name).write_bytes(template.read_bytes())
+        if name.endswith(".json"):
+            _write_json(folder / name, original[name])
+        else:
+            (folder / name).write_text(original[name], encoding="utf-8")
 
 
-def _original(run: RunDirectory, training: Config) -> dict[str, dict[str, Any]]:
-    """Return the JSON files that came with an imported checkpoint, by name.
+def _original(run: RunDirectory, training: Config) -> dict[str, Any]:
+    """Return what came with an imported checkpoint, by file: JSON objects, other files as text.
 
     {} for a run that was neither imported nor started from an import.
     """
     source = _imported_from(run, training)
     if source is None:
         return {}
-    paths = [source.huggingface / name for name in ACCOMPANYING if name.endswith(".json")]
-    return {path.name: read_json(path) for path in paths if path.is_file()}
+    paths = [path for name in ACCOMPANYING if (path := source.huggingface / name).is_file()]
+    return {
+        path.name: read_json(path) if path.suffix == ".json" else path.read_text(encoding="utf-8")
+        for path in paths
+    }
 
 
 def _imported_from(run: RunDirectory, training: Config) -> RunDirectory | None:

@@ -20,6 +20,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import print_overview
 from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer
 from rope_jax.data.tokenizers.from_json import start_token
+from rope_jax.data.tokenizers.opening import read_content
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError, printable
@@ -31,7 +32,7 @@ from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import Provenance
 from rope_jax.training.step import TrainState
 
-_MOST_BYTES = 2**28  # of a tokenizer.json; that of 262,144 tokens takes 33 MB
+_MOST_BYTES = 2**24  # of a file that comes with a checkpoint
 
 
 def import_checkpoint(model: str, config: ImportConfig, console: Console) -> RunDirectory:
@@ -68,7 +69,7 @@ def _training_config(
     description: Description,
 ) -> tuple[Config, Tokenizer]:
     """Return the config of the run, and the tokenizer."""
-    content = _content(files.tokenizer)
+    content = read_content(files.tokenizer)
     bos = config.bos
     if bos == "auto":
         bos = start_token(content, str(files.tokenizer))
@@ -103,17 +104,6 @@ def _training_config(
         "mesh": config.mesh.model_dump(),
     }
     return validate(Config, raw, str(files.folder / "config.json")), tokenizer
-
-
-def _content(tokenizer: Path) -> str:
-    try:
-        return read_limited(tokenizer, _MOST_BYTES).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{tokenizer}: is not UTF-8 (byte {error.start}), as a tokenizer.json is"
-        ) from None
-    except OSError as error:
-        raise UserError(f"{tokenizer}: cannot be read ({error.strerror or error})") from None
 
 
 def _is_imported(run: RunDirectory, training: Config) -> bool:

@@ -58,8 +58,13 @@ def read_tokenizer(path: Path, bos: str | None) -> JsonTokenizer:
 
     Raises UserError if the file cannot be read, or as `JsonTokenizer` does.
     """
+    return JsonTokenizer(read_content(path), bos, str(path))
+
+
+def read_content(path: Path) -> str:
+    """Return the content of a tokenizer.json. UserError if it cannot be read."""
     try:
-        content = read_limited(path, _MOST_BYTES).decode("utf-8")
+        return read_limited(path, _MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"tokenizer.path: {path}: no such file; name a tokenizer.json") from None
     except UnicodeDecodeError as error:
@@ -70,7 +75,6 @@ def read_tokenizer(path: Path, bos: str | None) -> JsonTokenizer:
         raise UserError(
             f"tokenizer.path: {path} cannot be read ({error.strerror}); name a tokenizer.json"
         ) from None
-    return JsonTokenizer(content, bos, str(path))
 
 
 def _path_of(config: FileTokenizerConfig) -> Path:
