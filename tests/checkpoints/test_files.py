@@ -549,7 +549,10 @@ def test_a_damaged_tokenizer(folder: Path) -> None:
         says(imported, folder),
     )
     path.write_bytes(b"ab\xff")
-    assert says(imported, folder) == f"{path}: is not UTF-8 (byte 2), as a tokenizer.json is"
+    assert (
+        says(imported, folder)
+        == f"tokenizer.path: {path} is not UTF-8 (byte 2), as a tokenizer.json is"
+    )
 
 
 # names
