@@ -2,10 +2,11 @@
 
 from pydantic import Field
 
-from rope_jax.config.types import FolderName, Frozen, PathText, PositiveFloat, Resamples, Seed
+from rope_jax.config.presentation import Presentation
+from rope_jax.config.types import FolderName, PathText, PositiveFloat, Resamples, Seed
 
 
-class CompareConfig(Frozen):
+class CompareConfig(Presentation):
     """The results of several sweeps, overlaid."""
 
     sweep: FolderName | None = Field(

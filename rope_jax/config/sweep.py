@@ -22,6 +22,7 @@ from pydantic import (
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName, ModelConfig, check_map
+from rope_jax.config.presentation import Presentation
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.types import (
     FolderName,
@@ -299,7 +300,7 @@ class SameTokensConfig(Frozen):
         return self
 
 
-class SweepConfig(SameTokensConfig, _Selection):
+class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
     protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
