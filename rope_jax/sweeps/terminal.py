@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import (
-    RELIABLE_DOCUMENTS,
+    RELIABLE_UNITS,
     Estimate,
     perplexity,
 )
@@ -105,7 +105,7 @@ def print_tables(console: Console, rows: Sequence[Row], summary: SweepSummary) -
         console.print(note, style="dim", highlight=False)
     if not newest.is_reliable:
         console.print(
-            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; this sweep has "
+            f"intervals are unreliable below {RELIABLE_UNITS} documents; this sweep has "
             f"{newest.documents}",
             style="yellow",
         )
