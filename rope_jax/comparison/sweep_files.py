@@ -130,10 +130,9 @@ class SweepFiles:
         try:
             text = content.decode("utf-8")
             table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-            absent = {
-                new: old for new, old in _LATER.items() if new not in (table.fieldnames or ())
-            }
-            found = {*(table.fieldnames or ()), *absent}
+            written = table.fieldnames or ()
+            absent = {new: old for new, old in _LATER.items() if new not in written}
+            found = {*written, *absent}
             missing = [column for column in columns if column not in found]
             if missing:
                 raise UserError(

@@ -1,6 +1,7 @@
 """Plan a sweep: which entry is measured by which protocol at which length, on which windows.
 
-Shapes: W windows, U units (see `protocols`); n_plus_1 = n + 1 tokens, the n inputs and targets of a window.
+Shapes: W windows, U units (see `protocols`); n_plus_1 = n + 1 tokens, the n inputs and targets of
+a window.
 """
 
 import functools

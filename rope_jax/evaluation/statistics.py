@@ -1,8 +1,8 @@
 """Means over documents and their 95% intervals.
 
-Tokens of one document are not independent, so whole documents are resampled; where they are too few,
-distant blocks of them (see `protocols`), which these functions treat as documents. Where several
-seeds were trained, the interval includes the spread between seeds.
+Tokens of one document are not independent, so whole documents are resampled; where they are too
+few, distant blocks of them (see `protocols`), which these functions treat as documents. Where
+several seeds were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
 the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of

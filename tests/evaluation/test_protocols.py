@@ -413,7 +413,7 @@ def test_scored_tokens_of_two_units_are_more_than_the_longest_length_apart(proto
 def test_units_are_as_many_as_fit_and_hold_the_blocks_that_are_asked_for():
     longest, targets = 64, 4
     # 1 + (1 + 4000 − 65) // 68 = 58 places that are far enough apart
-    streams, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=40)
+    _, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=40)
     assert len(set(windows.unit.tolist())) == len(windows.unit) == 40
     # more blocks than places: wider units, which leave at least 20 of them
     _, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=400)
