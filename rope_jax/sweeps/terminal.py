@@ -12,7 +12,7 @@ from rich.text import Text
 from rope_jax.config.presentation import Show
 from rope_jax.console import Column, print_columns, print_wrapped, progress_bar, table_width
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS, Estimate, perplexity
+from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text, usable_text
 
@@ -99,8 +99,8 @@ def print_tables(
     if not newest.is_reliable:
         print_wrapped(
             console,
-            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; this sweep has "
-            f"{newest.documents}",
+            f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
+            f"{newest.units}",
             "yellow",
         )
 
