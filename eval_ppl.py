@@ -1,6 +1,6 @@
 """Measure a trained run's perplexity against context length, for many scalings at once.
 
-python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
+python eval_ppl.py RUN [--sweep SWEEP.yaml] [--again] [key=value ...]
 """
 
 from rope_jax import cli

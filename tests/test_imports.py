@@ -29,9 +29,9 @@ LAYERS = (
     ("console",),
     ("model",),
     ("runs",),
+    ("plots",),
     ("evaluation",),
     ("training",),
-    ("plots",),
     ("sweeps", "inspection"),
     ("fitting", "checkpoints", "planning"),
     ("comparison",),
@@ -42,7 +42,7 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 ROOT_MODULES = {
-    *("__main__", "cli", "console", "errors", "invocation", "plots", "stopping", "user_cache"),
+    *("__main__", "cli", "console", "errors", "invocation", "stopping", "user_cache"),
 }
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {

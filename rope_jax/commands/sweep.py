@@ -31,6 +31,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
+    parser.add_argument(
+        "--again", action="store_true", help="measure again what an earlier sweep has measured"
+    )
     arguments = cli.parse(parser, argv)
     path = None if arguments.sweep is None else config_path(arguments.sweep, "sweeps")
     config = load(SweepConfig, path, arguments.overrides)
@@ -47,7 +50,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.sweeps.run import sweep_run
 
     stopping.check()
-    sweep_run(run, training, config, console)
+    sweep_run(run, training, config, console, again=arguments.again)
     if processes.is_first():
         cli.print_next(
             f"{command_line('compare', str(run.evals / config.name))}  # an interactive page",

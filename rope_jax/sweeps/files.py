@@ -15,11 +15,12 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.plots import save_figure
+from rope_jax.plots.curves import draw_curves
+from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
 from rope_jax.runs.tables import format_csv
-from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
+from rope_jax.sweeps.figures import draw_checkpoints
 from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.
@@ -82,6 +83,8 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "bpb_at_window": checkpoint.bpb_at_window,
         "tolerance_nats": checkpoint.tolerance,
         "documents": checkpoint.documents,
+        "resampled": checkpoint.unit_kind,
+        "units": checkpoint.units,
         "reliable": checkpoint.is_reliable,
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
