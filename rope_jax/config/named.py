@@ -18,7 +18,8 @@ def config_path(argument: str, kind: str = "") -> Path:
     """Return the file that an argument stands for.
 
     A file of that path comes first, then a config of the package: `demo` is its configs/demo.yaml,
-    and `extend/yarn-4x` is configs/extend/yarn-4x.yaml.
+    and `extend/yarn-4x` is configs/extend/yarn-4x.yaml. So are these paths themselves, which the
+    documentation uses, outside of the repository.
 
     kind: the folder of configs/ that holds the configs of a command, such as "sweeps"; "": itself.
 
@@ -26,7 +27,7 @@ def config_path(argument: str, kind: str = "") -> Path:
     is returned as it is, so that reading it gives the error.
     """
     if not _NAME.fullmatch(argument) or argument.endswith((_SUFFIX, ".yml")):
-        return Path(argument)
+        return _in_package(Path(argument))
     try:
         is_folder = stat.S_ISDIR(os.stat(argument).st_mode)
     except FileNotFoundError:
@@ -44,6 +45,18 @@ def config_path(argument: str, kind: str = "") -> Path:
     raise UserError(
         f"{argument}: no such file, and no config has that name; {_advice(argument, kind)}"
     )
+
+
+def _in_package(path: Path) -> Path:
+    """Return the package's config that a path such as configs/demo.yaml means where it is not.
+
+    Any other path is returned as it is.
+    """
+    first, *rest = path.parts or ("",)
+    if first != "configs" or ".." in rest or os.path.lexists(path):
+        return path
+    named = config_folder().joinpath(*rest)
+    return named if named.is_file() else path
 
 
 def config_names(kind: str = "") -> list[str]:

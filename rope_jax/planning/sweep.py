@@ -59,8 +59,9 @@ def plan_sweep(training: Config, config: SweepConfig, vocab_size: int, console: 
         "scalings": ", ".join(entries),
         "protocols": ", ".join(config.protocols),
         "measurements": f"{count:,} per checkpoint: every scaling at every length, by protocol",
-        "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block (same_tokens), of "
-        f"which there are at most {config.max_blocks} in each of {config.max_documents} documents",
+        "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
+        "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
+        "documents",
         "devices": device_line(training.model.dtype),
     }
     if table is None and read:

@@ -30,6 +30,15 @@ def test_a_bare_name_is_a_config_of_the_package(argument, kind, file):
     assert config_path(argument, kind) == CONFIGS / file
 
 
+def test_a_path_of_the_documentation_is_found_elsewhere():
+    assert config_path("configs/sweeps/demo.yaml", "sweeps") == CONFIGS / "sweeps/demo.yaml"
+    assert config_path("configs/none.yaml") == Path("configs/none.yaml")
+    assert config_path("configs/../train.py") == Path("configs/../train.py")
+    Path("configs").mkdir()
+    Path("configs/demo.yaml").write_text("seed: 1\n")
+    assert config_path("configs/demo.yaml") == Path("configs/demo.yaml")
+
+
 def test_a_file_comes_first_and_a_folder_does_not():
     Path("demo").write_text("seed: 1\n")
     assert config_path("demo") == Path("demo")
