@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import describe_groups
 from rope_jax.config.presentation import FigureWidth
@@ -29,7 +30,9 @@ from rope_jax.plots.panels import (
     Panels,
     apart_handles,
     finish_panels,
+    fold_title,
     make_panels,
+    mark_truncation,
     truncation_handle,
     window_handle,
 )
@@ -46,8 +49,6 @@ from rope_jax.plots.style import (
 
 # With more curves in a panel than this, bands become fainter.
 _MOST_FULL_BANDS = 4
-# Settings of a group in a legend; comparison.md lists all.
-_MOST_SETTINGS = 2
 
 
 class Dash(NamedTuple):
@@ -111,23 +112,22 @@ def draw_comparison(comparison: Comparison, *, width: FigureWidth = "page") -> F
             windows=windows,
             truncation=truncation_levels(curves),
             banded=points,
-            title=_title(comparison),
+            title=_title(comparison, width),
             width=width,
             keys=plan.keys,
         )
         for (protocol, key), axis in panels.axes.items():
             _draw_panel(axis, protocol, key, plan)
         handles: list[Artist] = []
-        if not _label_ends(panels, plan, comparison):
+        is_labelled = _label_ends(panels, plan, comparison)
+        if not is_labelled:
             handles += [
                 Line2D([], [], label=textwrap.fill(label, int(13 * WIDTHS[width])), **vars(style))
                 for label, style in plan.legend.items()
             ]
-            if any(protocol == "same_tokens" for protocol, _ in panels.axes) and truncation_levels(
-                curves
-            ):
-                handles.append(truncation_handle())
         handles += _meanings(plan, curves)
+        if panels.of_same_tokens and truncation_levels(curves) and not is_labelled:
+            handles.append(truncation_handle())
         if len(windows) > 1:
             handles.append(window_handle())
         finish_panels(panels, handles)
@@ -138,6 +138,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     """Choose the panels for `curves`, each group's newest."""
     groups, by_name = comparison.groups, assign_curve_styles(curves)
     names = {group.label: describe_group(group) for group in groups}
+    titles_of = {group.label: describe_group(group, "\n") for group in groups}
     by_group = assign_group_styles(comparison)
     if len(curves) <= MOST_CURVES:
         if by_group:
@@ -162,7 +163,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
             {names[label]: style for label, style in colours.items()},
         ),
         _Plan(
-            {curve: names[curve.group.label] for curve in curves},
+            {curve: titles_of[curve.group.label] for curve in curves},
             {curve: by_name[curve.name] for curve in curves},
             by_name,
         ),
@@ -171,7 +172,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         if 1 < plan.most <= MOST_CURVES:
             return plan
     if by_group:
-        titles = {curve: names[curve.group.label] for curve in curves}
+        titles = {curve: titles_of[curve.group.label] for curve in curves}
     elif len(groups) == 1:
         titles = {curve: curve.name for curve in curves}
     else:
@@ -184,13 +185,16 @@ def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
     return curve.group.label if by_group else curve.name
 
 
-def describe_group(group: Group) -> str:
-    """Return a group's label with what distinguishes it: "wide (rope.base 500000)"."""
+def describe_group(group: Group, separator: str = "") -> str:
+    """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
+
+    separator: written between the two, in place of parentheses.
+    """
     if not group.settings:
         return group.label
-    shown = [f"{key} {value}" for key, value in group.settings.items()]
-    more = len(shown) - _MOST_SETTINGS
-    text = ", ".join(shown[:_MOST_SETTINGS]) + (f" and {more} more" if more > 0 else "")
+    text = describe_settings(group.settings, briefly=True)
+    if separator:
+        return f"{group.label}{separator}{text}"
     if group.label.endswith(" seeds)"):
         return f"{group.label[:-1]}; {text})"
     return f"{group.label} ({text})"
@@ -215,6 +219,8 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         own = points_of(curve)
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
         _draw_seeds(axis, plan.styles[curve], own)
+    if protocol == "same_tokens":
+        mark_truncation(axis, truncation_levels(shown))
 
 
 def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
@@ -227,7 +233,7 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     (((protocol, _), axis),) = panels.axes.items()
     ends = [
         LineEnd(
-            textwrap.fill(describe_group(curve.group), 24) if is_by_group else curve.name,
+            _folded(describe_group(curve.group, "\n"), 26) if is_by_group else curve.name,
             plan.styles[curve].color,
             *end,
         )
@@ -238,13 +244,18 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     return label_line_ends(axis, ends, level=min(levels, default=None))
 
 
+def _folded(text: str, letters: int) -> str:
+    """Fold each line of a text."""
+    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
+
+
 def _meanings(plan: _Plan, curves: Sequence[Curve]) -> list[Artist]:
     """Return the legend's entries for thin lines, bands and the curves behind the others."""
     handles: list[Artist] = []
     if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart:
-        first = next(iter(plan.key.values()))
+        first = next(iter(plan.key.values())).split("\n")[0]
         return [*apart_handles("the others", first), *handles]
     return [*handles, Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval")]
 
@@ -296,8 +307,10 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
         axis.plot(x, y, alpha=0.6, **vars(thin))
 
 
-def _title(comparison: Comparison) -> str:
+def _title(comparison: Comparison, width: FigureWidth) -> str:
     title = describe_groups(comparison)
+    if fold_title(title, WIDTHS[width]).count("\n") > 1:  # the legend or the panels name them
+        title = f"{len(comparison.groups)} groups of runs"
     if any(group.marked for group in comparison.groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title

@@ -16,6 +16,7 @@ from rope_jax.plots.panels import (
     apart_handles,
     finish_panels,
     make_panels,
+    mark_truncation,
     truncation_handle,
 )
 from rope_jax.plots.style import (
@@ -78,6 +79,8 @@ def draw_curves(
             width=width,
             keys=names if len(names) > MOST_CURVES else None,
         )
+        for axis in panels.of_same_tokens:
+            mark_truncation(axis, [] if truncation is None else [truncation])
         curves = {
             (protocol, name): [p for p in points if (p.protocol, p.name) == (protocol, name)]
             for protocol, _ in panels.axes
@@ -87,8 +90,7 @@ def draw_curves(
             handles = _draw_apart(panels, curves, styles)
         else:
             handles = _draw_together(panels, curves, styles, truncation)
-        has_truncation = any(protocol == "same_tokens" for protocol, _ in panels.axes)
-        if handles and truncation is not None and has_truncation:
+        if handles and truncation is not None and panels.of_same_tokens:
             handles.append(truncation_handle())
         finish_panels(panels, handles)
     return panels.figure

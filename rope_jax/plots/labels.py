@@ -47,7 +47,8 @@ def label_line_ends(axis: Axes, ends: Sequence[LineEnd], *, level: float | None)
     for text in texts:
         text.remove()
     room = (max(widths, default=0) + (_GAP + 4) * point) / panel.width
-    height = SMALL_SIZE * _LINE_HEIGHT * point / panel.height
+    lines = max((end.label.count("\n") + 1 for end in ends), default=1)
+    height = lines * SMALL_SIZE * _LINE_HEIGHT * point / panel.height
     if not ends or room > _MOST_WIDTH or height * len(ends) > 1:
         return False
     _make_room(axis, room)
@@ -67,7 +68,7 @@ def label_line_ends(axis: Axes, ends: Sequence[LineEnd], *, level: float | None)
             textcoords="axes fraction",
             fontsize=SMALL_SIZE,
             color=_darker(end.color),
-            va="center_baseline",
+            va="center",
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
@@ -103,14 +104,19 @@ def spread_apart(
 
 
 def thin_length_ticks(axis: Axes) -> None:
-    """Blank some labels of the horizontal axis so that the others do not touch; keep the last.
+    """Blank some labels of the horizontal axis so that the others do not touch."""
+    axis.set_xticks(axis.get_xticks(), length_labels(axis))
+
+
+def length_labels(axis: Axes) -> list[str]:
+    """Return a label for each tick of the horizontal axis, "" where there is no room; the last has.
 
     Call this after a layout, such as by `figure.draw_without_rendering`.
     """
     ticks = axis.get_xticks()
     labels = [f"{tick:,.0f}" for tick in ticks]
     if len(ticks) < 2:
-        return
+        return labels
     x = axis.transData.transform([(tick, 1) for tick in ticks])[:, 0] * 72 / _root(axis).dpi
     width = [0.64 * SMALL_SIZE * len(label) + 3 for label in labels]
     for stride in range(1, len(ticks) + 1):
@@ -121,7 +127,7 @@ def thin_length_ticks(axis: Axes) -> None:
         ]
         if all(apart):
             break
-    axis.set_xticks(ticks, [label if i in kept else "" for i, label in enumerate(labels)])
+    return [label if i in kept else "" for i, label in enumerate(labels)]
 
 
 def _make_room(axis: Axes, room: float) -> None:

@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.labels import thin_length_ticks
+from rope_jax.plots.labels import length_labels, thin_length_ticks
 from rope_jax.plots.lines import PlottedPoint, perplexities
 from rope_jax.plots.style import (
     BACKGROUND,
@@ -28,6 +28,7 @@ from rope_jax.plots.style import (
     NOTE,
     REFERENCE,
     SMALL_SIZE,
+    TEXT_SIZE,
     WIDTHS,
 )
 
@@ -56,6 +57,13 @@ class Panels:
     figure: Figure
     axes: Mapping[tuple[str, str], Axes]
     width: float
+    above_gap: Sequence[Axes]
+    """Panels with an empty place below them, whose labels reach into it."""
+
+    @property
+    def of_same_tokens(self) -> list[Axes]:
+        """The panels where truncation to the window scores the same tokens."""
+        return [axis for (protocol, _), axis in self.axes.items() if protocol == "same_tokens"]
 
 
 def make_panels(
@@ -70,9 +78,10 @@ def make_panels(
 ) -> Panels:
     """Make a figure with panels scaled for the points, with marks but without curves.
 
-    windows: training windows, marked in every panel. truncation: NLLs at the window, marked for
-    same_tokens only. banded: the points whose intervals will be drawn; the limits make room for
-    them. keys: each protocol has a panel for each, with the key as its title.
+    windows: training windows, marked in every panel. truncation: NLLs at the window, for which the
+    limits make room; `mark_truncation` draws them. banded: the points whose intervals will be
+    drawn, for which the limits make room as well. keys: each protocol has a panel for each, with
+    the key as its title.
     """
     protocols = list(dict.fromkeys(point.protocol for point in points))
     # Each block of rows is one protocol's, or there is one block with a panel for each protocol.
@@ -96,12 +105,16 @@ def make_panels(
     grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, banded=banded)
     axes: dict[tuple[str, str], Axes] = {}
+    above_gap: list[Axes] = []
+    is_small = keys is not None and any(_widest(t) > 14 * inches / columns for t in keys)
     for block, of_block in zip(blocks, np.split(grid, len(blocks)), strict=True):
         for axis in of_block.ravel()[len(block) :]:
             axis.set_visible(False)
         for place, ((protocol, key), axis) in enumerate(zip(block, of_block.flat, strict=False)):
             axes[protocol, key] = axis
-            is_lowest = place + columns >= len(block)
+            is_lowest = place // columns == rows_each - 1
+            if place + columns >= len(block) and not is_lowest:
+                above_gap.append(axis)
             at = [point for point in points if point.protocol == protocol]
             _scale(axis, at, limits)
             axis.tick_params(labelbottom=is_lowest or keys is None)
@@ -109,15 +122,18 @@ def make_panels(
                 axis.set_xlabel(x_label(protocol, is_narrow=inches / columns < 2))
             # labels of windows are between the title and the panel
             has_labels = keys is None or place < columns
-            axis.set_title(headings[protocol, key], pad=11 if has_labels else 3)
+            axis.set_title(
+                headings[protocol, key],
+                pad=11 if has_labels else 3,
+                fontsize=SMALL_SIZE if is_small else TEXT_SIZE,
+            )
             mark_windows(axis, windows, with_label=keys is None or place == 0)
             if place % columns == 0:
                 axis.set_ylabel("perplexity")
-            if place % columns == columns - 1 or place == len(block) - 1:
+            # beside an empty place, it would move the panels of the next column to the right
+            if place % columns == columns - 1 or len(block) < columns:
                 _add_bits_per_byte_axis(axis, at)
-            for nll in truncation if protocol == "same_tokens" else ():
-                axis.axhline(np.exp(nll), zorder=1.6, **_TRUNCATION)
-    return Panels(figure, axes, inches)
+    return Panels(figure, axes, inches, above_gap)
 
 
 def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
@@ -135,6 +151,9 @@ def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
     figure.draw_without_rendering()  # lays out the panels
     for axis in panels.axes.values():
         thin_length_ticks(axis)
+    protocol_of = {axis: protocol for (protocol, _), axis in panels.axes.items()}
+    for axis in panels.above_gap:
+        _label_below(axis, x_label(protocol_of[axis], is_narrow=True))
 
 
 def apart_handles(others: str, reference: str | None) -> list[Artist]:
@@ -190,8 +209,10 @@ def _widest(text: str) -> int:
 def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
     if not key:
         return textwrap.fill(_PROTOCOL_TITLES[protocol], max(20, int(14 * inches)))
-    folded = textwrap.fill(key, int(14 * inches), break_on_hyphens=False)
-    return folded if protocols == 1 else f"{folded}\n{protocol}"
+    lines = [*key.split("\n"), *([protocol] if protocols > 1 else [])]
+    return "\n".join(
+        textwrap.fill(line, max(20, int(15.5 * inches)), break_on_hyphens=False) for line in lines
+    )
 
 
 def _scale(axis: Axes, points: Sequence[PlottedPoint], limits: tuple[float, float]) -> None:
@@ -286,6 +307,39 @@ def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
     right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
     right.tick_params(colors=NOTE)
     right.spines["right"].set_visible(False)
+
+
+def _label_below(axis: Axes, label: str) -> None:
+    """Write the labels of the horizontal axis into an empty place, which the layout may ignore.
+
+    As labels of the axis they would move the next row of panels down.
+    """
+    style: dict[str, Any] = {"ha": "center", "va": "top", "textcoords": "offset points"}
+    texts = [
+        axis.annotate(
+            text,
+            (tick, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, -6),
+            fontsize=SMALL_SIZE,
+            **style,
+        )
+        for tick, text in zip(axis.get_xticks(), length_labels(axis), strict=True)
+    ]
+    texts.append(
+        axis.annotate(
+            label, (0.5, 0), xycoords="axes fraction", xytext=(0, -17), fontsize=TEXT_SIZE, **style
+        )
+    )
+    for made in texts:
+        made.set_in_layout(False)
+
+
+def mark_truncation(axis: Axes, nlls: Sequence[float], color: Any = None) -> None:
+    """Draw a level across the panel for each NLL at a window."""
+    style = _TRUNCATION if color is None else _TRUNCATION | {"color": color}
+    for nll in nlls:
+        axis.axhline(np.exp(nll), zorder=1.6, **style)
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
