@@ -131,7 +131,7 @@ def make_panels(
             if place % columns == 0:
                 axis.set_ylabel("perplexity")
             # beside an empty place, it would move the panels of the next column to the right
-            if place % columns == columns - 1 or len(block) < columns:
+            if place % columns == columns - 1:
                 _add_bits_per_byte_axis(axis, at)
     return Panels(figure, axes, inches, above_gap)
 

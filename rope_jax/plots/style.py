@@ -116,7 +116,7 @@ _PREFERRED = {
     "streaming": _SKY,
     "self_extend": _PURPLE,
 }
-_MARKERS = "os^Dv<>P"
+MARKERS = "os^Dv<>P"
 
 
 def figure_style() -> AbstractContextManager[None]:
@@ -156,7 +156,7 @@ def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
     """
     colours = assign_colours(kinds.values())
     return {
-        name: LineStyle(colours[kind], _MARKERS[place % len(_MARKERS)])
+        name: LineStyle(colours[kind], MARKERS[place % len(MARKERS)])
         for place, (name, kind) in enumerate(kinds.items())
     }
 
@@ -164,6 +164,6 @@ def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
 def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     """Return a style for each curve, of as many different colours as there are."""
     return {
-        name: LineStyle(PALETTE[i % len(PALETTE)], _MARKERS[i % len(_MARKERS)])
+        name: LineStyle(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
         for i, name in enumerate(names)
     }

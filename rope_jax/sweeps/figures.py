@@ -13,11 +13,10 @@ from rope_jax.config.presentation import FigureWidth
 from rope_jax.evaluation.results import Row
 from rope_jax.plots.lines import draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
-from rope_jax.plots.style import LineStyle, figure_style
+from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
-_MARKERS = "os^Dv"
 
 
 def draw_checkpoints(
@@ -62,6 +61,6 @@ def _step_styles(steps: Sequence[int]) -> dict[int, LineStyle]:
     # the lightest colours of the map are too faint on white
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
     return {
-        step: LineStyle(to_hex(colour), _MARKERS[place % len(_MARKERS)], linewidth=1.0)
+        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
         for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
     }
