@@ -12,8 +12,8 @@ def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Return the sweeps with one name for the curve of each model's own scaling.
 
     A sweep of `none`, on a model that was trained without scaling, holds what another sweep calls
-    `trained`. Its curve is called `trained` here if any sweep with a curve of that name has no curve
-    of its own name, so that the two can be compared.
+    `trained`. Its curve is called `trained` here if any sweep that has such a curve has none of the
+    other name, so that the two can be compared.
     """
     with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
     aligned = []

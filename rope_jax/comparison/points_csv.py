@@ -3,6 +3,7 @@
 from typing import Any
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.runs.tables import format_csv as format_table
 
@@ -12,7 +13,7 @@ _COLUMNS = (
     *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
     *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
-    *("above_truncation", "above_truncation_low", "above_truncation_high"),
+    *("above_truncation", "above_truncation_low", "above_truncation_high", "settings"),
 )
 
 
@@ -38,6 +39,7 @@ def _curve_cells(curve: Curve) -> dict[str, Any]:
         "auto": curve.auto,
         "step": curve.step,
         "window": curve.window,
+        "settings": describe_settings(curve.group.settings, briefly=False),
     }
 
 
