@@ -97,11 +97,9 @@ class _Plan:
         return max(map(keys.count, keys))
 
 
-def draw_comparison(comparison: Comparison, *, width: FigureWidth = "page") -> Figure:
-    """Draw each group's newest checkpoint.
-
-    width: of a paper's column, 3.3 inches, or page, 6.8.
-    """
+def draw_comparison(comparison: Comparison) -> Figure:
+    """Draw each group's newest checkpoint, at the comparison's `figure_width`."""
+    width = comparison.figure_width
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
     plan = _plan(comparison, curves)

@@ -113,7 +113,7 @@ def make_panels(
         for place, ((protocol, key), axis) in enumerate(zip(block, of_block.flat, strict=False)):
             axes[protocol, key] = axis
             is_lowest = place // columns == rows_each - 1
-            if place + columns >= len(block) and not is_lowest:
+            if keys is not None and place + columns >= len(block) and not is_lowest:
                 above_gap.append(axis)
             at = [point for point in points if point.protocol == protocol]
             _scale(axis, at, limits)

@@ -1,6 +1,7 @@
-"""The figure of a sweep's checkpoints: how perplexity curves evolve in training."""
+"""The figures of a sweep: its newest checkpoint, and how its curves evolve in training."""
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import matplotlib
 import numpy as np
@@ -11,12 +12,65 @@ from matplotlib.lines import Line2D
 
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.evaluation.results import Row
+from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.lines import draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
 from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
+
+
+class SweptCheckpoint(Protocol):
+    """What the figures say about a checkpoint beside its rows."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def nll_at_window(self) -> float | None: ...
+
+
+def draw_sweep(
+    rows: Sequence[Row], checkpoints: Sequence[SweptCheckpoint], *, width: FigureWidth
+) -> dict[str, Figure]:
+    """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
+
+    rows: of all checkpoints. checkpoints: the newest first. width: of a paper's column, 3.3
+    inches, or page, 6.8.
+    """
+    newest = checkpoints[0]
+    of_newest = [row for row in rows if row.step == newest.step]
+    split = of_newest[0].split
+    scored = _scored(of_newest)
+    trained = f"trained at {newest.window:,} tokens"
+    figures = {
+        "curve.png": draw_curves(
+            of_newest,
+            window=newest.window,
+            truncation=newest.nll_at_window,
+            title=f"{newest.run}, step {newest.step}: {trained}; {split} split, {scored}",
+            width=width,
+        )
+    }
+    if len(checkpoints) > 1:
+        figures["steps.png"] = draw_checkpoints(
+            rows,
+            windows={checkpoint.window for checkpoint in checkpoints},
+            title=f"{newest.run}, by training step; {split} split, {scored}",
+            width=width,
+        )
+    return figures
+
+
+def _scored(rows: Sequence[Row]) -> str:
+    """Return what was scored: "64 documents", or "33 blocks of 3 documents"."""
+    documents, units = rows[0].documents, rows[0].units
+    text = f"{documents:,} document{'s' * (documents != 1)}"
+    return f"{units:,} blocks of {text}" if units > documents else text
 
 
 def draw_checkpoints(
