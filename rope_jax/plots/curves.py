@@ -126,7 +126,7 @@ def _draw_apart(
     """Draw one curve in each panel, with the others behind it; return what the legend explains."""
     for (protocol, name), axis in panels.axes.items():
         for other, style in styles.items():
-            if other != name:
+            if other not in (name, _TRAINED):
                 draw_background(axis, style, curves[protocol, other])
         if name != _TRAINED and _TRAINED in styles:
             draw_line(axis, _TRAINED, REFERENCE, curves[protocol, _TRAINED], band_opacity=0.0)
