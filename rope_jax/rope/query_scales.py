@@ -18,7 +18,7 @@ from rope_jax.rope.positions import host_positions, is_on_host
 class QueryScale(BaseModel):
     """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     type: str

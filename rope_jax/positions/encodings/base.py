@@ -38,7 +38,7 @@ class Encoding(BaseModel):
     with a leading axis of L, or of 1 if all layers share them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     """The paper or code that the encoding comes from."""

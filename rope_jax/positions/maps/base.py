@@ -91,7 +91,7 @@ class PositionMap(BaseModel):
     tokens is read as without a map.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     """The paper or code that the map comes from."""
