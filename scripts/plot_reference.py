@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rope_jax.comparison.groups import without_seed
-from rope_jax.plots import save_figure
+from rope_jax.plots.saving import save_figure
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/reference"

@@ -29,9 +29,9 @@ LAYERS = (
     ("console",),
     ("model",),
     ("runs",),
+    ("plots",),
     ("evaluation",),
     ("training",),
-    ("plots",),
     ("sweeps", "inspection"),
     ("fitting", "checkpoints"),
     ("comparison",),
@@ -39,7 +39,7 @@ LAYERS = (
     ("cli",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-ROOT_MODULES = {"cli", "console", "errors", "plots", "stopping", "user_cache"}
+ROOT_MODULES = {"cli", "console", "errors", "stopping", "user_cache"}
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {"cli", "config", "errors", "stopping", "user_cache"}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}

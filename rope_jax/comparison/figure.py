@@ -17,13 +17,13 @@ from matplotlib.lines import Line2D
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import describe_groups
-from rope_jax.plots import (
+from rope_jax.plots.lines import draw_line
+from rope_jax.plots.panels import draw_panels
+from rope_jax.plots.style import (
     BAND_OPACITY,
     LineStyle,
     assign_styles,
     distinct_styles,
-    draw_line,
-    draw_panels,
     literal_text,
 )
 

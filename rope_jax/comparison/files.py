@@ -11,7 +11,7 @@ from rope_jax.comparison.points_csv import format_csv
 from rope_jax.comparison.report import format_markdown
 from rope_jax.comparison.sweeps import readable_path
 from rope_jax.errors import UserError
-from rope_jax.plots import save_figure
+from rope_jax.plots.saving import save_figure
 from rope_jax.runs.files import replacing
 
 FILES = ("comparison.png", "comparison.html", "comparison.md", "comparison.csv")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.evaluation.statistics import Estimate, perplexity
+from rope_jax.evaluation.text import perplexity_text, usable_text
 from rope_jax.runs.markdown import escape_markdown
-from rope_jax.sweeps.terminal import perplexity_text, usable_text
 
 _INTERVALS = (
     "Each cell is the perplexity ± half the width of its 95% interval over documents and seeds, or "

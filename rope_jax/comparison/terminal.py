@@ -9,7 +9,7 @@ from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.figure import assign_group_styles
 from rope_jax.comparison.report import format_interval, points_of
 from rope_jax.errors import printable
-from rope_jax.sweeps.terminal import perplexity_text
+from rope_jax.evaluation.text import perplexity_text
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:

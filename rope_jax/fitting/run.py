@@ -34,7 +34,7 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
 from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import Params
-from rope_jax.plots import save_figure
+from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.files import replacing, write_text

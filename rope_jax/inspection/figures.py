@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rope_jax.inspection.curves import Curve
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import output_file
-from rope_jax.plots import assign_colours
+from rope_jax.plots.style import assign_colours
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import Scores, logarithmic_decay, octave_means
 from rope_jax.rope.pairs import Pairwise

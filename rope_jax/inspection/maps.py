@@ -28,7 +28,7 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import output_file
-from rope_jax.plots import literal_text
+from rope_jax.plots.style import literal_text
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.visible import Visible

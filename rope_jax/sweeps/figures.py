@@ -1,7 +1,6 @@
-"""The figures of one sweep: perplexity curves by scaling, and how they evolve in training."""
+"""The figure of a sweep's checkpoints: how perplexity curves evolve in training."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 import matplotlib
 import numpy as np
@@ -9,53 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from rope_jax.evaluation.results import Row
-from rope_jax.plots import (
-    BAND_OPACITY,
-    LineStyle,
-    assign_styles,
-    draw_line,
-    draw_panels,
-    literal_text,
-    mark_window,
-    set_scales,
-    shared_limits,
-    x_label,
-)
+from rope_jax.plots.lines import draw_line
+from rope_jax.plots.panels import mark_window, set_scales, shared_limits, x_label
+from rope_jax.plots.style import LineStyle, literal_text
 
-# With more curves than this, their bands would hide one another.
-_MOST_BANDS = 8
 _MOST_COLUMNS = 4
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
-
-
-def draw_curves(
-    rows: Sequence[Row], *, window: int, truncation: float | None, title: str
-) -> Figure:
-    """Draw perplexity over context length, log-log: one panel per protocol, one line per scaling.
-
-    rows: of one checkpoint. window: the training window, marked in every panel. truncation: the NLL
-    at the window, which is what dropping all earlier text gives at any length; None if unknown.
-    """
-    names = list(dict.fromkeys(row.name for row in rows))
-    styles = _row_styles(rows)
-    opacity = BAND_OPACITY if len(names) <= _MOST_BANDS else 0.0
-    with literal_text():
-        figure, axes = draw_panels(
-            rows,
-            windows=[window],
-            truncation=[] if truncation is None else [truncation],
-            legend_lines=len(names),
-            with_bands=opacity > 0,
-        )
-        for protocol, axis in axes.items():
-            for name in names:
-                points = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
-                draw_line(axis, name, styles[name], points, band_opacity=opacity)
-        figure.suptitle(title, fontsize=11)
-        handles, labels = next(iter(axes.values())).get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=9)
-    return figure
 
 
 def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: str) -> Figure:
@@ -98,17 +57,6 @@ def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: st
         figure.suptitle(title, fontsize=11)
         _add_step_legend(figure, grid[0, 0])
     return figure
-
-
-def _row_styles(rows: Sequence[Row]) -> dict[str, LineStyle]:
-    """Return each curve's style by name; curves with a fixed factor above 1 are dashed."""
-    last = {row.name: row for row in rows}
-    kinds = {name: name if name == "trained" else row.kind for name, row in last.items()}
-    styles = assign_styles(kinds)
-    for name, row in last.items():
-        if name != "trained" and not row.auto and (row.factor or 1) > 1:
-            styles[name] = replace(styles[name], linestyle="--")
-    return styles
 
 
 def _draw_steps(axis: Axes, rows: Sequence[Row], styles: Mapping[int, LineStyle]) -> None:

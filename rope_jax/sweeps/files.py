@@ -15,11 +15,12 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.plots import save_figure
+from rope_jax.plots.curves import draw_curves
+from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
 from rope_jax.runs.tables import format_csv
-from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
+from rope_jax.sweeps.figures import draw_checkpoints
 from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.

@@ -1,6 +1,5 @@
 """A sweep in the terminal: one table per protocol, one row per curve, one column per length."""
 
-import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
@@ -11,12 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import (
-    RELIABLE_DOCUMENTS,
-    Estimate,
-    perplexity,
-)
+from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS, Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, SweepSummary
+from rope_jax.evaluation.text import interval_text, perplexity_text, usable_text
 
 _CAPTIONS = {
     "same_tokens": "context length",
@@ -176,36 +172,3 @@ def _cell(row: Row) -> Text:
     interval = interval_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
     details = [interval, f"{row.nll:.3f}", *([] if row.bpb is None else [f"{row.bpb:.3f}"])]
     return Text.assemble(perplexity_text(row.nll), *((f"\n{line}", "dim") for line in details))
-
-
-def perplexity_text(nll: float) -> str:
-    """Return exp(nll) as text, as a power of e if it is too large to read."""
-    if nll > math.log(1e5):
-        return f"e^{nll:.1f}"
-    return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
-
-
-def interval_text(nll: Estimate) -> str:
-    """Return "±" and half the width of the perplexity's 95% interval; "" if there is no interval.
-
-    If half the width exceeds the perplexity itself, return the interval: "[0.05, 2,981]".
-    """
-    if not (math.isfinite(nll.low) and math.isfinite(nll.high)):
-        return ""
-    half = (perplexity(nll.high) - perplexity(nll.low)) / 2
-    if half <= perplexity(nll.value) and math.isfinite(half):
-        return f"±{half:.2g}"
-    return f"[{perplexity_text(nll.low)}, {perplexity_text(nll.high)}]"
-
-
-def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
-    """Return a `UsableLength` as text.
-
-    "≥ 1,024" if the last tested length passes, "none" if not even the window does, "512 (no
-    interval)" if the next length has no interval, "–" if the window itself has none.
-    """
-    if length is None:
-        return "none" if is_known else "–"
-    if not is_known:
-        return f"{length:,} (no interval)"
-    return f"{'≥ ' if is_last else ''}{length:,}"

@@ -28,7 +28,7 @@ from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Estimate
-from rope_jax.plots import save_figure
+from rope_jax.plots.saving import save_figure
 from scripts import compare as command
 
 

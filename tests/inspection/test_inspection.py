@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from rope_jax import cli
 from rope_jax.config.inspection import ScalingConfig, load_inspection
-from rope_jax.plots import assign_colours
+from rope_jax.plots.style import assign_colours
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from scripts import plot_decay, show_scaling
 

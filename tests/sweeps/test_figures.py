@@ -10,8 +10,9 @@ import pytest
 from PIL import Image
 
 from rope_jax.evaluation.results import Row
-from rope_jax.plots import save_figure
-from rope_jax.sweeps.figures import draw_checkpoints, draw_curves
+from rope_jax.plots.curves import draw_curves
+from rope_jax.plots.saving import save_figure
+from rope_jax.sweeps.figures import draw_checkpoints
 
 
 def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
@@ -240,7 +241,7 @@ IMPORT = """
 import sys
 import matplotlib
 before = dict(matplotlib.rcParams.copy())
-import rope_jax.plots, rope_jax.sweeps.figures, rope_jax.comparison.files
+import rope_jax.plots.curves, rope_jax.sweeps.figures, rope_jax.comparison.files
 assert dict(matplotlib.rcParams.copy()) == before
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 """

@@ -8,15 +8,10 @@ import pytest
 from rich.console import Console
 
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Estimate, UsableLength
+from rope_jax.evaluation.statistics import UsableLength
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.sweeps.terminal import (
-    SweepProgress,
-    interval_text,
-    perplexity_text,
-    print_tables,
-    usable_text,
-)
+from rope_jax.evaluation.text import usable_text
+from rope_jax.sweeps.terminal import SweepProgress, print_tables
 
 
 def row(name, length, nll, half=0.1, **fields):
@@ -58,24 +53,6 @@ def printed(rows, summary):
     console = Console(file=io.StringIO(), width=200)
     print_tables(console, rows, summary)
     return console.file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("nll", "low", "high", "text"),
-    [
-        (1.0, 0.9, 1.1, "±0.27"),
-        (1.247, 1.247, 1.247, "±0"),
-        (5.0, 4.9, 5.1, "±15"),
-        (1.247, -10.0, 12.0, "[0.00, e^12.0]"),  # was ±8.1e+04
-        (1.0, -3.0, 8.0, "[0.05, 2,981]"),
-        (1.0, 0.2, 1.7, "±2.1"),
-        (1.0, math.nan, math.nan, ""),
-        (math.inf, math.nan, math.nan, ""),
-        (1000.0, 999.9, 1000.1, "[e^999.9, e^1000.1]"),  # too large for a float
-    ],
-)
-def test_a_half_width_is_shown_unless_the_interval_is_too_wide(nll, low, high, text):
-    assert interval_text(Estimate(nll, low, high)) == text
 
 
 def test_a_very_wide_interval_is_shown_by_its_ends():
@@ -121,7 +98,3 @@ def test_progress_prints_text_as_it_is():
     with SweepProgress(console, [1]) as bar:
         bar.of_checkpoint(1)("length [red]64[/]", 3, 4)
     assert "length [red]64[/]" in console.file.getvalue()
-
-
-def test_a_perplexity_too_large_to_read_is_a_power_of_e():
-    assert [perplexity_text(nll) for nll in (1.0, 5.0, 20.0)] == ["2.72", "148", "e^20.0"]

@@ -1,91 +1,17 @@
-"""Building blocks of figures: panels of perplexity over context length, styles, saving.
-
-Figures are made without pyplot, so neither importing this module nor drawing with it changes the
-caller's matplotlib settings.
-"""
+"""Panels of perplexity over context length, one per protocol, with common vertical limits."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from rope_jax.runs.files import replacing
+from rope_jax.plots.lines import PlottedPoint, perplexities
 
-
-@runtime_checkable
-class PlottedPoint(Protocol):
-    """One point of a curve: a row of results.csv, or several seeds pooled."""
-
-    @property
-    def protocol(self) -> str: ...
-    @property
-    def last_position(self) -> int: ...
-    @property
-    def nll(self) -> float: ...
-    @property
-    def ci_low(self) -> float: ...
-    @property
-    def ci_high(self) -> float: ...
-    @property
-    def bpb(self) -> float | None: ...
-
-
-@dataclass(frozen=True)
-class LineStyle:
-    """A curve's style, as matplotlib's keyword arguments."""
-
-    color: Any
-    marker: str
-    linestyle: Any = "-"
-    linewidth: float = 1.5
-
-
-# Okabe and Ito's colours, then Tol's: colour-blind readers can tell them apart. One per scaling
-# type; a dynamic type has its family's colour and another marker.
-_COLOURS = {
-    "trained": "#000000",
-    "none": "#999999",
-    "pi": "#E69F00",
-    "dynamic_pi": "#E69F00",
-    "ntk": "#0072B2",
-    "dynamic_ntk": "#0072B2",
-    "mixed_base": "#56B4E9",
-    "abf": "#332288",
-    "yarn": "#D55E00",
-    "dynamic_yarn": "#D55E00",
-    "ntk_by_parts": "#882255",
-    "llama3": "#009E73",
-    "longrope": "#CC79A7",
-    "p_rope": "#117733",
-    "cope": "#DDCC77",
-    "drope": "#AA4499",
-    "explicit": "#44AA99",
-    "resonance": "#661100",
-}
-# Position maps, which a figure rarely shows beside more than a few scalings.
-_COLOURS |= {
-    "leaky_rerope": "#009E73",
-    "rerope": "#117733",
-    "self_extend": "#CC79A7",
-    "dual_chunk": "#882255",
-    "streaming": "#56B4E9",
-    "lm_infinite": "#332288",
-    "string": "#DDCC77",
-    "far_frequencies": "#AA4499",
-}
-# Types without a colour above take these in turn.
-_MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
-_MARKERS = "os^Dv<>P"
-BAND_OPACITY = 0.15
 _PROTOCOL_COLUMNS = 3
 _MOST_DECADES = 12
 _PROTOCOL_TITLES = {
@@ -95,15 +21,6 @@ _PROTOCOL_TITLES = {
     "per_position": "by position in the window",
     "yarn_compat": "sliding windows, mean of window means",
 }
-
-
-def literal_text() -> AbstractContextManager[None]:
-    """Return a context in which matplotlib draws text as it is.
-
-    A name with two dollar signs is not a formula. Use it for both drawing and saving:
-    matplotlib makes tick labels only when it saves.
-    """
-    return matplotlib.rc_context({"text.parse_math": False})
 
 
 def draw_panels(
@@ -146,75 +63,9 @@ def draw_panels(
     return figure, axes
 
 
-def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to a file, complete or not at all."""
-    with literal_text(), replacing(path) as temporary:
-        figure.savefig(temporary, dpi=150)
-
-
-def draw_line(
-    axis: Axes,
-    label: str,
-    style: LineStyle,
-    points: Sequence[PlottedPoint],
-    *,
-    band_opacity: float,
-) -> None:
-    """Draw one curve through its points, and its interval as a band (none where opacity is 0)."""
-    if not points:
-        return
-    x = [point.last_position for point in points]
-    drawn = _perplexities(points)
-    # nan leaves a gap; inf makes matplotlib warn
-    middle, low, high = np.where(np.isfinite(drawn), drawn, np.nan)
-    axis.plot(x, middle, ms=3.5, label=label, **vars(style))
-    if band_opacity:
-        axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
-
-
-def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each kind of curve: the type of a scaling or map, or "trained".
-
-    A kind listed in `_COLOURS` has the same colour in every figure.
-    """
-    unknown = [kind for kind in dict.fromkeys(kinds) if kind not in _COLOURS]
-    more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unknown)}
-    return _COLOURS | more
-
-
-def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: its kind's colour, with a different marker for each curve.
-
-    kinds: the kind of each curve, by the curve's name.
-    """
-    colours = assign_colours(kinds.values())
-    used: dict[str, int] = {}
-    styles = {}
-    for name, kind in kinds.items():
-        colour = colours[kind]
-        number = used[colour] = used.get(colour, -1) + 1
-        styles[name] = LineStyle(colour, _MARKERS[number % len(_MARKERS)])
-    return styles
-
-
-def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:
-    """Return a style for each curve, of as many different colours as there are."""
-    colours = list(dict.fromkeys(_COLOURS.values()))
-    return {
-        name: LineStyle(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)])
-        for i, name in enumerate(names)
-    }
-
-
 def x_label(protocol: str) -> str:
     """Return the label of a protocol's horizontal axis."""
     return "position" if protocol == "per_position" else "context length (tokens)"
-
-
-def _perplexities(points: Sequence[PlottedPoint]) -> NDArray[np.float64]:
-    """Return perplexities and the ends of their intervals, [3, points]; inf above e^700."""
-    nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
-    return np.where(nll > 700, np.inf, np.exp(np.minimum(nll, 700)))
 
 
 def shared_limits(
@@ -226,7 +77,7 @@ def shared_limits(
     half the points' logarithmic range, or by a factor of 1.5 if that is more: an interval over a
     few documents can be orders of magnitude wider than the curve itself.
     """
-    middle, low_ends, high_ends = _perplexities(points)
+    middle, low_ends, high_ends = perplexities(points)
     values = _finite(np.append(middle, np.exp(truncation)))
     if not values.size:
         return 1.0, 10.0

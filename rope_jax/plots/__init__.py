@@ -1,0 +1,1 @@
+"""Figures: styles, panels of perplexity over context length, curves, saving."""
