@@ -34,6 +34,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
+    parser.add_argument(
+        "--again", action="store_true", help="measure again what an earlier sweep has measured"
+    )
     arguments = cli.parse(parser, argv)
     path = None if arguments.sweep is None else Path(arguments.sweep)
     config = load(SweepConfig, path, arguments.overrides)
@@ -49,7 +52,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.sweeps.run import sweep_run
 
     stopping.check()
-    sweep_run(run, training, config, console)
+    sweep_run(run, training, config, console, again=arguments.again)
 
 
 if __name__ == "__main__":

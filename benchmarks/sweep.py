@@ -115,7 +115,7 @@ def _write_inputs(
 
     from rope_jax.evaluation import protocols
 
-    _, streams = protocols.make_streams(
+    _, streams, units = protocols.make_streams(
         texts,
         longest=LENGTHS[-1],
         max_documents=documents,
@@ -133,6 +133,7 @@ def _write_inputs(
             blocks=1,
             stride=1,
             seed=0,
+            units=units,
         )
         tokens = protocols.cut(
             streams,

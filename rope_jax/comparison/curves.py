@@ -17,10 +17,10 @@ from rope_jax.evaluation.statistics import (
     Sums,
     UsableLength,
     difference,
+    established_length,
     perplexity,
     pooled_difference,
     pooled_mean,
-    usable_length,
 )
 
 
@@ -41,6 +41,8 @@ class Point:
     bpb: float | None
     tokens: int
     documents: int
+    units: int
+    """How many documents, or blocks of them, the interval resamples."""
     nll_by_seed: tuple[float, ...]
     difference: Estimate | None
     """From the trained scaling of the same runs, at the same length."""
@@ -136,7 +138,8 @@ class _Pooling:
             stopping.check()
             of_name = [row for row in rows if row.name == name]
             points = tuple(self._point(row) for row in of_name)
-            upper = {p.length: -p.gain.at_least for p in points if p.gain is not None}
+            losses = {p.length: p.gain.negated() for p in points if p.gain is not None}
+            units = min(point.units for point in points)
             yield Curve(
                 group=self._group,
                 name=name,
@@ -146,7 +149,9 @@ class _Pooling:
                 kind=of_name[-1].kind,
                 auto=of_name[0].auto,
                 points=points,
-                usable=usable_length(upper, self._window, self._tolerance) if upper else None,
+                usable=established_length(losses, self._window, self._tolerance, units=units)
+                if losses
+                else None,
             )
 
     def _point(self, row: Row) -> Point:
@@ -171,6 +176,7 @@ class _Pooling:
             bpb=None if bits_per_nat is None else bits_per_nat * pooled.value,
             tokens=row.tokens,
             documents=row.documents,
+            units=row.units,
             nll_by_seed=tuple(one.mean() for one in sums),
             difference=self._difference_from_trained(key, sums),
             gain=self._gain(key, sums),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rope_jax.comparison.comparable import Mismatch
 from rope_jax.comparison.groups import MARK, Group
-from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS
+from rope_jax.evaluation.statistics import RELIABLE_UNITS
 
 
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
@@ -22,10 +22,18 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
                 f"{group.label}: its curve ends at {longest:,} tokens, because its table of "
                 "positions has no more rows"
             )
-    fewest = min(row.documents for group in groups for s in group.sweeps for row in s.rows)
-    if fewest < RELIABLE_DOCUMENTS:
+    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
+    fewest = min(rows, key=lambda row: row.units)
+    what = "documents"
+    if fewest.units > fewest.documents:
+        what = "blocks"
         notes.append(
-            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; here: {fewest}"
+            f"intervals resample {fewest.units} blocks of {fewest.documents} documents, which are "
+            "too few: they hold for these documents, not for others"
+        )
+    if fewest.units < RELIABLE_UNITS:
+        notes.append(
+            f"intervals are unreliable below {RELIABLE_UNITS} {what}; here: {fewest.units}"
         )
     return notes
 

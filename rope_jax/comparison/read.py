@@ -109,7 +109,7 @@ def _check_rows(
         not complete
         or set(sums) != keys | baseline
         or any(
-            len(sums[PointKey.of(row)].nll) != row.documents
+            len(sums[PointKey.of(row)].nll) != row.units
             or not _close(sums[PointKey.of(row)].mean(), row.nll)
             for row in rows
         )

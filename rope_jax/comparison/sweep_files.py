@@ -33,14 +33,14 @@ _MOST_DIGITS = 15  # in a whole number
 _LARGEST = 1e100  # of sums over documents, which then add up to finite numbers
 _INTEGERS = {
     *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
-    "document",
+    *("units", "document", "unit"),
 }
-_FROM_ONE = {"length", "last_position", "documents"}
+_FROM_ONE = {"length", "last_position", "documents", "units"}
 _FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds", "weight"}
 _FLAGS = {"auto", "reliable"}
 _MAY_BE_EMPTY = {"factor", "bpb", "stride"}
-# Columns that earlier versions did not write, with the cell that stands for it.
-_LATER = {"map": ""}
+# Columns that earlier versions did not write, with the column that had the same, or None: empty.
+_LATER = {"map": None, "units": "documents", "unit": "document"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -76,18 +76,18 @@ class SweepFiles:
         return rows
 
     def sums(self) -> dict[PointKey, Sums]:
-        """Return the sums of each point, with the documents in the order of their numbers."""
+        """Return the sums of each point, with the units in the order of their numbers."""
         by_key: dict[PointKey, dict[int, tuple[float, float]]] = defaultdict(dict)
         path = self._folder / "documents.csv"
         for cells in self._read_table(path, DocumentRow._fields):
             row = DocumentRow(**cells)
-            by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.document] = (
+            by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.unit] = (
                 row.nll,
                 row.weight,
             )
         sums = {}
-        for key, documents in by_key.items():
-            nll, weight = np.array([documents[number] for number in sorted(documents)]).T
+        for key, units in by_key.items():
+            nll, weight = np.array([units[number] for number in sorted(units)]).T
             if not weight.sum():
                 raise UserError(
                     f"{path}: every weight of {key.name} at {key.length} by {key.protocol} is 0; "
@@ -130,7 +130,9 @@ class SweepFiles:
         try:
             text = content.decode("utf-8")
             table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-            found = {*(table.fieldnames or ()), *_LATER}
+            written = table.fieldnames or ()
+            absent = {new: old for new, old in _LATER.items() if new not in written}
+            found = {*written, *absent}
             missing = [column for column in columns if column not in found]
             if missing:
                 raise UserError(
@@ -140,7 +142,8 @@ class SweepFiles:
             for number, cells in enumerate(table, start=2):
                 if None in cells or None in cells.values():
                     raise UserError(f"{path}: line {number} is incomplete; sweep again")
-                yield _values(path, number, _LATER | cells, columns)
+                older = {new: cells.get(old, "") if old else "" for new, old in absent.items()}
+                yield _values(path, number, older | cells, columns)
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
         if not text.endswith("\n"):

@@ -275,10 +275,13 @@ class SameTokensConfig(Frozen):
     max_documents: PositiveInt = Field(
         64, description="maximum number of documents, the same ones for all lengths"
     )
-    max_blocks: PositiveInt = Field(
-        2,
+    max_blocks: Annotated[
+        Literal["auto"] | PositiveInt,
+        single_error("should be auto or a whole number of at least 1"),
+    ] = Field(
+        "auto",
         description="maximum per document: scored blocks for same_tokens, windows of the longest "
-        "length for the other protocols",
+        "length for the other protocols; auto: enough to score 16,384 tokens",
     )
     targets: PositiveInt | None = Field(
         None, description="same_tokens: scored tokens per block; null: half the shortest length"
@@ -395,6 +398,7 @@ class TrainingSweepConfig(SameTokensConfig):
         "in a bare name such as pi",
         default_factory=lambda: (TrainedEntry(),),
     )
+    max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")
     memory_gib: Gibibytes = Field(
         1 / 32, description="memory for one batch, beside that of training"
     )

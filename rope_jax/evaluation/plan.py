@@ -1,6 +1,7 @@
 """Plan a sweep: which entry is measured by which protocol at which length, on which windows.
 
-Shapes: W windows, D documents; n_plus_1 = n + 1 tokens, the n inputs and targets of a window.
+Shapes: W windows, U units (see `protocols`); n_plus_1 = n + 1 tokens, the n inputs and targets of
+a window.
 """
 
 import functools
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import Float32, Float64, Int32
+from jaxtyping import Float32, Float64, Int32, Int64
 from numpy.typing import NDArray
 
 from rope_jax.config.sweep import (
@@ -71,22 +72,24 @@ class Job:
         """How many targets are scored."""
         return int((self.length - self.windows.first + 1).sum())
 
-    def nats(
-        self, nll: Float32[np.ndarray, "W last_or_more"], documents: int
-    ) -> Float64[np.ndarray, " D"]:
-        """Sum the NLL of the scored targets by document; yarn_compat: sum the windows' means.
+    def nats(self, nll: Float32[np.ndarray, "W last_or_more"]) -> Float64[np.ndarray, " U"]:
+        """Sum the NLL of the scored targets by unit; yarn_compat: sum the windows' means.
 
         nll: that of each window's last targets.
         """
         positions = np.arange(self.reading.length - nll.shape[1], self.reading.length) + 1
         is_scored = (positions >= self.windows.first[:, None]) & (positions <= self.length)
         by_window = np.where(is_scored, nll, 0).astype(np.float64).sum(1)
-        return np.bincount(self.windows.document, by_window / self._divisor(), documents)
+        return np.bincount(self.windows.unit, by_window / self._divisor())
 
-    def weights(self, documents: int) -> Float64[np.ndarray, " D"]:
-        """Return how many targets are scored in each document; yarn_compat: how many windows."""
-        by_window = self._scored() / self._divisor()
-        return np.bincount(self.windows.document, by_window, documents)
+    def weights(self) -> Float64[np.ndarray, " U"]:
+        """Return how many targets are scored in each unit; yarn_compat: how many windows."""
+        return np.bincount(self.windows.unit, self._scored() / self._divisor())
+
+    def unit_documents(self) -> Int64[np.ndarray, " U"]:
+        """Return the index of each unit's document among those of the sweep."""
+        _, first = np.unique(self.windows.unit, return_index=True)
+        return self.windows.document[first]
 
     def _scored(self) -> Float64[np.ndarray, " W"]:
         return (self.length - self.windows.first + 1).astype(np.float64)
@@ -129,7 +132,7 @@ class Plan:
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
         self._check_settings()
-        _, self.streams = protocols.make_streams(
+        chosen = protocols.make_streams(
             documents,
             longest=self.lengths[-1],
             max_documents=config.max_documents,
@@ -137,6 +140,7 @@ class Plan:
             bos_id=bos_id,
             seed=config.seed,
         )
+        self.streams, self.units = chosen.tokens, chosen.units
         check_entries(
             config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
         )
@@ -233,9 +237,17 @@ class Plan:
             length,
             lengths=self.lengths,
             targets=self.targets,
-            blocks=self.config.max_blocks,
+            blocks=protocols.blocks_per_document(
+                self.config.max_blocks,
+                protocol,
+                self.units,
+                documents=len(self.streams),
+                targets=self.targets,
+                longest=self.lengths[-1],
+            ),
             stride=self.stride,
             seed=self.config.seed,
+            units=self.units,
         )
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:

@@ -1,10 +1,10 @@
-"""The tables of a sweep's results: one tidy row per measurement, and one per document."""
+"""The tables of a sweep's results: one tidy row per measurement, and one per unit."""
 
 import math
 from typing import NamedTuple
 
 from rope_jax.evaluation.protocols import SLIDING
-from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS, mean_nll, perplexity
+from rope_jax.evaluation.statistics import RELIABLE_UNITS, mean_nll, perplexity
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 
 
@@ -39,6 +39,8 @@ class Row(NamedTuple):
     reliable: bool
     tokens: int
     documents: int
+    units: int
+    """How many documents, or blocks of them, the interval resamples."""
     targets: str
     stride: int | None
     bos: str
@@ -51,13 +53,15 @@ class Row(NamedTuple):
 
 
 class DocumentRow(NamedTuple):
-    """One document's share of a row: nll nats over `weight` tokens (yarn_compat: windows)."""
+    """One unit's share of a row: nll nats over `weight` tokens (yarn_compat: windows)."""
 
     name: str
     protocol: str
     length: int
     step: int
     document: int
+    unit: int
+    """A document, or one of its blocks; numbered within the row."""
     nll: float
     weight: float
 
@@ -78,7 +82,7 @@ def rows(result: SweepResult, origin: Origin) -> list[Row]:
 
 
 def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
-    """Return the sums by document behind the intervals; they let runs be paired and pooled.
+    """Return the sums by unit behind the intervals; they let runs be paired and pooled.
 
     Documents are numbered within the sweep; sweeps whose `targets` are equal number them alike. The
     baseline is included even if no curve of the sweep contains it.
@@ -92,7 +96,8 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
             protocol=m.protocol,
             length=m.length,
             step=origin.step,
-            document=number,
+            document=int(m.unit_documents[number]),
+            unit=number,
             nll=nll,
             weight=weight,
         )
@@ -130,9 +135,10 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         bpb=bits_per_byte(nll.value, origin),
         ci_low=nll.low,
         ci_high=nll.high,
-        reliable=result.documents >= RELIABLE_DOCUMENTS,
+        reliable=len(m.sums.nll) >= RELIABLE_UNITS,
         tokens=m.tokens,
         documents=result.documents,
+        units=len(m.sums.nll),
         targets=m.targets,
         stride=_stride(result, m),
         bos=config.bos,

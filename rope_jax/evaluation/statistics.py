@@ -1,7 +1,8 @@
 """Means over documents and their 95% intervals.
 
-Tokens of one document are not independent, so whole documents are resampled. Where several seeds
-were trained, the interval includes the spread between seeds.
+Tokens of one document are not independent, so whole documents are resampled; where they are too
+few, distant blocks of them (see `protocols`), which these functions treat as documents. Where
+several seeds were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
 the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-RELIABLE_DOCUMENTS = 20
+RELIABLE_UNITS = 20
 _UNBOUNDED = 1e30
 # Resampled documents at a time, 32 MiB per array of them; the result does not depend on it.
 _MOST_DRAWN = 2**22
@@ -47,7 +48,8 @@ class UsableLength(NamedTuple):
     is_last: bool
     """Whether it is the longest tested length: read it as "at least"."""
     is_known: bool
-    """False where the next length has no interval, so whether it passes is unknown."""
+    """False where the next length has no interval, so whether it passes is unknown, and where
+    there are too few units for any interval to be trusted: then the values alone decide."""
 
 
 class Estimate(NamedTuple):
@@ -151,6 +153,20 @@ def _widened(documents: Estimate, half: float) -> Estimate:
     value, low, high = documents
     below, above = np.hypot(value - low, half), np.hypot(high - value, half)
     return Estimate(value=value, low=float(value - below), high=float(value + above))
+
+
+def established_length(
+    losses: Mapping[int, Estimate], window: int, tolerance: float, *, units: int
+) -> UsableLength:
+    """Return `usable_length` by the upper ends of intervals over so many units.
+
+    losses: by tested length, the paired difference from `trained` at the window, in nats. With
+    fewer than `RELIABLE_UNITS` units the values decide instead, and the length is not known.
+    """
+    if units < RELIABLE_UNITS:
+        found = usable_length({n: loss.value for n, loss in losses.items()}, window, tolerance)
+        return found._replace(is_last=False, is_known=False)
+    return usable_length({n: loss.at_most for n, loss in losses.items()}, window, tolerance)
 
 
 def usable_length(upper_bounds: Mapping[int, float], window: int, tolerance: float) -> UsableLength:

@@ -7,11 +7,13 @@ the window. Dropping all but the last window of a longer text gives the baseline
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rope_jax.evaluation.protocols import UnitKind
 from rope_jax.evaluation.results import Origin, bits_per_byte
 from rope_jax.evaluation.statistics import (
-    RELIABLE_DOCUMENTS,
+    RELIABLE_UNITS,
     Estimate,
     UsableLength,
+    established_length,
     paired_difference,
     perplexity,
     usable_length,
@@ -24,7 +26,8 @@ class CurveSummary:
     """One scaling compared with the baseline; mappings are keyed by context length."""
 
     usable: UsableLength
-    """The length that the data establish, from the upper bounds of NLL(n) − NLL(window)."""
+    """The length that the data establish, from the upper bounds of NLL(n) − NLL(window); see
+    `established_length` for few units."""
     usable_at_most: UsableLength
     """The length that the data do not refute, from the lower bounds."""
     blow_up: Mapping[int, Estimate]
@@ -48,6 +51,12 @@ class CheckpointSummary:
     tolerance: float
     """How much more than the baseline a usable length may lose, in nats."""
     documents: int
+    unit_kind: UnitKind
+    """What intervals resample."""
+    units: int
+    """How many, in the protocol that has the fewest."""
+    distance: int
+    """Scored tokens of two blocks are more than this many tokens apart: the longest length."""
     compilations: int
     curves: Mapping[str, CurveSummary]
     """Keyed by the entry's name; empty without a baseline."""
@@ -59,8 +68,8 @@ class CheckpointSummary:
 
     @property
     def is_reliable(self) -> bool:
-        """Whether there are enough documents for the intervals to be trusted."""
-        return self.documents >= RELIABLE_DOCUMENTS
+        """Whether there are enough units for the intervals to be trusted."""
+        return self.units >= RELIABLE_UNITS
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,9 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         bpb_at_window=None if nll is None else bits_per_byte(nll, origin),
         tolerance=result.config.tolerance,
         documents=result.documents,
+        unit_kind=result.unit_kind,
+        units=min(len(m.sums.nll) for m in result.measurements),
+        distance=result.longest,
         compilations=result.compilations,
         curves=curves,
     )
@@ -126,7 +138,9 @@ def _curve(
     losses = {n: _difference(result, m, baseline) for n, m in own.items()}
     window, tolerance = result.window, result.config.tolerance
     return CurveSummary(
-        usable=usable_length({n: d.at_most for n, d in losses.items()}, window, tolerance),
+        usable=established_length(
+            losses, window, tolerance, units=min((len(m.sums.nll) for m in own.values()), default=0)
+        ),
         usable_at_most=usable_length({n: d.at_least for n, d in losses.items()}, window, tolerance),
         blow_up={n: loss.mapped(perplexity) for n, loss in losses.items()},
         gain_over_truncation={n: loss.negated() for n, loss in losses.items()},

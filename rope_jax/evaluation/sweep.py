@@ -1,9 +1,9 @@
-"""Sweep a model: (scaling, protocol, length) → negative log-likelihood by document.
+"""Sweep a model: (scaling, protocol, length) → negative log-likelihood by document or block.
 
 A plan lists the measurements to make. Those that need the same windows with the same frequencies
 share a reading, and each reading is run once.
 
-Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; D documents.
+Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; U units.
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
@@ -19,6 +19,7 @@ from rope_jax.config.sweep import Protocol, SweepConfig
 from rope_jax.devices.memory import host_bytes, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Job, Plan
+from rope_jax.evaluation.protocols import UnitKind
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader, Reading
 from rope_jax.evaluation.statistics import Sums
 from rope_jax.positions.maps import PositionMap
@@ -40,7 +41,7 @@ class JournalEntry(NamedTuple):
     """One measurement in a journal."""
 
     nats: list[float]
-    """One sum per document."""
+    """One sum per unit."""
     seconds: float
 
 
@@ -48,7 +49,7 @@ class JournalEntry(NamedTuple):
 Journal = MutableMapping[str, JournalEntry]
 # Called with (what is being read, tokens read so far, tokens in all).
 Progress = Callable[[str, int, int], None]
-# Called with (measurements found in the journal, measurements in all).
+# Called with (distinct measurements found in the journal, distinct measurements in all).
 Resuming = Callable[[int, int], None]
 
 
@@ -65,6 +66,9 @@ class Measurement:
     first_position: int
     """The lowest position of a scored target; the highest is `length`."""
     sums: Sums
+    """By unit: what intervals resample."""
+    unit_documents: NDArray[np.int64]
+    """[U], the index of each unit's document among those of the sweep."""
     tokens: int
     """How many targets are scored."""
     targets: str
@@ -83,6 +87,8 @@ class SweepResult:
     stride: int
     """Between the windows of sliding and yarn_compat."""
     documents: int
+    unit_kind: UnitKind
+    """What intervals resample: documents or, where those are too few, blocks of them."""
     measurements: list[Measurement]
     baseline: Measurement | None
     """`trained` at the window with same_tokens, whether or not it is among the measurements; None
@@ -215,16 +221,19 @@ def sweep(
         programs={} if programs is None else programs,
     )
     journal = {} if journal is None else journal
-    reused = sum(plan.key(job) in journal for job in jobs)
-    if reused:
-        resuming(reused, len(jobs))
-    _measure([*jobs, *([baseline] if baseline else [])], reader, journal, plan, progress)
+    every_job = [*jobs, *([baseline] if baseline else [])]
+    # curves that read alike, such as all with an `auto` factor at the window, are one measurement
+    keys = {plan.key(job) for job in every_job}
+    if reused := len(keys & set(journal)):
+        resuming(reused, len(keys))
+    _measure(every_job, reader, journal, plan, progress)
     return SweepResult(
         config=config,
         window=plan.window,
         longest=plan.lengths[-1],
         stride=plan.stride,
         documents=len(plan.streams),
+        unit_kind=plan.units,
         measurements=[_measurement(job, journal, plan) for job in jobs],
         baseline=_measurement(baseline, journal, plan) if baseline else None,
         compilations=reader.compilations,
@@ -308,8 +317,7 @@ def _measure(
         )
         for shared, (nll, seconds) in zip(at_length, found, strict=True):
             for key, job in shared.missing.items():
-                nats = job.nats(nll, len(plan.streams)).tolist()
-                journal[key] = JournalEntry(nats=nats, seconds=seconds)
+                journal[key] = JournalEntry(nats=job.nats(nll).tolist(), seconds=seconds)
     progress("done", total, total)
 
 
@@ -327,7 +335,8 @@ def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
         protocol=job.protocol,
         length=job.length,
         first_position=int(job.windows.first.min()),
-        sums=Sums(nll=np.array(nats), weight=job.weights(len(plan.streams))),
+        sums=Sums(nll=np.array(nats), weight=job.weights()),
+        unit_documents=job.unit_documents(),
         tokens=job.tokens,
         targets=plan.fingerprint(job.protocol, job.length),
         seconds=seconds,

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +115,24 @@ class RunDirectory:
                     self.evals.rmdir()
 
     def sweep_journal(self, name: str, step: int) -> Path:
-        """Path where an unfinished sweep keeps its measurements of one checkpoint."""
+        """Path of what sweeps of this name have measured of one checkpoint."""
         return self.evals / f".{name}.{step}.journal"
 
-    def remove_sweep_journals(self, name: str) -> None:
-        """Delete every checkpoint's journal once the sweep has finished. UserError if one stays."""
+    def remove_sweep_journals(self, name: str, keep: Collection[int] = ()) -> None:
+        """Delete the journals of a sweep, except for checkpoints to keep. UserError if one stays.
+
+        The others let a sweep with the same settings be read instead of measured again.
+        """
         prefix = f".{name}."
         for path in self.evals.glob(".*.journal"):
-            if path.name.removeprefix(prefix).removesuffix(".journal").isdigit():
+            step = path.name.removeprefix(prefix).removesuffix(".journal")
+            if step.isdigit() and int(step) not in keep:
                 try:
                     path.unlink(missing_ok=True)
                 except OSError as error:
                     raise UserError(
-                        f"{path}: cannot be deleted ({error.strerror}); delete it, as the results "
-                        "are complete"
+                        f"{path}: cannot be deleted ({error.strerror}); delete it, as nothing "
+                        "needs it"
                     ) from None
 
     def release(self) -> None:

@@ -83,6 +83,8 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "bpb_at_window": checkpoint.bpb_at_window,
         "tolerance_nats": checkpoint.tolerance,
         "documents": checkpoint.documents,
+        "resampled": checkpoint.unit_kind,
+        "units": checkpoint.units,
         "reliable": checkpoint.is_reliable,
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},

@@ -58,8 +58,18 @@ Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 
-def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console: Console) -> None:
-    """Sweep a run's checkpoints and write RUN/evals/<name>/."""
+def sweep_run(
+    run: RunDirectory,
+    training: Config,
+    config: SweepConfig,
+    console: Console,
+    *,
+    again: bool = False,
+) -> None:
+    """Sweep a run's checkpoints and write RUN/evals/<name>/.
+
+    Measurements that an earlier sweep of this name made are not made again, unless `again`.
+    """
     check_code()
     trained_with = training
     if config.attention is not None:
@@ -73,6 +83,8 @@ def sweep_run(run: RunDirectory, training: Config, config: SweepConfig, console:
         check_backend(training.model)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
+        if again:
+            processes.on_first(lambda: run.remove_sweep_journals(config.name))
         out_of_memory = (
             "lengths: there is not enough memory; end other programs, and the same command "
             "resumes; or lower memory_gib, or leave out the longest length"
@@ -117,7 +129,7 @@ def _sweep(
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
-                    f"resuming: {reused} of {total} measurements reused", style="dim"
+                    _describe_reuse(reused, total), style="dim"
                 ),
             )
             results.append((result, loaded.origin(step, split)))
@@ -152,6 +164,12 @@ def _planned(
     return lengths
 
 
+def _describe_reuse(reused: int, total: int) -> str:
+    if reused == total:
+        return f"nothing to measure: all {total} measurements were made before (--again repeats them)"
+    return f"resuming: {reused} of {total} measurements reused"
+
+
 def _unless_stopped(progress: Progress) -> Progress:
     """Return `progress`, which is called after every batch, with a look at signals before it."""
 
@@ -169,14 +187,15 @@ def _finish(
     results: Sequence[Result],
     console: Console,
 ) -> None:
-    """Write the results, delete the journals, and show the tables."""
+    """Write the results, delete journals of other checkpoints, and show the tables."""
     table = [row for result, origin in results for row in rows(result, origin)]
     by_document = [row for result, origin in results for row in document_rows(result, origin)]
     *earlier, newest = (summarize(result, origin) for result, origin in results)
     summary = SweepSummary(newest=newest, earlier=tuple(earlier))
     folder = run.evals / config.name
     processes.on_first(lambda: _write(folder, config, table, by_document, summary, training))
-    processes.on_first(lambda: run.remove_sweep_journals(config.name))
+    steps = [one.step for one in summary.checkpoints]
+    processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
     print_tables(console, table, summary)
     if "same_tokens" in config.protocols and not newest.has_baseline:
         console.print(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import RELIABLE_DOCUMENTS, Estimate
+from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, SweepSummary
 from rope_jax.evaluation.text import interval_text, perplexity_text, usable_text
 
@@ -101,8 +101,8 @@ def print_tables(console: Console, rows: Sequence[Row], summary: SweepSummary) -
         console.print(note, style="dim", highlight=False)
     if not newest.is_reliable:
         console.print(
-            f"intervals are unreliable below {RELIABLE_DOCUMENTS} documents; this sweep has "
-            f"{newest.documents}",
+            f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
+            f"{newest.units}",
             style="yellow",
         )
 

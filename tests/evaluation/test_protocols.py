@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
-from rope_jax.evaluation.protocols import cut, fingerprint, make_streams, plan
+from rope_jax.evaluation.protocols import (
+    blocks_per_document,
+    cut,
+    fingerprint,
+    make_streams,
+    plan,
+)
 
 BOS = 9
 LENGTHS = (8, 12, 40, 64)
@@ -26,7 +32,15 @@ def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100):
 
 
 def windows_of(
-    streams, protocol, length, lengths=LENGTHS, targets=None, blocks=3, stride=4, seed=0
+    streams,
+    protocol,
+    length,
+    lengths=LENGTHS,
+    targets=None,
+    blocks=3,
+    stride=4,
+    seed=0,
+    units="documents",
 ):
     return plan(
         protocol,
@@ -37,6 +51,7 @@ def windows_of(
         blocks=blocks,
         stride=stride,
         seed=seed,
+        units=units,
     )
 
 
@@ -54,7 +69,7 @@ def scored(streams, windows, length, bos="document"):
 
 def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", seed=0):
     """Return {length: the scored targets [W, targets]}."""
-    _, streams = streams_of(docs, bos, lengths[-1], seed)
+    _, streams, _ = streams_of(docs, bos, lengths[-1], seed)
     targets = targets or lengths[0] // 2
     found = {}
     for length in lengths:
@@ -77,7 +92,7 @@ def test_the_same_tokens_are_scored_at_every_length(seed, bos):
 
 def test_a_target_has_as_much_context_as_its_length_allows():
     # The window's last tokens are scored, so a longer window only adds context before them.
-    _, streams = streams_of(documents(0))
+    _, streams, _ = streams_of(documents(0))
     for length in LENGTHS:
         assert set(windows_of(streams, "same_tokens", length).first) == {length - 3}
 
@@ -88,7 +103,7 @@ def test_a_target_has_as_much_context_as_its_length_allows():
 def test_blocks_do_not_overlap_and_end_within_reach(seed, targets, blocks):
     # also for texts that hold just one window, or a token or two more
     docs = documents(seed) + [np.arange(64 + extra) + 10**6 * (1 + extra) for extra in range(5)]
-    _, streams = streams_of(docs)
+    _, streams, _ = streams_of(docs)
     windows = windows_of(streams, "same_tokens", 64, targets=targets, blocks=blocks, seed=seed)
     for index, stream in enumerate(streams):
         ends = windows.start[windows.document == index] + 64 + 1
@@ -103,7 +118,7 @@ def test_every_end_within_reach_is_drawn():
     document = np.arange(70)
     ends = {}
     for seed in range(300):
-        _, streams = streams_of([document], bos="none")
+        _, streams, _ = streams_of([document], bos="none")
         windows = windows_of(streams, "same_tokens", 64, blocks=1, seed=seed)
         end = int(windows.start[0]) + 65
         ends[end] = ends.get(end, 0) + 1
@@ -140,7 +155,7 @@ def test_the_blocks_of_a_run_are_golden():
 @pytest.mark.parametrize("bos", ["document", "none"])
 def test_tiles_cover_the_first_blocks_once(blocks, bos):
     docs = documents(2)
-    _, streams = streams_of(docs, bos)
+    _, streams, _ = streams_of(docs, bos)
     for length in LENGTHS:
         windows = windows_of(streams, "whole_window", length, blocks=blocks)
         found = np.stack(scored(streams, windows, length, bos))
@@ -152,7 +167,7 @@ def test_tiles_cover_the_first_blocks_once(blocks, bos):
 
 
 def test_lengths_that_divide_the_longest_score_the_same_text():
-    _, streams = streams_of(documents(3))
+    _, streams, _ = streams_of(documents(3))
     texts = []
     for length in (8, 16, 32, 64):
         windows = windows_of(streams, "whole_window", length)
@@ -163,7 +178,7 @@ def test_lengths_that_divide_the_longest_score_the_same_text():
 
 @pytest.mark.parametrize("lengths", [(2,), (5, 6), LENGTHS])
 def test_position_buckets_partition_the_longest_window(lengths):
-    _, streams = streams_of(documents(4), longest=lengths[-1])
+    _, streams, _ = streams_of(documents(4), longest=lengths[-1])
     whole = windows_of(streams, "whole_window", lengths[-1], lengths)
     parts = []
     for length in lengths:
@@ -181,7 +196,7 @@ def test_position_buckets_partition_the_longest_window(lengths):
 @pytest.mark.parametrize("stride", [1, 3, 8])
 @pytest.mark.parametrize("bos", ["document", "none"])
 def test_sliding_windows_score_every_target_once(protocol, stride, bos):
-    _, streams = streams_of(documents(5), bos)
+    _, streams, _ = streams_of(documents(5), bos)
     for length in LENGTHS:
         windows = windows_of(streams, protocol, length, blocks=2, stride=stride)
         found = scored(streams, windows, length, bos)
@@ -202,7 +217,7 @@ def test_sliding_windows_score_every_target_once(protocol, stride, bos):
 
 
 def test_sliding_windows_with_their_length_as_stride_are_adjacent():
-    _, streams = streams_of(documents(5))
+    _, streams, _ = streams_of(documents(5))
     for length in (8, 64):
         sliding = windows_of(streams, "sliding", length, stride=length)
         for one, other in zip(sliding, windows_of(streams, "whole_window", length), strict=True):
@@ -216,7 +231,7 @@ def test_sliding_windows_with_their_length_as_stride_are_adjacent():
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
 def test_the_document_start_token_stands_where_bos_says(protocol, bos):
     docs = documents(5)
-    chosen, streams = streams_of(docs, bos)
+    chosen, streams, _ = streams_of(docs, bos)
     for length in LENGTHS:
         windows = windows_of(streams, protocol, length)
         tokens = tokens_of(streams, windows, length, bos)
@@ -234,7 +249,7 @@ def test_the_document_start_token_stands_where_bos_says(protocol, bos):
 
 
 def test_cutting_does_not_change_the_streams():
-    _, streams = streams_of(documents(5), "every_window")
+    _, streams, _ = streams_of(documents(5), "every_window")
     before = [stream.copy() for stream in streams]
     windows = windows_of(streams, "whole_window", 8)
     tokens_of(streams, windows, 8, "every_window")
@@ -247,7 +262,7 @@ def test_cutting_does_not_change_the_streams():
 
 def prints(docs, protocol, bos="document", seed=0, blocks=3, targets=4):
     """Return {length: fingerprint}."""
-    _, streams = streams_of(docs, bos, seed=seed)
+    _, streams, _ = streams_of(docs, bos, seed=seed)
     settings = {"targets": targets, "blocks": blocks, "seed": seed}
     return {
         length: fingerprint(streams, windows_of(streams, protocol, length, **settings), length, bos)
@@ -292,8 +307,8 @@ def test_the_fingerprint_does_not_depend_on_the_context():
 def test_the_fingerprint_depends_on_positions_in_the_text():
     # The same tokens of the same texts, counted with and without a document-start token before.
     docs = documents(6)
-    _, with_start = streams_of(docs)
-    _, without = streams_of(docs, "none")
+    _, with_start, _ = streams_of(docs)
+    _, without, _ = streams_of(docs, "none")
     windows = windows_of(without, "same_tokens", 64)
     shifted = windows._replace(start=windows.start + 1)
     one = scored(without, windows, 64, "none")
@@ -310,7 +325,7 @@ def test_the_fingerprint_depends_on_positions_in_the_text():
 def test_documents_too_short_for_the_longest_window_are_left_out(bos):
     sizes = [10, 63, 64, 65, 66, 200]
     docs = [np.full(size, size) for size in sizes]
-    chosen, streams = streams_of(docs, bos)
+    chosen, streams, _ = streams_of(docs, bos)
     # a window is a token longer than its length, and bos is one of its tokens
     needed = 65 if bos == "none" else 64
     assert [sizes[i] for i in chosen] == [size for size in sizes if size >= needed]
@@ -344,7 +359,7 @@ def test_if_all_documents_are_too_short_the_longest_possible_length_is_given(bos
         "lengths: none of the 7 documents has the 65 tokens that length 64 needs; "
     )
     possible = int(re.fullmatch(r".*the longest possible length is (\d+)", message).group(1))
-    chosen, streams = streams_of(docs, bos, longest=possible)
+    chosen, streams, _ = streams_of(docs, bos, longest=possible)
     assert chosen == [int(np.argmax([len(document) for document in docs]))]
     windows = windows_of(streams, "same_tokens", possible, (8, possible))
     assert tokens_of(streams, windows, possible, bos).shape == (1, possible + 1)
@@ -355,3 +370,87 @@ def test_if_all_documents_are_too_short_the_longest_possible_length_is_given(bos
 def test_having_no_documents_is_an_error():
     with pytest.raises(UserError, match="none of the 0 documents"):
         streams_of([])
+
+
+# Blocks as units, where documents are few
+
+
+def far_windows(docs, protocol, length, *, lengths=LENGTHS, targets=4, blocks=1000, seed=0):
+    _, streams, units = streams_of(docs, longest=lengths[-1])
+    assert units == "blocks"
+    windows = windows_of(
+        streams, protocol, length, lengths, targets, blocks, seed=seed, units=units
+    )
+    return streams, windows
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("blocks", [1, 3, 1000])
+def test_scored_tokens_of_two_units_are_more_than_the_longest_length_apart(protocol, blocks):
+    docs = documents(2, count=3, shortest=65, longest=5000)
+    for length in LENGTHS:
+        _, windows = far_windows(docs, protocol, length, blocks=blocks)
+        scored_by_unit: dict[tuple[int, int], set] = {}
+        for document, start, first, unit in zip(*windows, strict=True):
+            places = scored_by_unit.setdefault((document, unit), set())
+            targets = set(range(start + first, start + length + 1))
+            assert not places & targets  # no token is scored twice
+            places |= targets
+        for (one, _), (other, _) in itertools.pairwise(sorted(scored_by_unit)):
+            assert one <= other
+        spans = {key: (min(places), max(places)) for key, places in scored_by_unit.items()}
+        for (d, u), (low, _) in spans.items():
+            if (d, u - 1) in spans:
+                assert low - spans[d, u - 1][1] > LENGTHS[-1]
+        assert [u for _, u in sorted(spans)] == list(range(len(spans)))
+        # as many as asked for, in every document that has room for them
+        by_document = np.bincount(windows.document)
+        assert by_document.min() > 0
+        if protocol == "same_tokens":
+            assert by_document.max() <= blocks
+
+
+def test_units_are_as_many_as_fit_and_hold_the_blocks_that_are_asked_for():
+    longest, targets = 64, 4
+    # 1 + (1 + 4000 − 65) // 68 = 58 places that are far enough apart
+    _, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=40)
+    assert len(set(windows.unit.tolist())) == len(windows.unit) == 40
+    # more blocks than places: wider units, which leave at least 20 of them
+    _, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=400)
+    sizes = np.bincount(windows.unit)
+    width = sizes.max() * targets
+    assert len(sizes) == min(-(-400 // sizes.max()), 1 + (4001 - 61 - width) // (longest + width))
+    assert len(sizes) >= 20
+    assert len(windows.unit) == 400
+    # beyond what has room beside 20 units, fewer blocks than asked for
+    _, windows = far_windows([np.arange(4000)], "same_tokens", 64, blocks=4000)
+    assert len(set(windows.unit.tolist())) == 20
+    assert len(windows.unit) < 800
+    # where there is only room for three units they stay three
+    _, windows = far_windows([np.arange(230)], "same_tokens", 64, blocks=100)
+    assert len(set(windows.unit.tolist())) == 3
+
+
+def test_documents_are_the_units_from_twenty_on():
+    docs = [np.arange(100) + 1000 * i for i in range(20)]
+    assert streams_of(docs).units == "documents"
+    assert streams_of(docs, most=3).units == "documents"  # fewer were asked for
+    assert streams_of(docs[:19]).units == "blocks"
+    assert streams_of([*docs[:19], np.arange(50)]).units == "blocks"  # one is too short
+
+
+@pytest.mark.parametrize(
+    ("protocol", "units", "documents", "wanted"),
+    [
+        ("same_tokens", "documents", 64, 8),  # 64 · 8 · 32 = 16,384
+        ("same_tokens", "documents", 1000, 1),
+        ("same_tokens", "blocks", 3, 171),  # 3 · 171 · 32 = 16,416
+        ("sliding", "documents", 64, 1),
+        ("sliding", "documents", 4, 2),
+        ("sliding", "blocks", 3, 7),  # 21 units
+    ],
+)
+def test_auto_scores_16384_tokens(protocol, units, documents, wanted):
+    about = {"documents": documents, "targets": 32, "longest": 2048}
+    assert blocks_per_document("auto", protocol, units, **about) == wanted
+    assert blocks_per_document(5, protocol, units, **about) == 5

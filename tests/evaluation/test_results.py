@@ -34,6 +34,7 @@ def measurement(entry, length, offset, *, protocol="same_tokens", first=None, se
         length=length,
         first_position=first or length - 3,
         sums=Sums((LEVEL + offset) * TOKENS, TOKENS),
+        unit_documents=np.arange(len(TOKENS)),
         tokens=int(TOKENS.sum()),
         targets="0123456789abcdef",
         seconds=seconds,
@@ -50,6 +51,7 @@ def result_of(measurements, *, window=16, with_baseline=True, **settings):
         longest=64,
         stride=4,
         documents=len(TOKENS),
+        unit_kind="documents",
         measurements=measurements,
         baseline=baseline,
         compilations=4,
@@ -93,6 +95,7 @@ def test_a_row_has_every_field(result):
         reliable=True,
         tokens=24 * 4 + 6 * 8,
         documents=30,
+        units=30,
         targets="0123456789abcdef",
         stride=None,
         bos="document",
@@ -145,7 +148,9 @@ def test_tokens_of_unknown_width_have_no_bits_per_byte(result):
 @pytest.mark.parametrize(("documents", "reliable"), [(19, False), (20, True)])
 def test_few_documents_are_marked(documents, reliable):
     sums = Sums(LEVEL[:documents] * 4, np.full(documents, 4.0))
-    one = dataclasses.replace(measurement("trained", 16, 0.0), sums=sums)
+    one = dataclasses.replace(
+        measurement("trained", 16, 0.0), sums=sums, unit_documents=np.arange(documents)
+    )
     result = dataclasses.replace(result_of([one]), documents=documents, baseline=one)
     assert rows(result, ORIGIN)[0].reliable is reliable
     assert summarize(result, ORIGIN).is_reliable is reliable

@@ -39,13 +39,13 @@ from tests.evaluation.toy_model import (
 
 def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
     """Return Σ NLL and Σ weight by document, computed one window at a time."""
-    _, streams = make_streams(
+    _, streams, units = make_streams(
         DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
     )
-    settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0}
+    settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0, "units": units}
     windows = plan(protocol, streams, length, lengths=lengths, **settings)
     nll, weight = np.zeros(len(streams)), np.zeros(len(streams))
-    for index, start, first in zip(*windows, strict=True):
+    for index, start, first, _ in zip(*windows, strict=True):
         window = streams[index][start : start + length + 1].astype(np.int64)
         if bos == "every_window":
             window[0] = BOS
@@ -96,7 +96,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
         np.testing.assert_allclose(measured.sums.nll, nll, rtol=2e-6, atol=1e-4)
         if protocol != "yarn_compat":
             assert measured.tokens == weight.sum()
-    assert result.documents == len(weight) == (4 if bos == "none" else 5)
+    assert result.documents == len(weight) == (20 if bos == "none" else 21)
 
 
 @pytest.mark.usefixtures("compiled_quickly")
@@ -134,7 +134,7 @@ def test_per_position_reuses_the_longest_windows_where_frequencies_are_equal():
 
 def separate_pass(entry, lengths):
     """Return Σ NLL by document of the last bucket, with windows that start where those of 64 do."""
-    _, streams = make_streams(
+    _, streams, _ = make_streams(
         DOCUMENTS, longest=64, max_documents=64, bos="document", bos_id=BOS, seed=0
     )
     length, first = lengths[-1], (0, *lengths)[-2]
@@ -255,7 +255,8 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     calls = []
     scalings = ["trained", {"type": "pi", "factor": 3}]
     # 12 windows per reading, 6 and 12 at a time
-    settings = {"lengths": [8, 16], "memory_gib": gib(96)}
+    documents = [*DOCUMENTS[:6], *(document[:15] for document in DOCUMENTS[6:])]
+    settings = {"lengths": [8, 16], "memory_gib": gib(96), "documents": documents}
     run(scalings, nll=cheap_nll, progress=lambda *call: calls.append(call), **settings)
     done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
     labels = ["length 16"] * 5 + ["length 8"] * 3 + ["done"]

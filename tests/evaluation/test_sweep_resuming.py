@@ -86,6 +86,6 @@ def test_only_measurements_of_this_sweep_count_as_reused():
     assert told == []  # an empty journal
     # `none` is `trained` here: one entry of the journal serves both. The rest are of ntk.
     run(["trained", "none", {"type": "pi", "factor": 2}], **settings)
-    assert told == [(8, 12)]
+    assert told == [(4, 8)]
     run([{"type": "pi", "factor": 3}], **settings)
-    assert told == [(8, 12)]  # nothing to reuse, nothing said
+    assert told == [(4, 8), (1, 5)]  # the baseline, `trained` at the window

@@ -26,8 +26,10 @@ PARAMS = {
 }
 
 
+# 20 of them or more can be read at every length, so that documents are what intervals resample.
 DOCUMENTS = [
-    np.random.default_rng(size).integers(0, 90, size) for size in (64, 150, 65, 90, 40, 331)
+    np.random.default_rng(size).integers(0, 90, size)
+    for size in (64, 150, 65, 90, 40, 331, *range(66, 82))
 ]
 
 
@@ -56,7 +58,7 @@ def cheap_nll(params, tokens, rotary):
 
 
 def run(scalings=("trained",), lengths=LENGTHS, documents=DOCUMENTS, nll=nll_fn, **settings):
-    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS} | settings
+    settings = {"params": PARAMS, "geometry": GEOMETRY, "bos_id": BOS, "max_blocks": 2} | settings
     return sweep(nll, list(scalings), lengths, documents, **settings)
 
 

@@ -39,6 +39,7 @@ def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step
         reliable=True,
         tokens=10,
         documents=2,
+        units=2,
         targets="",
         stride=None,
         bos="document",

@@ -42,6 +42,7 @@ def measurement(entry="trained", length=16, offset=0.0, nll_7=None):
         length=length,
         first_position=length - 3,
         sums=Sums(nll, WEIGHT),
+        unit_documents=np.arange(len(WEIGHT)),
         tokens=int(WEIGHT.sum()),
         targets="0123456789abcdef",
         seconds=0.5,
@@ -56,6 +57,7 @@ def result_of(*measurements):
         longest=64,
         stride=4,
         documents=len(WEIGHT),
+        unit_kind="documents",
         measurements=list(measurements),
         baseline=measurement(),
         compilations=4,
@@ -105,7 +107,7 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
     assert header == list(DocumentRow._fields)
     assert len(documents) == 30 * len(table)
     assert documents[31] == [
-        *("trained", "same_tokens", "16", "500", "1"),
+        *("trained", "same_tokens", "16", "500", "1", "1"),
         *map(str, (LEVEL[1] * 4, 4.0)),
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -132,7 +134,10 @@ def test_summary_json_has_every_key_in_order(tmp_path):
         perplexity_at_window=math.inf,
         bpb_at_window=None,
         tolerance=0.02,
-        documents=19,
+        documents=3,
+        unit_kind="blocks",
+        units=19,
+        distance=64,
         compilations=1,
         curves={},
     )
@@ -143,7 +148,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
         nll_at_window=2.0,
         perplexity_at_window=7.5,
         bpb_at_window=1.0,
-        documents=20,
+        units=20,
         curves={"pi-auto": curve},
     )
     write_results(tmp_path, [], [], SweepSummary(newest=newest, earlier=(early,)))
@@ -156,7 +161,9 @@ def test_summary_json_has_every_key_in_order(tmp_path):
         "perplexity_at_window": 7.5,
         "bpb_at_window": 1.0,
         "tolerance_nats": 0.02,
-        "documents": 20,
+        "documents": 3,
+        "resampled": "blocks",
+        "units": 20,
         "reliable": True,
         "compilations": 1,
         "curves": {
@@ -180,7 +187,9 @@ def test_summary_json_has_every_key_in_order(tmp_path):
                 "perplexity_at_window": None,
                 "bpb_at_window": None,
                 "tolerance_nats": 0.02,
-                "documents": 19,
+                "documents": 3,
+                "resampled": "blocks",
+                "units": 19,
                 "reliable": False,
                 "compilations": 1,
                 "curves": {},

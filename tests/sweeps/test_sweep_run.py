@@ -68,12 +68,14 @@ def staged(tmp_path_factory) -> tuple[RunDirectory, Config]:
     return trained(tmp_path_factory.mktemp("staged"), stages, checkpoint=checkpoint)
 
 
-def swept(run: tuple[RunDirectory, Config], **settings: object) -> tuple[Path, str]:
+def swept(
+    run: tuple[RunDirectory, Config], again: bool = False, **settings: object
+) -> tuple[Path, str]:
     """Sweep; return the folder and what was printed."""
     raw = {"lengths": [8, 16, 64], "resamples": 50, "scalings": ["trained", "dynamic_ntk"]}
     said = plain_console(file=io.StringIO(), width=200)
     config = validate(SweepConfig, raw | settings, "test")
-    sweep_run(*run, config, said)
+    sweep_run(*run, config, said, again=again)
     return run[0].evals / config.name, said.file.getvalue()
 
 
@@ -103,9 +105,20 @@ def test_an_interrupted_sweep_resumes_where_it_stopped(run, monkeypatch):
     assert journal.exists()
     assert not (run[0].evals / "cut").exists()
     cut, said = swept(run, name="cut", **protocols)
-    assert "resuming: 5 of 18 measurements reused" in said
+    assert "resuming: 5 of 14 measurements reused" in said
     assert rows(cut) == rows(whole)
-    assert not journal.exists()
+    # complete: the same sweep is read, whatever it is to look like
+    for settings in ({}, {"show": "nats", "figure_width": "column"}):
+        _, said = swept(run, name="cut", **protocols, **settings)
+        assert "nothing to measure: all 14 measurements were made before (--again rep" in said
+        assert rows(cut) == rows(whole)
+    # another scaling is measured, and nothing else
+    more = {"scalings": ["trained", "dynamic_ntk", {"type": "pi", "factor": 3}]}
+    _, said = swept(run, name="cut", **protocols, **more)
+    assert "resuming: 14 of 23 measurements reused" in said
+    _, said = swept(run, name="cut", again=True, **protocols)
+    assert "measurements" not in said
+    assert rows(cut) == rows(whole)
 
 
 def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
@@ -159,8 +172,8 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch
     evals = run[0].evals
     assert {path.name for path in evals.glob("*full*")} == {".full.2.journal"}
     _, said = swept(run, name="full")
-    assert "resuming: 6 of 6 measurements reused" in said
-    assert {path.name for path in evals.glob("*full*")} == {"full"}
+    assert "nothing to measure: all 4 measurements were made before" in said
+    assert {path.name for path in evals.glob("*full*")} == {"full", ".full.2.journal"}
 
 
 def test_a_journal_that_is_a_folder_and_a_sweep_that_is_a_file_are_refused(run):

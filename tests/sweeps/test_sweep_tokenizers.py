@@ -129,11 +129,19 @@ def test_without_a_document_start_windows_begin_with_text(without_bos):
     assert "document start: none; its own post-processor adds nothing" in printed
     assert load(SweepConfig, run.evals / "plain" / "sweep.yaml").bos == "none"
     split = open_corpus(config.data, tokenizer).test
-    _, streams = protocols.make_streams(
+    _, streams, units = protocols.make_streams(
         split.texts(), longest=16, max_documents=64, bos="none", bos_id=None, seed=0
     )
     windows = protocols.plan(
-        "same_tokens", streams, 16, lengths=[8, 16], targets=4, blocks=2, stride=4, seed=0
+        "same_tokens",
+        streams,
+        16,
+        lengths=[8, 16],
+        targets=4,
+        blocks=2,
+        stride=4,
+        seed=0,
+        units=units,
     )
     assert rows[-1].targets == protocols.fingerprint(streams, windows, 16, "none")
     with pytest.raises(UserError, match=r"^bos: there is no document-start token; give bos_id, or"):

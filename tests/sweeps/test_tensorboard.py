@@ -40,6 +40,9 @@ SUMMARY = SweepSummary(
         bpb_at_window=None,
         tolerance=0.02,
         documents=24,
+        unit_kind="documents",
+        units=24,
+        distance=64,
         compilations=1,
         curves={
             "ntk-4": CurveSummary(

@@ -42,6 +42,9 @@ def summary_of(**usable):
         bpb_at_window=None,
         tolerance=0.02,
         documents=24,
+        unit_kind="documents",
+        units=24,
+        distance=64,
         compilations=1,
         curves=curves,
     )

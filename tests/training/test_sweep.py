@@ -115,6 +115,7 @@ def test_it_equals_a_sweep_of_the_saved_checkpoints(swept: Swept) -> None:
         "lengths": [8, 16, 32],
         "scalings": [{"type": "trained"}],
         "max_documents": 3,
+        "max_blocks": 2,
         "split": "validation",
         "steps": [4, 5, 8, 9],
         "resamples": 10,
