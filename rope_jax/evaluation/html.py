@@ -32,8 +32,8 @@ def _table(result: SweepResult, measured: Sequence[Row]) -> str:
     as_nats = result.config.show != "perplexity"
     unit = "Nats per token" if as_nats else "Perplexity"
     caption = (
-        f"{unit} by context length, ± half of its 95% interval (documents: {result.documents:,}; "
-        f"protocol: {measured[0].protocol})"
+        f"{unit} by context length, ± half of its 95% interval ({result.unit_kind}: "
+        f"{measured[0].units:,}; protocol: {measured[0].protocol})"
     )
     lines = [
         "<table>",

@@ -180,7 +180,7 @@ def sweep(
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
-    row_bytes(n) -> bytes that a window of n tokens takes in memory. Together with the budget
+    row_bytes(n): how many bytes a window of n tokens takes in memory. Together with the budget
         `memory_gib` it sets the batch size at each length.
     row_multiple: batch sizes are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made

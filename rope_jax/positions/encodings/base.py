@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Those of `rope_jax.attention`. Every kernel can do plain dot products; only ours can do more.
 ALL_BACKENDS = ("xla", "blockwise", "cudnn", "splash", "linear")
 OWN_BACKENDS = ("xla", "blockwise")
+"""The attention backends that can do more than plain dot products."""
 
 
 class Sizes(NamedTuple):

@@ -17,6 +17,7 @@ AutoTokens = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_TOKENS), Whole],
     single_error(f"should be auto or a whole number from 1 to {MOST_TOKENS}"),
 ]
+"""The type of a setting in tokens: a whole number, or "auto"."""
 
 
 @dataclass(frozen=True)

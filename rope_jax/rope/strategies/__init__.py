@@ -27,10 +27,11 @@ from rope_jax.rope.strategies.resonance import ResonanceScaling
 
 _ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
+"""The class of each strategy, by its `type`."""
 
-# The type of a config field that holds a strategy: the union of all, discriminated by `type`.
 if TYPE_CHECKING:
     AnyScaling = Scaling
+    """The type of a config field that holds a strategy: the union of all, by `type`."""
 else:
     AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
 _ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling, config=ConfigDict(defer_build=True))
