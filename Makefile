@@ -30,7 +30,7 @@ setup: $(VENV)/.runtime ## install the runtime packages into .venv
 demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores)
 	$(BIN)/python train.py configs/demo.yaml
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
-	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard'
+	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
 
 test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
