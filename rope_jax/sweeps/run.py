@@ -166,7 +166,9 @@ def _planned(
 
 def _describe_reuse(reused: int, total: int) -> str:
     if reused == total:
-        return f"nothing to measure: all {total} measurements were made before (--again repeats them)"
+        return (
+            f"nothing to measure: all {total} measurements were made before (--again repeats them)"
+        )
     return f"resuming: {reused} of {total} measurements reused"
 
 
