@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from rope_jax.comparison.curves import Curve, Point
+from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import Estimate, perplexity
 from rope_jax.evaluation.text import interval_text, perplexity_text
@@ -84,6 +84,25 @@ def best_at(curves: Iterable[Curve], protocol: str, show: Show) -> dict[int, str
         if 2 * sharing <= len(known):
             best[length] = lowest
     return best
+
+
+def units_text(units: int, documents: int) -> str:
+    """Return what an interval resamples: "64 documents", or "33 blocks of 3 documents"."""
+    of_documents = f"{documents:,} document{'s' * (documents != 1)}"
+    return of_documents if units <= documents else f"{units:,} blocks of {of_documents}"
+
+
+def units_of(comparison: Comparison) -> str:
+    """Return what the intervals of a comparison resample: "documents", "blocks", or both."""
+    points = [point for curve in comparison.curves for point in curve.points]
+    kinds = {"blocks" if point.units > point.documents else "documents" for point in points}
+    return " and ".join(sorted(kinds, reverse=True))
+
+
+def sampling_text(comparison: Comparison) -> str:
+    """Return what the intervals of a comparison are over, such as "documents and seeds"."""
+    has_seeds = any(len(group.sweeps) > 1 for group in comparison.groups)
+    return units_of(comparison) + " and seeds" * has_seeds
 
 
 def _half(low: float, high: float) -> str:

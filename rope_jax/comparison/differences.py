@@ -61,8 +61,7 @@ def _read(text: str) -> _Experiment:
     except UserError:  # of another version, which had other keys
         return _Experiment(raw, None)
     given = config.model_dump(mode="json", exclude_defaults=True)
-    full = config.model_dump(mode="json")
-    return _Experiment({key: full[key] for key in full if key in raw}, frozenset(_keys(given, "")))
+    return _Experiment(config.model_dump(mode="json"), frozenset(_keys(given, "")))
 
 
 def _differences(
@@ -70,15 +69,13 @@ def _differences(
 ) -> Iterator[tuple[str, list[Any]]]:
     """Yield each key below `path` that differs, with its value for every experiment."""
     values = [_sections(value) for value in values]
+    pairs = zip(values, experiments, strict=True)
+    if any(value is _MISSING and one.changed is None for value, one in pairs):
+        return  # another version's config cannot say what its default was
     if all(value == values[0] for value in values[1:]):
         return
     if not any(isinstance(value, dict) for value in values):
-        unknown = [
-            value is _MISSING and one.changed is None
-            for value, one in zip(values, experiments, strict=True)
-        ]
-        if not any(unknown):  # another version's config cannot say what its default was
-            yield path, [ABSENT if value is _MISSING else value for value in values]
+        yield path, [ABSENT if value is _MISSING else value for value in values]
         return
     if all(isinstance(value, dict) for value in values):
         types = {json.dumps(value.get("type")) for value in values}

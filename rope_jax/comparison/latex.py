@@ -45,7 +45,7 @@ def _format_protocol(protocol: str, comparison: Comparison) -> str:
         blocks.append(block)
     notes = [
         protocol,
-        f"{QUANTITIES[comparison.show].capitalize()} by context length, ± half of the 95% interval. "
+        f"{QUANTITIES[comparison.show].capitalize()} by length, ± half of the 95% interval. "
         "The best of each column is bold.",
         *([f"{MARK} cannot be compared."] if any(g.marked for g in comparison.groups) else []),
         r"Needs \usepackage{booktabs}.",

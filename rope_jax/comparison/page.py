@@ -8,6 +8,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from rope_jax.comparison.cells import units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.figure import (
@@ -56,7 +57,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "show": comparison.show,
         "baseline": comparison.baseline,
         "most_bands": MOST_BANDS,
-        "units": "documents",
+        "units": units_of(comparison),
         "captions": {p: caption(p, strides[p]) for p in protocols},
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
@@ -114,7 +115,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "interval": [_number(point.ci_low), _number(point.ci_high)],
         "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
-        "resampled": f"{point.documents:,} documents",
+        "resampled": units_text(point.units, point.documents),
         "seeds": [_number(nll) for nll in point.nll_by_seed],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),

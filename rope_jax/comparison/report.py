@@ -4,7 +4,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rope_jax.comparison.cells import BELOW_TRUNCATION, QUANTITIES, best_at, cell
+from rope_jax.comparison.cells import (
+    BELOW_TRUNCATION,
+    QUANTITIES,
+    best_at,
+    cell,
+    sampling_text,
+    units_text,
+)
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.config.presentation import Show
@@ -13,8 +20,8 @@ from rope_jax.evaluation.text import usable_text
 from rope_jax.runs.markdown import escape_markdown
 
 _INTERVALS = (
-    "Each cell is in {quantity}, ± half the width of its 95% interval over documents and seeds, or "
-    "with the interval itself where half its width exceeds the value. The interval of a group with "
+    "Each cell is in {quantity}, ± half the width of its 95% interval over {sampled}, or with "
+    "the interval itself where half its width exceeds the value. The interval of a group with "
     "one seed says nothing about other seeds. The best value of a column is bold."
 )
 
@@ -95,16 +102,20 @@ def format_usable(curve: Curve) -> str:
 def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Comparison) -> str:
     """Return a heading and tables: what was measured, then the differences that are known."""
     plotted = points_of(protocol, curves)
-    counts = [p.documents for one in plotted for p in one.points.values()]
-    documents = "–".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
+    counts = dict.fromkeys((p.units, p.documents) for one in plotted for p in one.points.values())
+    # the fewest and the most
+    units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
-    about = _INTERVALS.format(quantity=QUANTITIES[comparison.show])
+    about = _INTERVALS.format(
+        quantity=QUANTITIES[comparison.show], sampled=sampling_text(comparison)
+    )
     best = best_at([one.curve for one in plotted], protocol, comparison.show)
     measured = _format_measured(plotted, comparison.show, best, with_usable=has_usable)
-    if escape_markdown(BELOW_TRUNCATION) in measured:
+    points = [point for one in plotted for point in one.points.values()]
+    if any(cell(point, comparison.show).is_below_truncation for point in points):
         mark = escape_markdown(BELOW_TRUNCATION)
         about += f" {mark} is below truncation to the window by more than its interval."
-    parts = [f"## `{protocol}`, {documents} documents\n", about + "\n", measured]
+    parts = [f"## `{protocol}`, {units}\n", about + "\n", measured]
     for caption, difference in (
         (f"The difference from {_code(comparison.baseline)} at the same length", _difference_cell),
         ("The difference from the same scaling of the first group", _from_first_cell),

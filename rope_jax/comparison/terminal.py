@@ -8,7 +8,15 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.comparison.cells import BELOW_TRUNCATION, EMPTY, QUANTITIES, best_at, cell, gain_text
+from rope_jax.comparison.cells import (
+    BELOW_TRUNCATION,
+    EMPTY,
+    QUANTITIES,
+    best_at,
+    cell,
+    gain_text,
+    sampling_text,
+)
 from rope_jax.comparison.curves import Comparison, Curve
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
@@ -50,13 +58,13 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     names = _names(curves)
     columns, has_intervals = _fitting(plotted, comparison, protocol, names, console.width)
     settings = [describe_settings(curve.group.settings, briefly=True) for curve in curves]
+    headings = _group_headings(curves)
     listed = [*columns]
-    for extra in _extras(plotted, settings):
+    for extra in _extras(plotted, [] if any(headings) else settings):
         if _width([*listed, extra]) + max(map(cell_len, names)) <= console.width:
             listed.append(extra)
     has_settings = len(listed) > len(columns) and listed[-1].texts == settings
     console.print(Text(_title(comparison, curves, protocol, has_intervals), style="bold"))
-    headings = _group_headings(curves)
     for part in _parts(listed, console.width - _folded_width(names)):
         _print_part(console, part, names, headings, settings, has_settings)
     if not has_settings and not any(headings):
@@ -65,7 +73,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         ).items():
             if text:
                 console.print(Text.assemble(printable(label), (f": {text}", "dim")))
-    _print_legend(console, columns, has_intervals)
+    _print_legend(console, columns, sampling_text(comparison) if has_intervals else None)
     for note in comparison.notes:
         console.print(Text(printable(note), style="yellow"))
 
@@ -237,13 +245,14 @@ def _fold(name: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()]
 
 
-def _print_legend(console: Console, columns: Sequence[_Column], has_intervals: bool) -> None:
+def _print_legend(console: Console, columns: Sequence[_Column], sampled: str | None) -> None:
+    """Print what the marks mean; sampled: what the intervals are over, None without intervals."""
     marks = ["bold: the best of its column"] if any(any(c.best) for c in columns) else []
     if any(BELOW_TRUNCATION in text for column in columns for text in column.texts):
         marks.append(f"{BELOW_TRUNCATION} below truncation to the window by more than its interval")
     marks.append(
-        "intervals over documents and seeds"
-        if has_intervals
-        else "too narrow for the intervals, which are in comparison.md"
+        "too narrow for the intervals, which are in comparison.md"
+        if sampled is None
+        else f"intervals over {sampled}"
     )
     console.print(Text("; ".join(marks), style="dim"))

@@ -45,7 +45,8 @@ def half_width_text(half: float, digits: int = 2) -> str:
     """
     if half < 1e-3:
         return f"±{half:.{digits}g}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(half)))
+    rounded = float(f"{half:.{digits}g}")  # 0.996 to 1.0
+    decimals = max(0, digits - 1 - math.floor(math.log10(rounded)))
     return f"±{half:,.{decimals}f}"
 
 

@@ -35,10 +35,12 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     return frozenset(done)
 
 
-def run_jobs(jobs: Sequence[Job], root: Path, logs: Path, console: Console) -> Mapping[str, str]:
+def run_jobs(
+    jobs: Sequence[Job], root: Path | None, logs: Path, console: Console
+) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; print one line for each.
 
-    root: the folder of the repository. logs: the folder for the output of the commands.
+    root: as in `command_of`. logs: the folder for the output of the commands.
     Returns the jobs that failed or could not run, by name, each with the reason.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from matplotlib.artist import Artist
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rope_jax.config.presentation import FigureWidth
+from rope_jax.plots.figure import ShownFigure
 from rope_jax.plots.labels import LineEnd, label_line_ends
 from rope_jax.plots.lines import PlottedPoint, draw_background, draw_line, line_end
 from rope_jax.plots.panels import (
@@ -57,7 +57,7 @@ def draw_curves(
     truncation: float | None,
     title: str,
     width: FigureWidth = "page",
-) -> Figure:
+) -> ShownFigure:
     """Draw perplexity over context length, log-log: one panel per protocol, one line per scaling.
 
     Of more than six scalings, each has its own panel, with the others in grey behind it. Lines are

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from rope_jax.config.presentation import FigureWidth
+from rope_jax.plots.figure import ShownFigure
 from rope_jax.plots.labels import length_labels, thin_length_ticks
 from rope_jax.plots.lines import PlottedPoint, perplexities
 from rope_jax.plots.style import (
@@ -54,7 +54,7 @@ _LEGEND_LINE = 0.155  # inches
 class Panels:
     """A figure's panels by protocol and key, and its width in inches."""
 
-    figure: Figure
+    figure: ShownFigure
     axes: Mapping[tuple[str, str], Axes]
     width: float
     above_gap: Sequence[Axes]
@@ -100,7 +100,7 @@ def make_panels(
     # Without keys, every row of panels has labels below it, and titles that may be folded.
     folded = max(heading.count("\n") for heading in headings.values())
     height += rows_each * len(blocks) * (0.13 * folded + 0.3 * (keys is None and columns > 1))
-    figure = Figure(figsize=(inches, height), layout="constrained")
+    figure = ShownFigure(figsize=(inches, height), layout="constrained")
     figure.suptitle(fold_title(title, inches))
     grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, banded=banded)

@@ -47,7 +47,7 @@ def draw_sweep(
     split = of_newest[0].split
     scored = _scored(of_newest)
     trained = f"trained at {newest.window:,} tokens"
-    figures = {
+    figures: dict[str, Figure] = {
         "curve.png": draw_curves(
             of_newest,
             window=newest.window,

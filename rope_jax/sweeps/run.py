@@ -206,12 +206,11 @@ def _finish(
             console,
             f"no usable length and no gain: the window, {newest.window}, is not among the lengths",
         )
-    compilations = sum(result.compilations for result, _ in results)
     figures = [path for name in ("curve.png", "steps.png") if (path := folder / name).exists()]
     print_message(
         console,
-        f"{_count(compilations, 'compilation')}; figure{'s' * (len(figures) > 1)}: "
-        + " and ".join(map(str, figures)),
+        f"figure{'s' * (len(figures) > 1)}: {' and '.join(map(str, figures))}; the numbers are in "
+        "results.csv beside it",
     )
 
 
@@ -225,10 +224,6 @@ def _write(folder: Path, config: SweepConfig, *results: Any) -> None:
             f"({error.strerror or error}); the measurements are kept, and once that is fixed, the "
             "same command writes the results"
         ) from error
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _lengths(config: SweepConfig, training: Config, steps: Iterable[int]) -> tuple[int, ...]:

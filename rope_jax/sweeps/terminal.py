@@ -43,8 +43,7 @@ class SweepProgress:
         self._steps = steps
 
     def __enter__(self) -> "SweepProgress":
-        self._bar.start()
-        return self
+        return self  # the bar appears once there is something to measure
 
     def __exit__(
         self,
@@ -54,7 +53,8 @@ class SweepProgress:
     ) -> None:
         if kind is None:  # fill the bar even if the last checkpoint was skipped
             self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()
 
     def of_checkpoint(self, step: int) -> Callable[[str, int, int], None]:
         """Return the `progress` function for the sweep of one checkpoint."""
@@ -64,6 +64,8 @@ class SweepProgress:
         def update(now: str, done: int, total: int) -> None:
             # assume that the remaining checkpoints take as long as this one
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
+            if done < total and not self._bar.live.is_started:
+                self._bar.start()
             self._bar.update(
                 self._task, completed=before + done, total=before + total * left, now=label
             )
@@ -96,6 +98,9 @@ def print_tables(
         console.print()
     if notes:
         print_wrapped(console, "; ".join(notes), "dim")
+    if newest.unit_kind == "blocks":
+        blocks = describe_blocks(newest.units, newest.documents, newest.distance)
+        print_wrapped(console, blocks, "dim")
     if not newest.is_reliable:
         print_wrapped(
             console,
@@ -105,15 +110,15 @@ def print_tables(
         )
 
 
-def describe_blocks(blocks: int, documents: int, longest: int) -> str:
+def describe_blocks(blocks: int, documents: int, distance: int) -> str:
     """Say that intervals resample blocks, because too few documents are long enough.
 
-    longest: the longest context length in tokens. Blocks of one document are further apart.
+    distance: in tokens. Blocks of one document are further apart than that.
     """
     whose = f"{documents:,} documents" if documents != 1 else "1 document"
     these = "these documents" if documents != 1 else "this document"
     return (
-        f"intervals resample {blocks:,} blocks of {whose}, more than {longest:,} tokens apart: "
+        f"intervals resample {blocks:,} blocks of {whose}, more than {distance:,} tokens apart: "
         f"they hold for {these}, not for others"
     )
 
@@ -139,6 +144,11 @@ class _Length(NamedTuple):
     heading: str
     cells: Sequence[_Cell | None]
 
+    @property
+    def widest_interval(self) -> int:
+        """The width of its widest interval in the shortest form."""
+        return max(len(cell.intervals[-1]) for cell in self.cells if cell)
+
     def column(self, form: int | None) -> Column:
         """Return the column with intervals in one form; None: without."""
         room = max(len(cell.marks) for cell in self.cells if cell)
@@ -152,10 +162,9 @@ def _print_protocol(
     """Print the table of one protocol, and return what explains its signs."""
     names = list(dict.fromkeys(row.name for row in rows))
     # curves are compared with truncation on the same tokens
-    is_compared = rows[0].protocol == "same_tokens" and checkpoint.has_baseline
-    curves = {name: checkpoint.curves[name] for name in names} if is_compared else {}
+    curves = checkpoint.curves if rows[0].protocol == "same_tokens" else {}
     lengths = _lengths(rows, names, checkpoint, curves, show)
-    last_line = ["truncation"] if is_compared else []
+    last_line = ["truncation"] if curves else []
     labels = Column("scaling", [Text(name) for name in (*names, *last_line)], "left")
     details = _details(list(curves.values()))
 
@@ -170,7 +179,7 @@ def _print_protocol(
     bare: list[int] = []  # without intervals, because the console is too narrow for them
     while table_width(columns, gap) > console.width and len(bare) < len(lengths):
         left = [i for i in range(len(lengths)) if i not in bare]
-        bare.append(max(left, key=lambda i: columns[1 + i].width))
+        bare.append(max(left, key=lambda i: lengths[i].widest_interval))  # of several, the first
         columns = columns_of(form, count, bare)
     print_wrapped(console, _title(rows, show), "bold")
     print_columns(console, columns, gap=gap)
@@ -290,14 +299,13 @@ def _with_half(estimate: Estimate | None, digits: str) -> Text:
 
 
 def _usable(curves: Mapping[str, CurveSummary]) -> str:
-    """List the curves by usable length, such as "512 yarn-auto; 128 all others"."""
+    """List the curves by usable length, such as "yarn-auto 512; all others 128"."""
     by_text: dict[str, list[str]] = {}
     for name, curve in curves.items():
         by_text.setdefault(usable_text(**curve.usable._asdict()), []).append(name)
     most = max(by_text, key=lambda text: len(by_text[text]))
-    del by_text[most]
-    shown = [f"{text} {', '.join(names)}" for text, names in by_text.items()]
-    return "; ".join([*shown, f"{most} {'all others' if shown else 'all'}"])
+    shown = [f"{', '.join(own)} {text}" for text, own in by_text.items() if text != most]
+    return "; ".join([*shown, f"{'all others' if shown else 'all'} {most}"])
 
 
 def _notes(
@@ -325,9 +333,11 @@ def _notes(
     if curves:
         notes.append(f"truncation: only the last {checkpoint.window:,} tokens are kept")
         notes.append(f"usable: within {checkpoint.tolerance:g} nats of truncation")
-    if details > 1:
+    if not all(curve.usable.is_known for curve in curves.values()):
+        notes.append(f"no interval: too few {checkpoint.unit_kind} for one at the next length")
+    if curves and details > 1:
         notes.append("gain: nats below truncation at the longest")
-    if details > 2:
+    if curves and details > 2:
         notes.append("blow-up: perplexity there over that of truncation")
     return notes
 
