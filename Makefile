@@ -30,7 +30,7 @@ setup: $(VENV)/.runtime ## install the runtime packages into .venv
 demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores)
 	$(BIN)/python train.py configs/demo.yaml
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
-	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard'
+	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
 
 test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'
@@ -55,9 +55,9 @@ format: $(VENV)/.dev ## rewrite the code in the project's style
 generate: $(VENV)/.dev ## regenerate the generated files
 	$(BIN)/python scripts/generate.py
 
-tensorboard: $(VENV)/.runtime ## show the training curves (RUNS=folder, default runs)
-	@echo 'Open http://localhost:6006/?smoothing=0 (smoothing bends the curves of a sweep)'
-	$(BIN)/tensorboard --logdir $(RUNS)
+tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
+	@$(BIN)/python -m rope_jax.runs.tensorboard '$(RUNS)'
+	$(BIN)/tensorboard --logdir '$(RUNS)'
 
 COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universal \
 	--python-version 3.11 --fork-strategy requires-python --generate-hashes \

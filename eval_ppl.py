@@ -1,59 +1,10 @@
 """Measure a trained run's perplexity against context length, for many scalings at once.
 
-python eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...]
+python eval_ppl.py RUN [--sweep SWEEP.yaml] [--again] [key=value ...]
 """
 
-from pathlib import Path
-
-from rope_jax import cli, stopping
-
-
-def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.sweeps.code import code_hash
-
-    code_hash()  # before what it covers is imported
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.config.load import dump, load
-    from rope_jax.config.sweep import SweepConfig
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
-
-    parser = cli.parser(
-        "eval_ppl.py RUN [--sweep SWEEP.yaml] [key=value ...] [--print-config]",
-        "Measure perplexity past the training window, for many scalings at once. "
-        "Results go to RUN/evals/<name>/. Keys of the sweep:",
-        SweepConfig,
-    )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
-    )
-    parser.add_argument(
-        "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="measure again what an earlier sweep has measured"
-    )
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.sweep is None else Path(arguments.sweep)
-    config = load(SweepConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
-    keep_freed_memory()
-    keep_compiled_programs()
-    console = plain_console()
-    run = run_of(arguments.run, config.distributed, console)
-    training = run.load_config()
-    # jax takes a second to import; --help and config errors should not wait for it
-    from rope_jax.sweeps.run import sweep_run
-
-    stopping.check()
-    sweep_run(run, training, config, console, again=arguments.again)
-
+from rope_jax import cli
+from rope_jax.commands.sweep import main
 
 if __name__ == "__main__":
     cli.run(main)

@@ -3,39 +3,8 @@
 python train.py CONFIG.yaml [key=value ...]
 """
 
-from pathlib import Path
-
-from rope_jax import cli, stopping
-
-
-def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.inherit import load_training
-    from rope_jax.config.load import dump
-    from rope_jax.config.training import Config
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
-
-    parser = cli.parser(
-        "train.py CONFIG.yaml [key=value ...] [--print-config]",
-        "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
-        Config,
-    )
-    parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
-    arguments = cli.parse(parser, argv)
-    config = load_training(Path(arguments.config), arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
-    keep_freed_memory()
-    keep_compiled_programs()
-    # jax takes a second to import; --help and config errors should not wait for it
-    from rope_jax.console import plain_console
-    from rope_jax.training.run import train
-
-    stopping.check()
-    train(config, plain_console())
-
+from rope_jax import cli
+from rope_jax.commands.train import main
 
 if __name__ == "__main__":
     cli.run(main)

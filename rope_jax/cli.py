@@ -3,6 +3,7 @@
 import argparse
 import errno
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -10,9 +11,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError, printable
+from rope_jax.invocation import program
 
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
+
+
+_WIDEST_HELP = 120  # columns: longer lines are hard to read
 
 
 class _Parser(argparse.ArgumentParser):
@@ -20,13 +25,33 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def parser(usage: str, description: str, schema: "type[BaseModel]") -> argparse.ArgumentParser:
-    """Return an argument parser whose --help ends with every key of `schema`."""
-    made = _Parser(usage=usage, description=description, add_help=False, allow_abbrev=False)
+def parser(
+    usage: str, description: str, schema: "type[BaseModel] | None" = None
+) -> argparse.ArgumentParser:
+    """Return an argument parser whose --help ends with every key of `schema`.
+
+    usage: the arguments, such as "RUN [key=value ...]"; the command before them is the one called.
+    schema: None for a command without keys of its own, which has no --print-config either.
+    """
+    name = program()
+    made = _Parser(
+        prog=name,
+        usage=f"{name} {usage}",
+        description=description,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    if schema is None:
+        made.add_argument("-h", "--help", action="help", help="print this and exit")
+        return made
     made.add_argument(
         "--print-config", action="store_true", help="print the resolved config and exit"
     )
-    made.add_argument("-h", "--help", action=_help_action(schema), help="print this and exit")
+    made.add_argument(
+        *("-h", "--help"),
+        action=_help_action(schema),
+        help="print this, or all about a key or section, and exit",
+    )
     return made
 
 
@@ -52,18 +77,33 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     return arguments
 
 
-def load_asked(parser: argparse.ArgumentParser, argv: list[str], schema: "type[BaseModel]") -> Any:
+def print_next(*lines: str) -> None:
+    """Print the next commands to run, one per line; for the end of a command.
+
+    lines: of shell, see `rope_jax.invocation.command_line`. They are never wrapped or cut.
+    """
+    for number, line in enumerate(lines):
+        print(f"{' ' * 6 if number else 'next: '}{printable(line)}")
+
+
+def load_asked(
+    parser: argparse.ArgumentParser, argv: list[str], schema: "type[BaseModel]", kind: str = ""
+) -> Any:
     """Load a command's own keys, from a file, the command line, or both.
 
+    kind: the folder of configs/ with those of this command; "": there is none.
     None: it was asked to print them, and has done so. Raises UserError.
     """
     from pathlib import Path
 
     from rope_jax.config.load import dump, load
+    from rope_jax.config.named import config_path
 
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     arguments = parse(parser, argv)
-    path = None if arguments.config is None else Path(arguments.config)
+    path = None
+    if arguments.config is not None:
+        path = config_path(arguments.config, kind) if kind else Path(arguments.config)
     asked = load(schema, path, arguments.overrides)
     if arguments.print_config:
         print(dump(asked), end="")
@@ -117,39 +157,30 @@ def _call(main: Callable[[list[str]], None]) -> int:
 
 
 def _print_error(message: str) -> None:
-    print(printable(f"{os.path.basename(sys.argv[0])}: {message}"), file=sys.stderr)
+    print(printable(f"{program()}: {message}"), file=sys.stderr)
 
 
 def _help_action(schema: "type[BaseModel]") -> type[argparse.Action]:
     class Help(argparse.Action):
         def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
-            super().__init__(option_strings, dest, nargs=0, help=help)
+            super().__init__(option_strings, dest, nargs="?", metavar="KEY", help=help)
 
-        def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-            print(parser.format_help())
-            _print_keys(schema)
+        def __call__(
+            self,
+            parser: argparse.ArgumentParser,
+            namespace: argparse.Namespace,
+            values: Any,
+            option_string: str | None = None,
+        ) -> None:
+            from rope_jax.config.key_help import key_overview, key_section
+
+            width = max(60, min(shutil.get_terminal_size().columns, _WIDEST_HELP))
+            if values is None:
+                print(parser.format_help())
+                lines = key_overview(schema, parser.prog, width)
+            else:
+                lines = key_section(schema, values, width)
+            print("\n".join(map(printable, lines)))
             parser.exit()
 
     return Help
-
-
-def _print_keys(schema: "type[BaseModel]") -> None:
-    from rich.table import Table
-
-    from rope_jax.config.keys import list_keys
-    from rope_jax.console import plain_console
-
-    console = plain_console(width=None if sys.stdout.isatty() else 120)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("key", no_wrap=True)
-    table.add_column("type", overflow="fold", max_width=34, style="dim")
-    table.add_column("default", overflow="fold", max_width=16)
-    table.add_column("")
-    section = ""
-    for key in list_keys(schema):
-        start = key.name.partition(".")[0] if "." in key.name else ""
-        if start != section:
-            table.add_row()
-            section = start
-        table.add_row(key.name, key.type, key.default, key.description)
-    console.print(table)

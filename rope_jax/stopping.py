@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from rope_jax.errors import Stopped
+from rope_jax.invocation import program
 
 # Seconds from a signal, or from the last sign of life after it, to the end of the process.
 GRACE = 5.0
@@ -144,8 +145,7 @@ def _watch(readable: int, heard: list[signal.Signals]) -> None:
 
 def _end(number: int, how: str) -> NoReturn:
     """End this process from any thread, without the clean-up that may be what hangs."""
-    name = os.path.basename(sys.argv[0])
-    message = f"{name}: stopped {how}; run the same command again to resume\n"
+    message = f"{program()}: stopped {how}; run the same command again to resume\n"
     if sys.stdout is not None and sys.stdout.isatty():  # a progress bar hides the cursor
         message = _SHOW_CURSOR + "\n" + message
     _write(message)

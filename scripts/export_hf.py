@@ -5,38 +5,8 @@
 OUT gets config.json with rope_parameters, model.safetensors, and the tokenizer, bytes included.
 """
 
-from pathlib import Path
-
-from rope_jax import cli, stopping
-
-
-def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.checkpoints import ExportConfig
-    from rope_jax.config.load import dump, load
-    from rope_jax.devices.malloc import return_freed_memory
-
-    parser = cli.parser(
-        "scripts/export_hf.py RUN OUT [key=value ...] [--print-config]",
-        "Export a run as a directory that transformers loads. Keys of the export:",
-        ExportConfig,
-    )
-    parser.add_argument("run", metavar="RUN", help="a run directory")
-    parser.add_argument("out", metavar="OUT", help="a folder that does not exist yet")
-    arguments = cli.parse(parser, argv)
-    config = load(ExportConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
-    return_freed_memory()
-    # imported late: help and config errors should not wait for it
-    from rope_jax.checkpoints.exporting import export_run
-    from rope_jax.console import plain_console
-    from rope_jax.runs.directory import RunDirectory
-
-    stopping.check()
-    export_run(RunDirectory(Path(arguments.run)), config, Path(arguments.out), plain_console())
-
+from rope_jax import cli
+from rope_jax.commands.exporting import main
 
 if __name__ == "__main__":
     cli.run(main)

@@ -3,52 +3,8 @@
 python scripts/fit.py RUN length=512 [--fit FIT.yaml] [key=value ...]
 """
 
-from pathlib import Path
-
-from rope_jax import cli, stopping
-
-
-def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.sweeps.code import code_hash
-
-    code_hash()  # before what it covers is imported
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.config.fit import FitConfig
-    from rope_jax.config.load import dump, load
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
-
-    parser = cli.parser(
-        "scripts/fit.py RUN length=512 [--fit FIT.yaml] [key=value ...] [--print-config]",
-        "Learn rotary numbers for longer texts, with the run's weights frozen. The result is the "
-        "strategy file RUN/fits/<name>/strategy.json. Keys of the fit:",
-        FitConfig,
-    )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
-    )
-    parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.fit is None else Path(arguments.fit)
-    config = load(FitConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
-    keep_freed_memory()
-    keep_compiled_programs()
-    console = plain_console()
-    run = run_of(arguments.run, None, console)
-    training = run.load_config()
-    # jax takes a second to import; --help and config errors should not wait for it
-    from rope_jax.fitting.run import fit_run
-
-    stopping.check()
-    fit_run(run, training, config, console)
-
+from rope_jax import cli
+from rope_jax.commands.fit import main
 
 if __name__ == "__main__":
     cli.run(main)

@@ -1,4 +1,4 @@
-"""Generate the JSON schemas, docs/bad-input.md, and tables in README.md and other pages of docs/.
+"""Generate the JSON schemas, docs/bad-input.md, docs/api.md, and tables in README.md and docs/.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit with status 1 if a file is stale; write nothing
@@ -29,6 +29,7 @@ from rope_jax.positions.maps import MAPS
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.strategies.registry import PLAIN
+from scripts.api_page import api_page
 from scripts.plot_reference import LENGTHS, STYLES, Above, Cost, measured_ways, read_cost
 
 ROOT = Path(__file__).parents[1]
@@ -373,6 +374,7 @@ def generated() -> dict[Path, str]:
         ROOT / "configs/schema/fit.json": json_schema(FitConfig),
         README: readme,
         ROOT / "docs/bad-input.md": bad_input(),
+        ROOT / "docs/api.md": api_page(),
     }
 
 

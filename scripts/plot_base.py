@@ -16,7 +16,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import BaseConfig, check_writable
 
     parser = cli.parser(
-        "plot_base.py [CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw the longest wavelength and the first negative score against the base, with the "
         "training windows of models. Keys:",
         BaseConfig,

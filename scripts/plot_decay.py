@@ -36,7 +36,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.rope.decay import decay_scores
 
     parser = cli.parser(
-        "plot_decay.py [CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
         "training config. Keys (a training config takes length, scalings and output besides its "
         "own):",

@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.inspection import TurnsConfig, check_writable
 
     parser = cli.parser(
-        "plot_turns.py [CONFIG.yaml] [key=value ...] [--print-config]",
+        "[CONFIG.yaml] [key=value ...] [--print-config]",
         "Draw the turns of each pair in the training window, and the share of its circle that "
         "only a longer text covers. Keys:",
         TurnsConfig,

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from rope_jax import cli
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.keys import list_keys
+from rope_jax.config.key_help import key_overview, key_section
 from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -53,20 +53,23 @@ def command(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("script", "schema"),
-    [("train.py", Config), ("eval_ppl.py", SweepConfig), ("scripts/fit.py", FitConfig)],
+    ("script", "key", "schema"),
+    [
+        ("train.py", "rope.scaling", Config),
+        ("eval_ppl.py", "scalings.N", SweepConfig),
+        ("scripts/fit.py", "start", FitConfig),
+    ],
 )
-def test_help_lists_every_key(command, script, schema):
+def test_help_lists_the_keys_and_says_all_about_one(command, script, key, schema):
+    name = Path(script).name
     status, out, err = command(script, "--help")
     assert (status, err) == (0, "")
-    assert out.startswith(f"usage: {script} ")
-    table = out.partition("\nkey ")[2].splitlines()
-    lines = {line.split()[0]: line for line in table if line[:1].strip()}
-    for key in list_keys(schema):
-        for cell in (key.type, key.default, key.description):
-            # the first word: a long cell continues on the next line
-            assert cell[:10].split(" ")[0] in lines[key.name]
-    assert "\\" not in out
+    assert out.startswith(f"usage: {name} ")
+    overview = key_overview(schema, name, 80)
+    assert out.splitlines()[-len(overview) :][:-1] == overview[:-1]  # the last names a command
+    status, out, err = command(script, "--help", key)
+    assert (status, err) == (0, "")
+    assert out.splitlines() == key_section(schema, key, 80)
     assert "[yarn]" in out
 
 
@@ -134,10 +137,11 @@ def test_help_may_be_piped_to_a_reader_that_stops_early():
 
 
 @pytest.fixture
-def parse():
+def parse(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/some/where/prog"])
+
     def parse(*words):
-        parser = cli.parser("prog WORD", "About.", SweepConfig)
-        parser.prog = "prog"
+        parser = cli.parser("WORD", "About.", SweepConfig)
         parser.add_argument("word")
         parser.add_argument("--sweep")
         return cli.parse(parser, list(words))
@@ -229,11 +233,12 @@ def test_help_shows_brackets_and_backslashes_as_they_are(capsys):
     class Schema(BaseModel):
         key: str = Field(r"C:\[red]x", description=r"[bold]a[/], [/] and :smile: \[b]")
 
-    parser = cli.parser("prog", "About.", Schema)
-    with pytest.raises(SystemExit):
-        parser.parse_args(["--help"])
-    row = capsys.readouterr().out.splitlines()[-1]
-    assert row.split(None, 3)[2:] == [r"C:\[red]x", r"[bold]a[/], [/] and :smile: \[b]"]
+    parser = cli.parser("WORD", "About.", Schema)
+    for words in (["--help"], ["--help", "key"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(words)
+        out = " ".join(capsys.readouterr().out.split())
+        assert r"key: str = C:\[red]x [bold]a[/], [/] and :smile: \[b]" in out
 
 
 def test_a_config_may_be_a_pipe(command):

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "rope_jax"
 
 # From the bottom to the top. A part may import those of the layers below it, and itself.
 LAYERS = (
-    ("errors", "user_cache"),
+    ("errors", "invocation", "user_cache"),
     ("stopping",),
     ("rope",),
     ("positions",),
@@ -33,15 +33,21 @@ LAYERS = (
     ("evaluation",),
     ("training",),
     ("sweeps", "inspection"),
-    ("fitting", "checkpoints"),
+    ("fitting", "checkpoints", "planning"),
     ("comparison",),
     ("grids",),
     ("cli",),
+    ("commands",),
+    ("__main__",),
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
-ROOT_MODULES = {"cli", "console", "errors", "stopping", "user_cache"}
+ROOT_MODULES = {
+    *("__main__", "cli", "console", "errors", "invocation", "stopping", "user_cache"),
+}
 # What answers --help and mistakes in a config, in less time than importing jax takes.
-WITHOUT_JAX = {"cli", "config", "errors", "stopping", "user_cache"}
+WITHOUT_JAX = {
+    *("__main__", "cli", "commands", "config", "errors", "invocation", "stopping", "user_cache"),
+}
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 # Whoever uses one of these names the axes of a mesh.
 NAMES_MESH_AXES = {

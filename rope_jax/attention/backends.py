@@ -27,6 +27,8 @@ from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
 from rope_jax.rope.geometry import Layout
 
+# attention(queries, keys, values, documents, sliding_window) of one kind of kernel: causal, softmax
+# of dot products over √H, within documents and the window if these are given.
 Attention = Callable[
     [
         Float[Array, "B T N H"],
@@ -69,6 +71,7 @@ BACKENDS: dict[AttentionName, Attention] = {
     "cudnn": cudnn_attention,
     "splash": _splash,
 }
+"""The attention functions, by the name that `model.attention` has for them."""
 
 
 INTERACTING: dict[AttentionName, Interacting] = {

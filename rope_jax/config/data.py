@@ -47,6 +47,11 @@ class _FileData(_Data):
     files: Files = Field(
         description="paths or globs: one list, or one list each for train, validation and test"
     )
+    split_bytes: Annotated[int, Field(ge=1024)] | None = Field(
+        None,
+        description="cut longer documents into parts of at most so many bytes, which are documents "
+        "of their own in the same split; null: keep them whole",
+    )
 
 
 class StdlibData(_Data):

@@ -17,6 +17,7 @@ from rope_jax.config.annotations import is_list, models_in, type_tag
 from rope_jax.config.keys import list_keys
 from rope_jax.config.values import alternatives, shorten, show_value
 from rope_jax.errors import UserError
+from rope_jax.rope.messages import explain_type, requirement
 
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = list[str | int]
@@ -42,23 +43,6 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
         raise UserError(f"{origin}: {_explain(schema, raw, errors[0])}{more}") from None
 
 
-_REQUIREMENTS = {
-    "int_type": "should be a whole number",
-    "float_type": "should be a number",
-    "bool_type": "should be true or false",
-    "string_type": "should be text",
-    "list_type": "should be a list",
-    "tuple_type": "should be a list",
-    "dict_type": "should be a list or a mapping",
-    "too_short": "should have at least one element",
-    # only folder names have a pattern
-    "string_pattern_mismatch": "should consist of letters, digits and ._=+-, "
-    "starting with a letter or digit",
-    "model_type": "should be a section with keys",
-    "model_attributes_type": "should be a section with keys",
-}
-
-
 def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     """Return the key, what is wrong with it, and what would be right."""
     kind, given = error["type"], error["input"]
@@ -79,8 +63,7 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         return f"{key}.type: {_explain_type(schema, path, given, _types_at(schema, path, raw))}"
-    message = re.sub("^(Value error, |Input |String )", "", error["msg"])
-    message = _REQUIREMENTS.get(kind, message[:1].lower() + message[1:])
+    message = requirement(error)
     if kind == "value_error":  # raised by our own checks; the message contains the values
         return _join(key, message, _models_at(schema, path, raw))
     return f"{key}: {message}, not {show_value(given)}{_hint(schema, path, raw, error)}"
@@ -92,12 +75,12 @@ def _explain_type(
     """Explain a `type` that is missing or is not in the union at `path`."""
     if "type" not in given:
         return f"is required; it is one of {', '.join(types)}"
-    wrong, near = given["type"], ""
-    if isinstance(wrong, str):
-        elsewhere = _same_type_elsewhere(schema, path, wrong, types)
-        close = [f"{elsewhere}={wrong}"] if elsewhere else _close_types(wrong, types)
-        near = f"; did you mean {alternatives(close)}?" if close else ""
-    return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
+    wrong = given["type"]
+    elsewhere = isinstance(wrong, str) and _same_type_elsewhere(schema, path, wrong, types)
+    if elsewhere:
+        listed = ", ".join(types)
+        return f"{show_value(wrong)} is not one of {listed}; did you mean {elsewhere}={wrong}?"
+    return explain_type(wrong, types)
 
 
 def _same_type_elsewhere(
@@ -117,12 +100,6 @@ def _same_type_elsewhere(
             return None
         found.append(key.name)
     return _nearest(found, path)
-
-
-def _close_types(wrong: str, types: Sequence[str]) -> list[str]:
-    """Return the types that start with `wrong`, or else the most similar one."""
-    completions = [known for known in types if wrong and known.startswith(wrong)]
-    return completions or difflib.get_close_matches(wrong, types, n=1)
 
 
 def _join(key: str, message: str, models: Sequence[type[BaseModel]]) -> str:

@@ -20,6 +20,8 @@ class Key(NamedTuple):
     default: str
     """"required" if there is none."""
     description: str
+    types: tuple[str, ...] = ()
+    """In a union: the types whose models have the key; (): it is in no union, or in every type."""
 
 
 def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
@@ -95,11 +97,14 @@ def _default_type(field: FieldInfo) -> str:
 def _merged(by_type: dict[str, Key], all_share_it: bool) -> Key:
     """Merge the lines of a key that several types have; name the types unless all have it."""
     only = "" if all_share_it else f" [{', '.join(by_type)}]"
+    first = next(iter(by_type.values()))
     return Key(
-        name=next(iter(by_type.values())).name,
+        name=first.name,
         type=_merged_text({type_: key.type for type_, key in by_type.items()}),
         default=_merged_text({type_: key.default for type_, key in by_type.items()}),
         description=_merged_text({type_: key.description for type_, key in by_type.items()}) + only,
+        # of the innermost union, if there is one in the types' models
+        types=first.types or (() if all_share_it else tuple(by_type)),
     )
 
 

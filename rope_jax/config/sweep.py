@@ -181,11 +181,13 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 def _as_settings(entry: Any) -> Any:
     """Return an entry's settings.
 
-    It may be given as a bare name, as a strategy object, or as the path of a strategy file, alone
-    or as {type: PATH, name: …}.
+    It may be given as a bare name, whose factor is then auto if it has an extension factor, as a
+    strategy object, or as the path of a strategy file, alone or as {type: PATH, name: …}.
     """
     if isinstance(entry, str):
-        entry = {"type": entry}
+        strategy = STRATEGIES.get(entry)
+        extends = strategy is not None and strategy.has_extension_factor()
+        entry = {"type": entry} | ({"factor": "auto"} if extends else {})
     if isinstance(entry, dict) and is_strategy_file(entry.get("type")):
         return _from_file(entry)
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
@@ -208,19 +210,27 @@ def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
     return found | {"name": name} | ({"map": strategy.map.model_dump()} if strategy.map else {})
 
 
+def _bare_names() -> list[str]:
+    """Return the types that are complete as a bare name."""
+    return [
+        name
+        for name, model in ENTRIES.items()
+        if not any(f.is_required() for key, f in model.model_fields.items() if key != "factor")
+    ]
+
+
 if TYPE_CHECKING:
     AnyEntry = SweepEntry
 else:
     _ByType = Annotated[Union[*ENTRIES.values()], Field(discriminator="type")]
     AnyEntry = Annotated[
         _ByType,
-        BeforeValidator(_as_settings, json_schema_input_type=Literal["trained", "none"] | _ByType),
+        BeforeValidator(_as_settings, json_schema_input_type=Literal[*_bare_names()] | _ByType),
     ]
 
 
 def _default_scalings() -> tuple[SweepEntry, ...]:
-    raw = ["trained", *({"type": name, "factor": "auto"} for name in ("pi", "ntk", "yarn"))]
-    return TypeAdapter(tuple[AnyEntry, ...]).validate_python(raw)
+    return TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained", "pi", "ntk", "yarn"])
 
 
 class _Selection(Frozen):
@@ -258,7 +268,8 @@ class SameTokensConfig(Frozen):
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
     scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
-        description="one curve each: trained, or a strategy with a fixed or auto factor",
+        description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
+        "in a bare name such as pi",
         default_factory=_default_scalings,
     )
     max_documents: PositiveInt = Field(
@@ -383,7 +394,8 @@ class TrainingSweepConfig(SameTokensConfig):
         "checkpoint was last trained at",
     )
     scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
-        description="one curve each: trained, or a strategy with a fixed or auto factor",
+        description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
+        "in a bare name such as pi",
         default_factory=lambda: (TrainedEntry(),),
     )
     max_blocks: PositiveInt = Field(2, description="maximum number of scored blocks per document")

@@ -1,7 +1,7 @@
 """Schema of a training run: stages, optimizer, checkpoints, and the run itself."""
 
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -11,17 +11,15 @@ from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
 from rope_jax.config.initial import AnyInitFrom
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
+from rope_jax.config.optim import OptimConfig
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import (
     FolderName,
-    Fraction,
     Frozen,
     Length,
     Moderate,
-    NonNegativeInt,
     PathText,
-    PositiveFloat,
     PositiveInt,
     Seed,
 )
@@ -31,34 +29,6 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.numbers import Whole
 from rope_jax.rope.strategies import NoScaling
-
-
-class OptimConfig(Frozen):
-    """AdamW and its learning rate."""
-
-    learning_rate: Moderate = Field(3e-3, description="peak learning rate")
-    schedule: Literal["cosine", "linear", "wsd"] = Field(
-        "cosine",
-        description="decay after warm-up; wsd: constant at first, with a linear decay at the end",
-    )
-    warmup_steps: NonNegativeInt = Field(100, description="steps of linear warm-up from 0")
-    final_lr_fraction: Fraction = Field(
-        0.1, description="last learning rate, as a fraction of the peak"
-    )
-    decay_fraction: Fraction = Field(
-        0.2, description="wsd: fraction of the steps after warm-up that decay"
-    )
-    weight_decay: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = Field(
-        0.1, description="weight decay of matrices; norms and embeddings have none"
-    )
-    b1: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.9, description="decay rate of AdamW's first moment"
-    )
-    b2: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.95, description="decay rate of AdamW's second moment"
-    )
-    eps: Moderate = Field(1e-8, description="AdamW's epsilon")
-    clip_norm: PositiveFloat = Field(1.0, description="largest global norm of the gradient")
 
 
 class StageConfig(Frozen):
@@ -277,10 +247,11 @@ class Config(Frozen):
     def _warmup_fits_the_stages(self) -> "Config":
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
-            if self.optim.warmup_steps >= steps:
+            if self.optim.warmup(steps) >= steps:
                 raise ValueError(
                     f"optim.warmup_steps: {self.optim.warmup_steps} is not less than the {steps} "
-                    f"steps of the schedule that starts at stages[{first}]"
+                    f"steps of the schedule that starts at stages[{first}]; leave it out for a "
+                    "tenth of them"
                 )
         return self
 

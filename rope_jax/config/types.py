@@ -35,4 +35,4 @@ PathText = Annotated[str, AfterValidator(_check_path)]
 class Frozen(BaseModel):
     """A config model: immutable, and strict about unknown keys and about the types of values."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)

@@ -1,26 +1,5 @@
-"""Config values as short text for messages."""
+"""Config values as short text for messages, worded as in `rope_jax.rope.messages`."""
 
-from typing import Any
+from rope_jax.rope.messages import alternatives, shorten, show_value
 
-_MAX_CHARACTERS = 60
-
-
-def show_value(value: Any) -> str:
-    """Return null, true and false as in YAML, any other value as its repr, shortened."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    try:
-        return shorten(repr(value))
-    except ValueError:  # Python does not print numbers of more than 4300 digits
-        return "a number with thousands of digits"
-
-
-def shorten(text: str) -> str:
-    """Return `text`, cut to 60 characters that end in "..." if it is longer."""
-    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
-
-
-def alternatives(names: list[str]) -> str:
-    """Return "a", "a or b", "a, b or c"."""
-    *first, last = names
-    return f"{', '.join(first)} or {last}" if first else last
+__all__ = ["alternatives", "shorten", "show_value"]

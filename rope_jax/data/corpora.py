@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
+from rope_jax.data.cutting import by_position, part_rows
 from rope_jax.data.files import FileData, matching_files, read_documents
 from rope_jax.data.hub import StreamedTexts, hub_splits
 from rope_jax.data.splits import SPLITS, assign, stable_key
@@ -37,6 +39,8 @@ class Documents(NamedTuple):
 def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
     """Read a source. A split that it lacks is taken from train, by a hash of the document.
 
+    Where train has too few documents for that, such as one long file, each is split by position;
+    see `cutting.by_position`. Then long documents are cut, as `data.split_bytes` says.
     A source without train has empty splits instead. `data.max_documents` limits each split of the
     source, before others are taken from train.
 
@@ -52,11 +56,18 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
         given = hub_splits(data, only)
     else:
         given = _file_splits(data, scratch, only)
-    notes: list[str] = []
     if only is None:
-        given = _with_missing_splits(given, data, scratch)
+        given, notes = _with_missing_splits(given, data, scratch)
     else:
         given, notes = _one_split(given, only, "data.id" if data.type == "hub" else "data.files")
+    most_bytes = None if isinstance(data, HubData) else data.split_bytes
+    if most_bytes is not None:
+        given = {
+            name: _written_to(
+                scratch / f"{name}-parts", partial(part_rows, row_batches(split), most_bytes)
+            )
+            for name, split in given.items()
+        }
     return Documents({name: given.get(name, _no_documents()) for name in SPLITS}, notes)
 
 
@@ -132,12 +143,12 @@ def _written_to(folder: Path, documents: Callable[[], Iterator[dict[str, str]]])
 
 def _with_missing_splits(
     given: "dict[str, Dataset | StreamedTexts]", data: FileData | HubData, scratch: Path
-) -> "dict[str, Dataset | StreamedTexts]":
-    """Take splits that are missing from train, if there is one."""
+) -> "tuple[dict[str, Dataset | StreamedTexts], list[str]]":
+    """Take splits that are missing from train, if there is one; return them, and a note."""
     fractions = {"validation": data.validation_fraction, "test": data.test_fraction}
     missing = {name: part for name, part in fractions.items() if name not in given and part > 0}
     if not missing or "train" not in given:
-        return given
+        return given, []
     train = given["train"]
     if isinstance(train, StreamedTexts):
         train = _written_to(scratch / "train", train.rows)
@@ -147,12 +158,36 @@ def _with_missing_splits(
         np.uint64,
         len(train),
     )
+    if len(np.unique(keys)) <= len(missing):
+        return given | _by_position(train, missing, scratch), [_describe_positions(keys, missing)]
     split = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
     taken = {
         name: train.select(np.flatnonzero(split == SPLITS.index(name)))
         for name in ("train", *missing)
     }
-    return given | taken
+    return given | taken, []
+
+
+def _by_position(
+    train: "Dataset", missing: dict[str, float], scratch: Path
+) -> "dict[str, Dataset | StreamedTexts]":
+    """Split each document by position."""
+
+    def rows(name: str) -> Iterator[dict[str, str]]:
+        for batch in row_batches(train):
+            for document, text in zip(batch["document"], batch["text"], strict=True):
+                yield {"document": f"{document}:{name}", "text": by_position(text, missing)[name]}
+
+    return {
+        name: _written_to(scratch / f"{name}-positions", partial(rows, name))
+        for name in ("train", *missing)
+    }
+
+
+def _describe_positions(keys: NDArray[np.uint64], missing: dict[str, float]) -> str:
+    parts = " and ".join(f"{100 * fraction:g}% {name}" for name, fraction in missing.items())
+    what = "one document" if len(np.unique(keys)) == 1 else "few documents, each"
+    return f"{what} split by position: train is its beginning, then come {parts}"
 
 
 def _features() -> Any:

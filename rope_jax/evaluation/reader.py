@@ -25,7 +25,9 @@ from rope_jax.errors import UserError
 from rope_jax.rope import Rotary
 
 NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"]]
+"""A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32."""
 LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"]]
+"""The same for the last targets only; how many is its last argument."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 RELIABLE_UNITS = 20
 _UNBOUNDED = 1e30
@@ -143,6 +142,8 @@ def _half_width(spreads: Sequence[tuple[float, int]]) -> float:
     variance = sum(v for v, _ in spreads)
     if not all(freedom for _, freedom in spreads) or variance == 0:
         return 0.0
+    from scipy import stats  # takes longer to import than jax
+
     freedom = variance**2 / sum(v**2 / f for v, f in spreads)  # Welch and Satterthwaite
     return float(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
 
@@ -221,6 +222,8 @@ def _ratio(
         alone = own <= 1e-12 * size
         t = (theta - value) / np.where(alone, 1, own)
         return np.where(alone, np.sign(theta - value) * _UNBOUNDED, t)
+
+    from scipy import stats  # takes longer to import than jax
 
     found = stats.bootstrap(
         (numerator, denominator),

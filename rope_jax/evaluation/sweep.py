@@ -8,7 +8,7 @@ Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; 
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,6 +25,10 @@ from rope_jax.evaluation.statistics import Sums
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
+
+if TYPE_CHECKING:
+    import matplotlib.figure
+    import pandas
 
 # Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
@@ -91,6 +95,39 @@ class SweepResult:
     unless the window is among the lengths and same_tokens among the protocols."""
     compilations: int
 
+    # The imports below are inside the methods because those modules import this one.
+
+    def to_frame(self, *, bytes_per_token: float | None = None) -> "pandas.DataFrame":
+        """Return one row per measurement, with the columns of results.csv but those about a run.
+
+        nll and its 95% interval, ci_low and ci_high, are in nats per token.
+
+        bytes_per_token: of the texts, for the column `bpb`, bits per byte; None: it has no values.
+        """
+        from rope_jax.evaluation.frame import results_frame
+
+        return results_frame(self, bytes_per_token)
+
+    def plot(
+        self, *, bytes_per_token: float | None = None, title: str = ""
+    ) -> "matplotlib.figure.Figure":
+        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
+
+        The figure is as wide as `figure_width` of the sweep's settings says. It is made without
+        pyplot; a notebook shows it, and `savefig` writes it to a file.
+
+        bytes_per_token: of the texts, for an axis in bits per byte; None: there is no such axis.
+        """
+        from rope_jax.evaluation.figure import results_figure
+
+        return results_figure(self, bytes_per_token, title)
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        from rope_jax.evaluation.html import results_html
+
+        return results_html(self)
+
 
 def sweep(
     nll_fn: NLLFunction,
@@ -143,7 +180,7 @@ def sweep(
     settings: other keys of a sweep file (protocols, max_blocks, seed, memory_gib, …).
 
     How it is run:
-    row_bytes(n) -> bytes that a window of n tokens takes in memory. Together with the budget
+    row_bytes(n): how many bytes a window of n tokens takes in memory. Together with the budget
         `memory_gib` it sets the batch size at each length.
     row_multiple: batch sizes are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from rope_jax import stopping
 from rope_jax.errors import Stopped, UserError
 from rope_jax.grids.jobs import Job
+from rope_jax.invocation import SCRIPTS
 
 _TAIL_BYTES = 4096
 # Seconds between two looks at the log, for the line that shows the progress.
@@ -37,9 +38,15 @@ class JobFailed(Exception):
     """A job that ended without its result; the message is the last line of its output."""
 
 
-def command_of(job: Job, root: Path) -> list[str]:
-    """Return the command line of a job. root: the folder of the repository, with the scripts."""
+def command_of(job: Job, root: Path | None) -> list[str]:
+    """Return the command line of a job.
+
+    root: the folder of the repository, with the scripts; None: the installed command is called.
+    """
     script, *arguments = job.arguments()
+    if root is None:
+        name = next(name for name, its_script in SCRIPTS.items() if its_script == script)
+        return [sys.executable, "-m", "rope_jax", name, *arguments]
     return [sys.executable, str(root / script), *arguments]
 
 
@@ -50,7 +57,7 @@ def log_of(job: Job, logs: Path) -> Path:
 
 def run_job(
     job: Job,
-    root: Path,
+    root: Path | None,
     logs: Path,
     report: Callable[[str], None] = lambda line: None,
     surroundings: Surroundings = _PLAIN,

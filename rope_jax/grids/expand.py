@@ -15,6 +15,7 @@ from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.load import read_raw
+from rope_jax.config.named import config_path
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.config.values import show_value
@@ -249,13 +250,13 @@ class _Template:
         return tokens // length
 
     def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
-        config = Path(_short(fill(file, "train")))
         own = self._overrides("set", self.template.set, fill, reserved=("name", "runs_dir"))
         places = {"name": folder.name, "runs_dir": self.grid.runs_dir}
         # first, so that `set` can ask for more than the newest weights
         start = {} if source is None else {"init_from": str(source.run.folder)}
         overrides = (*_arguments(start), *own, *_arguments(places))
         with _naming(f"{self.key} ({folder.name})"):
+            config = config_path(_short(fill(file, "train")))
             training, settings = self.planned.training(*read_raw(config, overrides))
         self.planned.add_run(folder, training)
         return TrainJob(
@@ -268,10 +269,9 @@ class _Template:
         )
 
     def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
-        path = Path(_short(fill(file, "fit")))
         own = self._overrides("set", self.template.set, fill, reserved=("name",))
         with _naming(f"{self.key} ({folder.name})"):
-            raw, origin = read_raw(path, own)
+            raw, origin = read_raw(config_path(_short(fill(file, "fit")), "fits"), own)
             raw = {key: value for key, value in raw.items() if key != "name"} | {
                 "name": folder.name
             }
@@ -290,9 +290,9 @@ class _Template:
 
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
-        config = Path(_short(fill(template.config, f"{key}.config")))
         overrides = self._overrides(f"{key}.set", template.set, fill)
         with _naming(f"{self.key}.{key}"):
+            config = config_path(_short(fill(template.config, f"{key}.config")), "sweeps")
             settings = self._sweep_settings(config, overrides)
             if isinstance(made, FitJob) and "name" not in template.set:
                 # several fits of one run may be swept

@@ -30,11 +30,11 @@ _IN_SLURM = Surroundings(
 )
 
 
-def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path) -> list[str]:
+def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) -> list[str]:
     """Return one line of shell for each job that is not done, in an order in which they can run.
 
     A comment at the end of each line names the job, and the jobs of this list that it has to wait
-    for. root: the folder of the repository; the lines have to be run in the present folder.
+    for. root: as in `command_of`; the lines have to be run in the present folder.
     """
     lines = []
     for job in jobs:
@@ -50,7 +50,7 @@ def submit(
     jobs: Sequence[Job],
     done: frozenset[str],
     config: SlurmConfig,
-    root: Path,
+    root: Path | None,
     logs: Path,
     console: Console,
     cluster: str = "slurm",
@@ -92,7 +92,7 @@ def submit(
     return submitted
 
 
-def run_submitted(job: Job, root: Path, logs: Path) -> None:
+def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
     """Run a job on the machine that Slurm chose, unless it has been done meanwhile.
 
     Raises RuntimeError, with which Slurm's job fails, if the job fails or is stopped.

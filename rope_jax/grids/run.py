@@ -13,6 +13,7 @@ from rich.status import Status
 from rich.text import Text
 
 from rope_jax import stopping
+from rope_jax.console import print_message
 from rope_jax.errors import UserError, printable
 from rope_jax.grids.commands import JobFailed, Surroundings, log_of, run_job
 from rope_jax.grids.jobs import Job, NotReady
@@ -34,10 +35,12 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     return frozenset(done)
 
 
-def run_jobs(jobs: Sequence[Job], root: Path, logs: Path, console: Console) -> Mapping[str, str]:
+def run_jobs(
+    jobs: Sequence[Job], root: Path | None, logs: Path, console: Console
+) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; print one line for each.
 
-    root: the folder of the repository. logs: the folder for the output of the commands.
+    root: as in `command_of`. logs: the folder for the output of the commands.
     Returns the jobs that failed or could not run, by name, each with the reason.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
@@ -81,8 +84,8 @@ def print_failures(
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print one line, which Rich neither cuts nor wraps."""
-    console.print(Text(printable(text), style=style), soft_wrap=True)
+    """Print one line, see `print_message`."""
+    print_message(console, text, style)
 
 
 def _show(status: Status, title: str, line: str) -> None:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from matplotlib.figure import Figure
-
+from rope_jax.plots.figure import ShownFigure
 from rope_jax.plots.lines import PlottedPoint, draw_line
 from rope_jax.plots.panels import draw_panels
 from rope_jax.plots.style import BAND_OPACITY, LineStyle, assign_styles, literal_text
@@ -35,7 +34,7 @@ class SweptPoint(PlottedPoint, Protocol):
 
 def draw_curves(
     points: Sequence[SweptPoint], *, window: int, truncation: float | None, title: str
-) -> Figure:
+) -> ShownFigure:
     """Draw perplexity over context length, log-log: one panel per protocol, one line per scaling.
 
     points: of one checkpoint, such as rows of results.csv. window: the training window, marked in

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rope_jax.plots.figure import ShownFigure
 from rope_jax.plots.lines import PlottedPoint, perplexities
 
 _PROTOCOL_COLUMNS = 3
@@ -30,7 +30,7 @@ def draw_panels(
     truncation: Sequence[float],
     legend_lines: int,
     with_bands: bool,
-) -> tuple[Figure, dict[str, Axes]]:
+) -> tuple[ShownFigure, dict[str, Axes]]:
     """Make a figure with one panel per protocol of the points, scaled for them but without lines.
 
     windows: training windows, marked in every panel. truncation: NLLs at the window, marked for
@@ -41,7 +41,7 @@ def draw_panels(
     columns = min(len(protocols), _PROTOCOL_COLUMNS)
     lines = -(-len(protocols) // columns)
     height = max(4.8, 1 + 0.24 * legend_lines) if lines == 1 else 4.2 * lines
-    figure = Figure(figsize=(1.5 + 5.2 * columns, height), layout="constrained")
+    figure = ShownFigure(figsize=(1.5 + 5.2 * columns, height), layout="constrained")
     grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, with_bands=with_bands)
     axes = dict(zip(protocols, grid.ravel(), strict=False))

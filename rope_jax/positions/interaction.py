@@ -5,6 +5,10 @@ from typing import NamedTuple
 from rope_jax.positions.scores import AddedValues, Scores, dot_product
 from rope_jax.positions.visible import Visible
 
+__all__ = [
+    "Interaction",
+]
+
 
 class Interaction(NamedTuple):
     """How queries and keys meet. The default is causal attention with plain dot products.

@@ -11,6 +11,13 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+__all__ = [
+    "AddedValues",
+    "Scores",
+    "capped",
+    "dot_product",
+]
+
 # scores(numbers, queries/√H, keys, query_index, key_index): the logits of a block of queries and a
 # block of keys, up to a constant per query, which must be the same for all its keys. numbers: the
 # layer's arrays, as `Encoding.numbers` makes them. The indices are consecutive places in the

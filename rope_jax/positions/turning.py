@@ -15,6 +15,14 @@ from rope_jax.positions.visible import Visible
 from rope_jax.rope import Frequencies, Rotary, cos_sin
 from rope_jax.rope.angles import angles, computed_once
 
+__all__ = [
+    "Band",
+    "HeadBand",
+    "Turn",
+    "turns",
+    "visible",
+]
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -6,6 +6,10 @@ Without a map there is one band, in which a query sees every key up to its own. 
 from dataclasses import dataclass, replace
 from typing import Any
 
+__all__ = [
+    "Visible",
+]
+
 
 @dataclass(frozen=True)
 class Visible:

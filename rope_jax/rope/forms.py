@@ -13,6 +13,16 @@ from jaxtyping import Float64, Integer
 
 from rope_jax.rope.geometry import Layout
 
+__all__ = [
+    "pair_dimensions",
+    "rotate_by_matrix",
+    "rotate_complex",
+    "rotate_elementwise",
+    "rotate_half",
+    "rotation_angles",
+    "rotation_matrix",
+]
+
 Vectors = Float64[np.ndarray, "*batch head_dim"]
 Angles = Float64[np.ndarray, "*#batch pairs"]
 Dimensions = Integer[np.ndarray, " pairs"]

@@ -8,6 +8,7 @@ import numpy as np
 
 # Which dimensions of a head form a pair; see `rotate`.
 Layout = Literal["half", "interleaved"]
+"""Which dimensions form a pair: i and i + d/2, or 2i and 2i + 1."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from rope_jax.rope.positions import host_positions, is_on_host
 class QueryScale(BaseModel):
     """Settings of one query scale. A subclass's docstring is its entry in the docs' table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     type: str
@@ -115,6 +115,7 @@ QUERY_SCALES: dict[str, type[QueryScale]] = {
     scale.model_fields["type"].default: scale
     for scale in (LogN, PowerScale, Llama4Scale, MinistralScale)
 }
+"""The class of each query scale, by its `type`."""
 AnyQueryScale = Annotated[
     LogN | PowerScale | Llama4Scale | MinistralScale, Field(discriminator="type")
 ]

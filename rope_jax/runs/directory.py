@@ -23,6 +23,7 @@ from rope_jax.runs.files import finish_replacing, write_text
 
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
+_OTHER = "give this one another name, or delete that folder"
 _MOST_BYTES = 2**24  # of environment.json
 _PACKAGES = (
     *("jax", "jaxlib", "flax", "optax", "orbax-checkpoint"),
@@ -46,35 +47,51 @@ class RunDirectory:
         self.fits = path / "fits"
         self.huggingface = path / "huggingface"
 
-    def check_available(self, config: Config) -> None:
-        """UserError unless the folder is absent, is empty, or holds a run with this config."""
+    def check_available(
+        self, config: Config, explain_other: Callable[[Config], str | None] | None = None
+    ) -> None:
+        """UserError unless the folder is absent, is empty, or holds a run with this config.
+
+        explain_other: called with another config that the run has; returns what is wrong with
+            going on from it, or None if nothing is. Default: every difference is wrong.
+        """
         try:
-            self._check_available(config)
+            self._check_available(config, explain_other or (lambda _: _OTHER))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
 
-    def _check_available(self, config: Config) -> None:
+    def _check_available(
+        self, config: Config, explain_other: Callable[[Config], str | None]
+    ) -> None:
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path}: is a file; choose another name")
         if self.config_file.exists():
-            different = different_keys(config, self.load_config())
-            if different:
+            old = self.load_config()
+            different = different_keys(config, old)
+            if different and (reason := explain_other(old)):
                 raise UserError(
-                    f"{self.path}: holds a run with another {', '.join(different)}; "
-                    "give this one another name, or delete that folder"
+                    f"{self.path}: holds a run with another {', '.join(different)}; {reason}"
                 )
         elif self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
             raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
-    def prepare(self, config: Config, tokenizer: Tokenizer) -> None:
+    def prepare(
+        self,
+        config: Config,
+        tokenizer: Tokenizer,
+        explain_other: Callable[[Config], str | None] | None = None,
+    ) -> None:
         """Create the folder with its config, and lock other processes out until `release`.
+
+        explain_other: see `check_available`.
 
         It keeps a copy of the tokenizer, unless that is the bytes: other files may change.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            self.check_available(config)  # another process may have created it meanwhile
+            # another process may have created it meanwhile
+            self.check_available(config, explain_other)
             write_text(self.config_file, dump(config))
             if config.tokenizer.type != "bytes":
                 write_text(self.tokenizer_file, tokenizer.json())

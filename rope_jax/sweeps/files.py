@@ -49,7 +49,7 @@ def write_folder(
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
         }
-        write_events(new, table, summary, images, settings)
+        write_events(new, table, summary, images, config, training)
 
 
 def write_results(

@@ -106,7 +106,7 @@ def _check(
             "out, so that it is inherited"
         )
     record = recorded_provenance(source.checkpoint)
-    if record is not None and (different := record.differences(source.config)):
+    if record is not None and (different := record.differences(source.config, source.step)):
         raise UserError(
             f"init_from: {source.run / 'config.yaml'}: has another {', '.join(different)} than the "
             f"one that the checkpoint of step {source.step} was trained with; put it back as it was"

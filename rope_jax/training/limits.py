@@ -58,10 +58,8 @@ def compile_stages(
         with shortage_as(
             f"stages[{number}]: there is not enough memory to compile it; {need.advice(0)}"
         ):
-            stage = program.stage(number)
-            training = stage.train_bytes
-            validation = stage.validation_bytes if validates else 0
-        used = need.saving() + max(training, validation)
+            training, validation = _planned_bytes(program, number, validates)
+        used = compiled_bytes(program, number, validates=validates)
         if used > available:
             raise need.refusal(used, available, in_validation=validation > training)
         if is_host_memory() and used * _LARGEST_UNDERESTIMATE > available:
@@ -70,6 +68,27 @@ def compile_stages(
                 f"{in_gib(used * _LARGEST_UNDERESTIMATE)}, and there are {in_gib(available)}; if "
                 f"the process is killed without a message, {need.advice(available / 2)}"
             )
+
+
+def estimated_bytes(config: Config, number: int, vocab_size: int, placement: Placement) -> int:
+    """Return what stage `number` takes on each device, in bytes, by a lower estimate."""
+    return _Need.of_stage(config, number, vocab_size, placement).bytes()
+
+
+def compiled_bytes(program: Program, number: int, *, validates: bool) -> int:
+    """Return what stage `number` takes on each device, in bytes, by the compiler's figures.
+
+    On a CPU, the copies of the state while a checkpoint is written come on top.
+    validates: as in `compile_stages`.
+    """
+    need = _Need.of_stage(program.config, number, program.vocab_size, program.placement)
+    return need.saving() + max(_planned_bytes(program, number, validates))
+
+
+def _planned_bytes(program: Program, number: int, validates: bool) -> tuple[int, int]:
+    """Return the compiler's figures for a training step, and for validation (0: there is none)."""
+    stage = program.stage(number)
+    return stage.train_bytes, stage.validation_bytes if validates else 0
 
 
 def shortage(number: int) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import jax
 import optax
 
-from rope_jax.config.training import Config, OptimConfig
+from rope_jax.config.optim import OptimConfig
+from rope_jax.config.training import Config
 
 
 def learning_rate(config: Config) -> optax.Schedule:
@@ -71,8 +72,9 @@ def decayed(params: optax.Params) -> optax.Params:
 
 
 def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule:
-    final, decay_steps = peak * optim.final_lr_fraction, steps - optim.warmup_steps
-    warmup = optax.linear_schedule(0.0, peak, optim.warmup_steps)
+    warmup_steps = optim.warmup(steps)
+    final, decay_steps = peak * optim.final_lr_fraction, steps - warmup_steps
+    warmup = optax.linear_schedule(0.0, peak, warmup_steps)
     if optim.schedule == "cosine":
         decay = optax.cosine_decay_schedule(peak, decay_steps, optim.final_lr_fraction)
     elif optim.schedule == "linear":
@@ -81,4 +83,4 @@ def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule
         # Decay for at least one step, so that the rate always reaches its final value.
         stable = min(round(decay_steps * (1 - optim.decay_fraction)), decay_steps - 1)
         decay = optax.linear_schedule(peak, final, decay_steps - stable, transition_begin=stable)
-    return optax.join_schedules([warmup, decay], [optim.warmup_steps])
+    return optax.join_schedules([warmup, decay], [warmup_steps])

@@ -17,6 +17,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.training.continuing import same_until
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
 # choose another implementation of attention.
@@ -35,13 +36,16 @@ class Provenance:
     config: dict[str, Any]
     """The config as JSON values. A later version of the package may not accept it."""
 
-    def differences(self, config: Config) -> list[str]:
-        """Return the keys in which `config` differs and that influence the parameters."""
+    def differences(self, config: Config, step: int) -> list[str]:
+        """Return the keys in which `config` differs and that influence the parameters at a step."""
         try:
             recorded = Config.model_validate(self.config)
         except ValueError:  # another version's config, whose keys cannot be compared
             return []
-        return [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
+        different = [key for key in different_keys(config, recorded) if not key.startswith(_FREE)]
+        if different and same_until(config, recorded, step, but_for=_FREE):
+            return []
+        return different
 
 
 def provenance_of(config: Config, corpus: Corpus) -> Provenance:
@@ -65,7 +69,7 @@ def check_provenance(
         recorded = {record.corpus for record in records.values()}
         _check_corpus(run, corpus, recorded, has_steps=bool(steps), warn=warn)
     for path, record in records.items():
-        if different := record.differences(config):
+        if different := record.differences(config, int(path.name)):
             raise UserError(
                 f"{run.config_file}: has another {', '.join(different)} than the one that the "
                 f"checkpoint of step {path.name} was trained with; put it back as it was"

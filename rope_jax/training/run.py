@@ -28,6 +28,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints, newest_step
+from rope_jax.training.continuing import explain_other
 from rope_jax.training.gaps import describe_gaps
 from rope_jax.training.initial import Start, start_from
 from rope_jax.training.limits import check_size, compile_stages
@@ -56,7 +57,12 @@ def _train(config: Config, console: Console) -> RunDirectory:
     placement.check_stages(config.stages)
     _check_has_train_files(config.data)
     run = RunDirectory(Path(config.runs_dir) / config.name)
-    processes.on_first(lambda: run.check_available(config))
+    newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
+
+    def explain(old: Config) -> str | None:
+        return explain_other(config, old, int(newest))
+
+    processes.on_first(lambda: run.check_available(config, explain))
     warn = functools.partial(print_warning, console)
     out_of_memory = "data: there is not enough memory to read it; split large files"
     with (
@@ -73,14 +79,13 @@ def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
     program = Program(config, tokenizer.vocab_size, placement)
-    newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
     if config.init_from is not None and not int(newest):
         start = start_from(config.init_from, program, corpus, warn)
     _compile_after(int(newest), program, corpus, console, warn)
     # last: a failure above writes nothing
-    processes.on_first(lambda: run.prepare(config, tokenizer))
+    processes.on_first(lambda: run.prepare(config, tokenizer, explain))
     try:
         with shortage_as(
             f"{run.path}: there is not enough memory; end other programs, and the same command "
@@ -196,7 +201,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         stack.callback(throughput.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
-        tensorboard.text("config", yaml_block(dump(config)))
+        tensorboard.text(0, "config", yaml_block(dump(config)))
         yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
 
 

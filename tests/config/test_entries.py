@@ -56,7 +56,25 @@ def test_labels_are_made_of_type_and_factor_unless_named(read):
 
 
 def test_a_bare_word_stands_for_its_type(read):
-    assert entries(read, "[trained, none]") == entries(read, "[{type: trained}, {type: none}]")
+    names = ("trained", "none", "dynamic_ntk", "abf", "resonance")
+    written = ", ".join(f"{{type: {name}}}" for name in names)
+    assert entries(read, f"[{', '.join(names)}]") == entries(read, f"[{written}]")
+
+
+@pytest.mark.parametrize("kind", ["pi", "ntk", "ntk_by_parts", "yarn", "llama3", "mixed_base"])
+def test_a_bare_word_has_an_automatic_factor_if_it_extends(read, kind):
+    assert kind in EXTENDING
+    (entry,) = entries(read, f"[{kind}]")
+    assert (entry.label, entry.factor_label) == (f"{kind}-auto", "auto")
+    for length, factor in [(32, 1.0), (192, 1.5), (4096, 32.0)]:
+        wanted = parse_scaling({"type": kind, "factor": factor})
+        assert entry.at(length, 128, NoScaling()) == wanted
+
+
+def test_the_schema_offers_the_bare_words_that_need_no_other_setting():
+    offered = SweepConfig.model_json_schema()["properties"]["scalings"]["items"]["anyOf"][0]["enum"]
+    assert {"trained", "none", "pi", "yarn", "dynamic_ntk"} < set(offered)
+    assert not {"longrope", "p_rope", "bucketed"} & set(offered)
 
 
 def test_default_scalings_are_trained_and_three_automatic_ones(read):
@@ -168,7 +186,19 @@ def test_entries_replace_the_trained_scaling(read):
             f"scalings.0.type: 'yran' is not one of trained, {TYPES}; did you mean yarn?",
         ),
         ("scalings: [{type: pi}]", "scalings.0.factor: is required but was not given"),
-        ("scalings: [pi]", "scalings.0.factor: is required but was not given"),
+        (
+            "scalings: [longrope]",
+            "scalings.0.short_factor: is required but was not given (and 1 more)",
+        ),
+        (
+            "scalings: [drope]",
+            "scalings.0.c: drope needs it for a factor above 1; fit it to the model (0.412 and "
+            "0.103 in the paper)",
+        ),
+        (
+            "scalings: [pi, {type: pi, factor: auto}]",
+            "scalings: pi-auto occurs twice; give one a name",
+        ),
         (
             "scalings: [{factor: 3}]",
             f"scalings.0.type: is required; it is one of trained, {TYPES}",

@@ -72,7 +72,7 @@ TOP = (
         (
             "optim.warmup_steps=200",
             "optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
-            "starts at stages[0]",
+            "starts at stages[0]; leave it out for a tenth of them",
         ),
         (
             "stages.0.grad_accumulation=3",
@@ -259,18 +259,18 @@ def test_a_key_is_never_suggested_for_itself(complaint):
 def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
     stage = "{steps: 200, seq_len: 8, batch_size: 1, learning_rate: 0.1}"
     text = f"name: a\nstages: [{stage}, {stage}, {stage}]\n"
-    assert complaint(text, "stages.2.steps=100") == (
+    assert complaint(text, "stages.2.steps=100", "optim.warmup_steps=100") == (
         "C.yaml: optim.warmup_steps: 100 is not less than the 100 steps of the schedule that "
-        "starts at stages[2]"
+        "starts at stages[2]; leave it out for a tenth of them"
     )
     # without a learning rate of its own a stage continues the schedule before it
     assert complaint(text, "stages.1.learning_rate=null", "optim.warmup_steps=300") == (
         "C.yaml: optim.warmup_steps: 300 is not less than the 200 steps of the schedule that "
-        "starts at stages[2]"
+        "starts at stages[2]; leave it out for a tenth of them"
     )
     assert complaint(text, "stages.2.learning_rate=null", "optim.warmup_steps=200") == (
         "C.yaml: optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
-        "starts at stages[0]"
+        "starts at stages[0]; leave it out for a tenth of them"
     )
 
 

@@ -42,6 +42,11 @@ def keys_by_json_schema(schema):
     return keys
 
 
+def rows_of(schema):
+    """Return {dotted key: [type, default, description]}."""
+    return {key.name: [key.type, key.default, key.description] for key in list_keys(schema)}
+
+
 def row_of(key, rows):
     """Return the row of a key: its own, or the one where its union is listed first."""
     for place in (key[:end] for end, letter in enumerate(key) if letter == "."):
@@ -55,7 +60,7 @@ def row_of(key, rows):
 
 @pytest.mark.parametrize("schema", [Config, SweepConfig, GridConfig, FitConfig])
 def test_every_key_is_listed_once_and_described(schema):
-    rows = {key: row for key, *row in list_keys(schema)}
+    rows = rows_of(schema)
     assert len(rows) == len(list(list_keys(schema)))
     keys = keys_by_json_schema(schema)
     assert len(keys) > 15
@@ -76,7 +81,7 @@ def test_every_key_is_listed_once_and_described(schema):
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
 def test_a_repeated_union_refers_to_its_first_place(schema):
     """No key of the repeated union has a row, and the place it refers to has rows of its own."""
-    rows = {key: row for key, *row in list_keys(schema)}
+    rows = rows_of(schema)
     seen = 0
     for key, (kind, _, about) in rows.items():
         if elsewhere := re.search(r"; same keys as ([\w.]+)", about):
@@ -107,7 +112,7 @@ def test_a_union_refers_only_to_a_place_that_lists_all_its_types():
         "overlap": one_of(b, c),  # that place lists only one of them
     }
     schema = create_model("Schema", **{key: (value, ...) for key, value in fields_of.items()})
-    rows = {key: about for key, _, _, about in list_keys(schema)}
+    rows = {key.name: key.description for key in list_keys(schema)}
     assert rows["again.type"].endswith("; same keys as first.part")
     assert rows["fewer.type"].endswith("; same keys as first")
     assert {key for key in rows if not key.endswith("type")} == {
@@ -121,7 +126,7 @@ def test_a_union_refers_only_to_a_place_that_lists_all_its_types():
 @pytest.mark.parametrize("schema", [Config, SweepConfig])
 def test_the_default_of_every_type_is_shown(schema):
     """If the types of a union share a key with different defaults, each is shown."""
-    rows = {key: row for key, *row in list_keys(schema)}
+    rows = rows_of(schema)
     seen = 0
     for key, members in keys_by_json_schema(schema).items():
         defaults = {each["default"] for each in members if isinstance(each.get("default"), float)}
@@ -133,7 +138,7 @@ def test_the_default_of_every_type_is_shown(schema):
 
 
 def test_types_that_share_a_key_are_told_apart():
-    rows = {key: row for key, *row in list_keys(Config)}
+    rows = rows_of(Config)
     kind, default, about = rows["rope.scaling.factor"]
     assert kind == "float; longrope: float or null"
     assert default == "required; dynamic_ntk, p_rope, drope: 1.0; longrope: null; llama3: 8.0"
@@ -144,7 +149,7 @@ def test_types_that_share_a_key_are_told_apart():
 
 
 def test_type_default_and_owners_are_shown():
-    rows = {key: row for key, *row in list_keys(Config)}
+    rows = rows_of(Config)
     assert rows["name"] == ["str", "required", "name of the run directory"]
     assert rows["model.num_key_value_heads"][:2] == ["int or null", "null"]
     assert rows["model.tie_word_embeddings"][:2] == ["bool", "true"]
@@ -170,7 +175,7 @@ def test_type_default_and_owners_are_shown():
         "scaling from this stage on; null: as before; same keys as rope.scaling",
     ]
     assert rows["stages.N.steps"][:2] == ["int", "required"]
-    rows = {key: row for key, *row in list_keys(SweepConfig)}
+    rows = rows_of(SweepConfig)
     assert rows["scalings.N.type"][0] == "|".join(["trained", *STRATEGIES])
     kind, default, about = rows["scalings.N.factor"]
     assert kind == "auto or float; dynamic_ntk: float; longrope: auto or float or null"

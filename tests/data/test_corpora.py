@@ -438,8 +438,9 @@ def test_bad_patterns_are_explained(tmp_path, monkeypatch):
     assert_message(TextData(files={"train": []}), tmp_path, "data.files: train has no files")
     twice = TextData(files={"train": [pattern], "test": [str(tmp_path / "d01.txt")]})
     assert_message(twice, tmp_path, f"data.files: {tmp_path}/d01.txt is in both train and test")
-    one = TextData(files=[str(tmp_path / "d01.txt")])
-    assert_message(one, tmp_path, "data: too few documents (1 distinct): none are left to train on")
+    few = TextData(files=[pattern], test_fraction=0.98, validation_fraction=0.01)
+    text_files(tmp_path, "abcd")
+    assert_message(few, tmp_path, "data: too few documents (4 distinct): none are left to train on")
 
 
 def test_a_pipe_or_a_device_is_refused_unopened(tmp_path):

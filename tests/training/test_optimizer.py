@@ -6,7 +6,8 @@ import optax
 import pytest
 
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config, OptimConfig
+from rope_jax.config.optim import OptimConfig
+from rope_jax.config.training import Config
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.training.optimizer import decayed, learning_rate, optimizer
 
@@ -29,6 +30,17 @@ def rates(config, steps):
 
 
 # Learning rate
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (9, 0), (10, 1), (300, 30), (1000, 100)])
+def test_warm_up_is_a_tenth_of_a_schedule_unless_it_is_given(steps, warmup):
+    assert config(steps).optim.warmup(steps) == warmup
+    peak = config(steps).optim.learning_rate
+    np.testing.assert_allclose(rates(config(steps), [warmup])[0], peak, rtol=1e-6)
+    assert config(steps, warmup_steps=0).optim.warmup(steps) == 0
+    # each schedule has a tenth of its own
+    two = rates(config(20, (100, 1e-2)), [2, 20, 25, 30])
+    np.testing.assert_allclose(two, [peak, 0, 5e-3, 1e-2], rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -34,9 +34,10 @@ _ALL: tuple[type[Encoding], ...] = (
     PoPEEncoding,
 )
 ENCODINGS = {encoding.model_fields["type"].default: encoding for encoding in _ALL}
+"""The class of each encoding, by its `type`."""
 
-# The type of a config field that holds an encoding: the union of all, discriminated by `type`.
 if TYPE_CHECKING:
     AnyEncoding = Encoding
+    """The type of a config field that holds an encoding: the union of all, by `type`."""
 else:
     AnyEncoding = Annotated[Union[*ENCODINGS.values()], Field(discriminator="type")]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Those of `rope_jax.attention`. Every kernel can do plain dot products; only ours can do more.
 ALL_BACKENDS = ("xla", "blockwise", "cudnn", "splash", "linear")
 OWN_BACKENDS = ("xla", "blockwise")
+"""The attention backends that can do more than plain dot products."""
 
 
 class Sizes(NamedTuple):
@@ -38,7 +39,7 @@ class Encoding(BaseModel):
     with a leading axis of L, or of 1 if all layers share them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     """The paper or code that the encoding comes from."""

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from rope_jax.positions.maps.base import MapBand, Places, PositionMap, relative_positions
+from rope_jax.positions.maps.base import (
+    AutoTokens,
+    MapBand,
+    Places,
+    PositionMap,
+    relative_positions,
+    resolved_number,
+)
 from rope_jax.positions.maps.dual_chunk import DualChunk
 from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
@@ -16,7 +23,16 @@ from rope_jax.positions.maps.self_extend import SelfExtend
 from rope_jax.positions.maps.sinks import LMInfinite, Streaming
 from rope_jax.positions.maps.string import STRING
 
-__all__ = ["MAPS", "AnyMap", "MapBand", "Places", "PositionMap", "relative_positions"]
+__all__ = [
+    "MAPS",
+    "AnyMap",
+    "AutoTokens",
+    "MapBand",
+    "Places",
+    "PositionMap",
+    "relative_positions",
+    "resolved_number",
+]
 
 _ALL: tuple[type[PositionMap], ...] = (
     ReRoPE,
@@ -30,9 +46,10 @@ _ALL: tuple[type[PositionMap], ...] = (
     FittedMap,
 )
 MAPS = {map_.model_fields["type"].default: map_ for map_ in _ALL}
+"""The class of each map, by its `type`."""
 
-# The type of a config field that holds a map: the union of all, discriminated by `type`.
 if TYPE_CHECKING:
     AnyMap = PositionMap
+    """The type of a config field that holds a map: the union of all, by `type`."""
 else:
     AnyMap = Annotated[Union[*MAPS.values()], Field(discriminator="type")]

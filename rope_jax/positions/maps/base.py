@@ -17,6 +17,7 @@ AutoTokens = Annotated[
     Literal["auto"] | Annotated[int, Field(ge=1, le=MOST_TOKENS), Whole],
     single_error(f"should be auto or a whole number from 1 to {MOST_TOKENS}"),
 ]
+"""The type of a setting in tokens: a whole number, or "auto"."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class PositionMap(BaseModel):
     tokens is read as without a map.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     """The paper or code that the map comes from."""

@@ -1,11 +1,23 @@
 """The scaling strategies, by `type`. To add one, write a file here and list it in registry.py."""
 
-from collections.abc import Mapping
+import difflib
+import functools
+import operator
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from rope_jax.rope.strategies.base import Scaling, first_error
+from rope_jax.rope.messages import (
+    alternatives,
+    explain_type,
+    first_details,
+    first_error,
+    key_path,
+    show_value,
+)
+from rope_jax.rope.query_scales import QUERY_SCALES
+from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.bucketed import BucketedScaling
 
 # Export every class, so that a new one needs to be named only in the registry.
@@ -15,13 +27,14 @@ from rope_jax.rope.strategies.resonance import ResonanceScaling
 
 _ALL: tuple[type[Scaling], ...] = (*PLAIN, ResonanceScaling, BucketedScaling)
 STRATEGIES = {strategy.model_fields["type"].default: strategy for strategy in _ALL}
+"""The class of each strategy, by its `type`."""
 
-# The type of a config field that holds a strategy: the union of all, discriminated by `type`.
 if TYPE_CHECKING:
     AnyScaling = Scaling
+    """The type of a config field that holds a strategy: the union of all, by `type`."""
 else:
     AnyScaling = Annotated[Union[*STRATEGIES.values()], Field(discriminator="type")]
-_ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling)
+_ADAPTER: TypeAdapter[Scaling] = TypeAdapter(AnyScaling, config=ConfigDict(defer_build=True))
 
 
 def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
@@ -29,17 +42,44 @@ def parse_scaling(settings: Mapping[str, Any] | str) -> Scaling:
 
     A bare name such as "dynamic_ntk" stands for {"type": "dynamic_ntk"}.
 
-    ValueError: a setting is unknown, missing or out of range; the message is one line and names it.
+    ValueError: a setting is unknown, missing or out of range. The message is one line that names
+    the setting and says what would be right, in the words of the errors about a config.
     """
     if isinstance(settings, str):
         settings = {"type": settings}
-    name = settings.get("type") if isinstance(settings, Mapping) else settings
+    elif not isinstance(settings, Mapping):
+        raise ValueError(
+            "scaling: should be the name of a scaling or a mapping with its settings, "
+            f"not {show_value(settings)}"
+        )
+    if "type" not in settings:
+        raise ValueError(f"type: is required; it is one of {', '.join(STRATEGIES)}")
+    name = settings["type"]
     if not isinstance(name, str) or name not in STRATEGIES:
-        raise ValueError(f"type: {name!r} is not a scaling; choose from {', '.join(STRATEGIES)}")
+        raise ValueError(f"type: {explain_type(name, list(STRATEGIES))}")
     try:
         return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        message = first_error(error, skip=1)
-        if error.errors()[0]["type"] == "extra_forbidden":
-            message += f"; {name} has {', '.join(STRATEGIES[name].model_fields)}"
-        raise ValueError(message) from None
+        first = first_details(error)
+        if first["type"] == "extra_forbidden":
+            path = key_path(first["loc"], settings)
+            raise ValueError(f"{'.'.join(path)}: {_explain_unknown(path, settings)}") from None
+        raise ValueError(first_error(error, settings)) from None
+
+
+def _explain_unknown(path: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """Say that there is no setting at a path, and which setting may be meant."""
+    *parents, key = path
+    section = functools.reduce(operator.getitem, parents, settings)
+    kinds: Mapping[str, type[BaseModel]]
+    kinds = QUERY_SCALES if section["type"] in QUERY_SCALES else STRATEGIES
+    known = [field for field in kinds[section["type"]].model_fields if field != "type"]
+    owners = [kind for kind, model in kinds.items() if key in model.model_fields]
+    close = difflib.get_close_matches(key, known, n=1)
+    if owners:
+        meant = f"it belongs to type {alternatives(owners)}"
+    elif close:
+        meant = f"did you mean {close[0]}?"
+    else:
+        meant = f"{section['type']} has {', '.join(known) or 'no settings'}"
+    return f"unknown key; {meant}"

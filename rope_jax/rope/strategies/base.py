@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.messages import first_error
 from rope_jax.rope.numbers import EXTENSION, Factor
 from rope_jax.rope.query_scales import AnyQueryScale
 
@@ -20,7 +21,7 @@ from rope_jax.rope.query_scales import AnyQueryScale
 class Scaling(BaseModel):
     """Settings of one strategy. The first line of a subclass's docstring is its README entry."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
     """The paper or code that the formula comes from."""
@@ -185,20 +186,6 @@ class WithFactor(Scaling):
     """A strategy with a required extension factor."""
 
     factor: Factor
-
-
-def first_error(error: ValidationError, *, skip: int = 0) -> str:
-    """Return the first validation error as one line that begins with the field's name.
-
-    skip: how many leading parts of the field's path to leave out.
-    """
-    first = error.errors()[0]
-    if first["type"] == "value_error":  # raised by our own validators, which name the fields
-        return first["msg"].removeprefix("Value error, ")
-    field = ".".join(str(part) for part in first["loc"][skip:])
-    if first["type"] == "missing":
-        return f"{field}: is required but was not given"
-    return f"{field}: {first['msg']} (got {first['input']!r})"
 
 
 def _host_lengths(seq_len: Any) -> np.ndarray:

@@ -9,8 +9,9 @@ import numpy as np
 from pydantic import Field, ValidationError, create_model, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.messages import first_error
 from rope_jax.rope.numbers import Factor
-from rope_jax.rope.strategies.base import Scaling, first_error
+from rope_jax.rope.strategies.base import Scaling
 from rope_jax.rope.strategies.registry import PLAIN
 
 _WITH_FACTOR = {

@@ -1,0 +1,61 @@
+"""Compare the results of many runs, seeds and sweeps: figure, tables and interactive page."""
+
+from pathlib import Path
+
+from rope_jax import cli, stopping
+from rope_jax.errors import printable
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.comparison import CompareConfig
+    from rope_jax.config.load import dump, load
+    from rope_jax.invocation import browser_line
+
+    parser = cli.parser(
+        "RUN [RUN ...] [key=value ...] [--print-config]",
+        "Compare the results of many runs, seeds and sweeps in a figure, tables and an interactive "
+        "page. Keys:",
+        CompareConfig,
+    )
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="a run with sweeps by eval_ppl.py, or the folder of one sweep",
+    )
+    arguments = cli.parse(parser, argv)
+    config = load(CompareConfig, None, arguments.overrides)
+    if arguments.print_config:
+        print(dump(config), end="")
+        return
+    # matplotlib and scipy take seconds to import; help and config errors don't wait for them.
+    from rope_jax.comparison.baselines import align_baselines
+    from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
+    from rope_jax.comparison.curves import compare
+    from rope_jax.comparison.files import FILES, check_output, write_comparison
+    from rope_jax.comparison.find import find_sweeps
+    from rope_jax.comparison.read import read_sweep
+    from rope_jax.comparison.terminal import print_comparison
+    from rope_jax.console import plain_console
+    from rope_jax.devices.memory import shortage_as
+
+    stopping.check()
+    folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)
+    sweeps = align_baselines([read_sweep(folder) for folder in folders])
+    mismatches = find_mismatches(sweeps)
+    if not config.force:
+        refuse_mismatches(mismatches)
+    output = Path(config.output)
+    is_replaced = check_output(output, sweeps, replace=config.replace)
+    console = plain_console()
+    with (
+        console.status("resampling documents"),
+        shortage_as("RUN: there is not enough memory; end other programs, or compare fewer runs"),
+    ):
+        comparison = compare(sweeps, mismatches, config)
+    write_comparison(output, comparison)
+    print_comparison(console, comparison)
+    written = ", ".join(printable(str(output / name)) for name in FILES)
+    console.print(f"{'replaced ' * is_replaced}{written}", soft_wrap=True)
+    cli.print_next(browser_line(output / "comparison.html"))

@@ -1,0 +1,38 @@
+"""Show what training runs and fits took: numbers trained, tokens read, seconds."""
+
+from pathlib import Path
+
+from rope_jax import cli, stopping
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inspection import CostsConfig, check_writable
+    from rope_jax.config.load import dump, load
+
+    parser = cli.parser(
+        "RUN [RUN ...] [key=value ...] [--print-config]",
+        "Show what training runs and their fits took: numbers trained, tokens, seconds. Keys:",
+        CostsConfig,
+    )
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory made by train.py")
+    arguments = cli.parse(parser, argv)
+    asked = load(CostsConfig, None, arguments.overrides)
+    if arguments.print_config:
+        print(dump(asked), end="")
+        return
+    if asked.output is not None:
+        check_writable(Path(asked.output))
+    # imported late: help and config errors should not wait for it
+    from rope_jax.console import plain_console
+    from rope_jax.inspection.costs import Cost, costs_of, print_costs
+    from rope_jax.inspection.output import output_file
+    from rope_jax.runs.directory import RunDirectory
+    from rope_jax.runs.tables import format_csv
+
+    stopping.check()
+    costs = [cost for run in arguments.runs for cost in costs_of(RunDirectory(Path(run)))]
+    print_costs(plain_console(), costs)
+    if asked.output is not None:
+        with output_file(Path(asked.output)) as temporary:
+            temporary.write_text(format_csv(Cost._fields, costs), encoding="utf-8")

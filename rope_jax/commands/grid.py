@@ -1,0 +1,44 @@
+"""Run many experiments: training runs, fits and sweeps for every combination, and a comparison."""
+
+import sys
+from pathlib import Path
+
+from rope_jax import cli, stopping
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.grid import GridConfig
+
+    parser = cli.parser(
+        "GRID.yaml [key=value ...] [--print-config]",
+        "Run many experiments, one after the other or through Slurm, and compare their sweeps; the "
+        "same command continues. Keys of the grid:",
+        GridConfig,
+    )
+    grid = cli.load_asked(parser, argv, GridConfig, kind="grids")
+    if grid is None:
+        return
+    from rope_jax.console import plain_console
+    from rope_jax.grids.expand import GRIDS, expand
+    from rope_jax.grids.launchers import shell_lines, submit
+    from rope_jax.grids.run import done_jobs, print_failures, print_line, run_jobs
+    from rope_jax.invocation import repository
+
+    stopping.check()
+    jobs, logs = expand(grid), Path(grid.runs_dir) / GRIDS / grid.name
+    done = done_jobs(jobs)
+    console, root = plain_console(), repository()
+    if grid.dry_run:
+        for job in jobs:
+            print_line(console, f"{'done' if job.name in done else 'to do'}  {job.name}")
+    elif grid.launcher == "print":
+        for line in shell_lines(jobs, done, root):
+            print(line)
+    elif grid.launcher == "slurm":
+        submit(jobs, done, grid.slurm, root, logs, console)
+    else:
+        failed = run_jobs(jobs, root, logs, console)
+        if failed:
+            print_failures(console, jobs, failed, logs)
+            sys.exit(1)

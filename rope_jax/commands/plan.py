@@ -1,0 +1,55 @@
+"""Show what a training run or a sweep would take, without starting it."""
+
+from pathlib import Path
+
+from rope_jax import cli, stopping
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inherit import load_training
+    from rope_jax.config.load import load
+    from rope_jax.config.named import config_path
+    from rope_jax.config.sweep import SweepConfig
+    from rope_jax.invocation import command_line
+
+    parser = cli.parser(
+        "CONFIG|RUN [--sweep SWEEP.yaml] [key=value ...]",
+        "Show what a run takes on this machine: parameters, tokens, FLOPs, and the memory that the "
+        "compiler plans for. For the directory of a run, and with --sweep, what a sweep takes. "
+        "Keys are those of training with CONFIG, and those of the sweep with RUN.",
+    )
+    parser.add_argument(
+        "planned", metavar="CONFIG|RUN", help="the config of a training run, or a run's directory"
+    )
+    parser.add_argument("--sweep", metavar="SWEEP.yaml", help="the sweep's config")
+    arguments = cli.parse(parser, argv)
+    is_run = Path(arguments.planned, "config.yaml").is_file()
+    sweep_file = None if arguments.sweep is None else config_path(arguments.sweep, "sweeps")
+    config = None
+    if not is_run:
+        config = load_training(config_path(arguments.planned), arguments.overrides)
+    own = arguments.overrides if is_run else []
+    sweep = load(SweepConfig, sweep_file, own) if is_run or sweep_file is not None else None
+    # jax takes a second to import; --help and config errors should not wait for it
+    from rope_jax.console import plain_console
+    from rope_jax.planning.sweep import plan_sweep
+    from rope_jax.planning.training import plan_training
+    from rope_jax.planning.vocabulary import planned_vocabulary
+    from rope_jax.runs.directory import RunDirectory
+
+    stopping.check()
+    console = plain_console()
+    if config is None:
+        config = RunDirectory(Path(arguments.planned)).load_config()
+        vocab_size = planned_vocabulary(config, Path(arguments.planned))
+    else:
+        vocab_size = planned_vocabulary(config)
+        plan_training(config, vocab_size, console)
+    if sweep is not None:
+        plan_sweep(config, sweep, vocab_size, console)
+    words = () if arguments.sweep is None else ("--sweep", arguments.sweep)
+    if is_run:
+        cli.print_next(command_line("sweep", arguments.planned, *words, *own))
+    else:
+        cli.print_next(command_line("train", arguments.planned, *arguments.overrides))

@@ -1,0 +1,40 @@
+"""Train a small decoder language model from a config file."""
+
+from rope_jax import cli, stopping
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inherit import load_training
+    from rope_jax.config.load import dump
+    from rope_jax.config.named import config_path, sweep_of
+    from rope_jax.config.training import Config
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.invocation import command_line
+    from rope_jax.user_cache import keep_compiled_programs
+
+    parser = cli.parser(
+        "CONFIG.yaml [key=value ...] [--print-config]",
+        "Train a small RoPE decoder; the same command resumes it. Keys of the config:",
+        Config,
+    )
+    parser.add_argument("config", metavar="CONFIG.yaml", help="the run's config")
+    arguments = cli.parse(parser, argv)
+    path = config_path(arguments.config)
+    config = load_training(path, arguments.overrides)
+    if arguments.print_config:
+        print(dump(config), end="")
+        return
+    keep_freed_memory()
+    keep_compiled_programs()
+    # jax takes a second to import; --help and config errors should not wait for it
+    from rope_jax.console import plain_console
+    from rope_jax.devices import processes
+    from rope_jax.training.run import train
+
+    stopping.check()
+    run = train(config, plain_console())
+    if processes.is_first():
+        own_sweep = sweep_of(path)
+        words = [] if own_sweep is None else ["--sweep", own_sweep]
+        cli.print_next(command_line("sweep", str(run.path), *words))

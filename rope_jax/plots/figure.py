@@ -1,0 +1,32 @@
+"""A figure that a notebook shows, and that has this package's style wherever it is drawn."""
+
+import io
+from typing import Any
+
+from matplotlib.backend_bases import RendererBase
+from matplotlib.figure import Figure
+
+from rope_jax.plots.style import literal_text
+
+
+class ShownFigure(Figure):
+    """A figure made without pyplot that is the last value of a notebook's cell is shown.
+
+    matplotlib registers its figures with notebooks only once pyplot was imported. It also takes
+    some settings, such as how tick labels are written, when a figure is drawn and not when it is
+    made, so both happen in the style of this package.
+    """
+
+    def draw(self, renderer: RendererBase) -> None:
+        with literal_text():
+            super().draw(renderer)
+
+    def savefig(self, fname: Any, **settings: Any) -> None:
+        with literal_text():
+            super().savefig(fname, **settings)
+
+    def _repr_png_(self) -> bytes:
+        """Return the picture that a notebook shows."""
+        file = io.BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()

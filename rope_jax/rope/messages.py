@@ -1,0 +1,114 @@
+"""Errors in settings as one line: the key, what is wrong with it, and what would be right.
+
+The messages about config files (`rope_jax.config.explain`) have the same words.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+_MAX_CHARACTERS = 60
+_REQUIREMENTS = {
+    "int_type": "should be a whole number",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "string_type": "should be text",
+    "list_type": "should be a list",
+    "tuple_type": "should be a list",
+    "dict_type": "should be a list or a mapping",
+    "too_short": "should have at least one element",
+    # only folder names have a pattern
+    "string_pattern_mismatch": "should consist of letters, digits and ._=+-, "
+    "starting with a letter or digit",
+    "model_type": "should be a section with keys",
+    "model_attributes_type": "should be a section with keys",
+}
+
+
+def first_error(error: ValidationError, settings: Any = None) -> str:
+    """Return the first validation error as one line that begins with the field's name.
+
+    settings: what was validated, if its sections have types. Pydantic's path to an error contains
+    the type of each of them, which is no key.
+    """
+    first = first_details(error)
+    kind = first["type"]
+    if kind == "value_error":  # raised by our own validators, which name the fields
+        return first["msg"].removeprefix("Value error, ")
+    field = ".".join(key_path(first["loc"], settings))
+    if kind == "missing":
+        return f"{field}: is required but was not given"
+    if kind == "union_tag_not_found":
+        return f"{field}.type: is required but was not given"
+    if kind == "union_tag_invalid":
+        types = re.findall(r"'(\w+)'", first["ctx"]["expected_tags"])
+        return f"{field}.type: {explain_type(first['ctx']['tag'], types)}"
+    return f"{field}: {requirement(first)}, not {show_value(first['input'])}"
+
+
+def first_details(error: ValidationError) -> ErrorDetails:
+    """Return the first error, or the first unknown key: a missing key is often one misspelt."""
+    return min(error.errors(), key=lambda details: details["type"] != "extra_forbidden")
+
+
+def key_path(loc: Sequence[str | int], settings: Any) -> list[str]:
+    """Return pydantic's path to an error without the types of the sections that it leads through.
+
+    It is returned as it is where `settings` are None.
+    """
+    keys, node = [], settings
+    for part in loc:
+        if isinstance(node, Mapping) and part not in node and part == node.get("type"):
+            continue
+        keys.append(str(part))
+        if isinstance(node, Mapping):
+            node = node.get(part)
+        elif isinstance(node, list | tuple) and isinstance(part, int):
+            node = node[part]
+        else:
+            node = None
+    return keys
+
+
+def requirement(error: ErrorDetails) -> str:
+    """Return what a value should be, such as "should be a whole number"."""
+    message = re.sub("^(Value error, |Input |String )", "", error["msg"])
+    return _REQUIREMENTS.get(error["type"], message[:1].lower() + message[1:])
+
+
+def explain_type(wrong: Any, types: Sequence[str]) -> str:
+    """Say that `wrong` is not one of the types, and which of them are most like it."""
+    close = close_types(wrong, types) if isinstance(wrong, str) else []
+    near = f"; did you mean {alternatives(close)}?" if close else ""
+    return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
+
+
+def close_types(wrong: str, types: Sequence[str]) -> list[str]:
+    """Return the types that start with `wrong`, or else the most similar one."""
+    completions = [known for known in types if wrong and known.startswith(wrong)]
+    return completions or difflib.get_close_matches(wrong, types, n=1)
+
+
+def show_value(value: Any) -> str:
+    """Return null, true and false as in YAML, any other value as its repr, shortened."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    try:
+        return shorten(repr(value))
+    except ValueError:  # Python does not print numbers of more than 4300 digits
+        return "a number with thousands of digits"
+
+
+def shorten(text: str) -> str:
+    """Return `text`, cut to 60 characters that end in "..." if it is longer."""
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 3] + "..."
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return "a", "a or b", "a, b or c"."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last

@@ -1,0 +1,73 @@
+"""The installed command: its list of commands, their help, and what it says to a wrong name."""
+
+import sys
+
+import pytest
+
+from rope_jax import __version__, cli
+from rope_jax.commands import main
+from rope_jax.commands.main import COMMANDS
+from rope_jax.invocation import SCRIPTS
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Return a function that runs rope-jax in this process: (status, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["/env/bin/rope-jax", *words])
+        with pytest.raises(SystemExit) as caught:
+            main.run()
+        return caught.value.code, *capsys.readouterr()
+
+    return call
+
+
+def test_help_lists_every_command_in_a_line(call):
+    for words in ([], ["--help"], ["-h"]):
+        status, out, err = call(*words)
+        assert (status, err) == (0, "")
+        lines = out.splitlines()
+        assert max(map(len, lines)) <= 80
+        for name, command in COMMANDS.items():
+            assert f"  {name:9}{command.about}" in lines
+    assert call("--version") == (0, f"rope-jax {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_has_at_most_150_lines_at_80_columns(call, name):
+    status, out, err = call(name, "--help")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: rope-jax {name} ")
+    assert SCRIPTS[name] not in out.partition("\n\n")[0]
+    lines = out.splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 80] == []
+
+
+def test_a_wrong_name_is_one_line_with_the_nearest(call):
+    assert call("swep") == (2, "", "rope-jax: swep: unknown command; did you mean sweep?\n")
+    status, _, err = call("xyz")
+    assert (status, err) == (
+        2,
+        f"rope-jax: xyz: unknown command; there are {', '.join(COMMANDS)}\n",
+    )
+
+
+def test_an_error_begins_with_the_command_as_it_was_called(call):
+    status, out, err = call("train", "dmo")
+    assert (status, out) == (2, "")
+    assert err.startswith(
+        "rope-jax train: dmo: no such file, and no config has that name; did you "
+    )
+    status, _, err = call("sweep", "--sweep")
+    assert err == (
+        "rope-jax sweep: argument --sweep: expected one argument; see rope-jax sweep --help\n"
+    )
+
+
+def test_the_next_command_is_never_cut(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    cli.print_next("rope-jax sweep " + "x" * 100, "then")
+    assert capsys.readouterr().out == f"next: rope-jax sweep {'x' * 100}\n      then\n"

@@ -1,0 +1,84 @@
+"""Configs of the package by their names."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from rope_jax.config.named import config_folder, config_names, config_path, sweep_of
+from rope_jax.errors import UserError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "file"),
+    [
+        ("demo", "", "demo.yaml"),
+        ("extend/yarn-4x", "", "extend/yarn-4x.yaml"),
+        ("demo", "sweeps", "sweeps/demo.yaml"),
+        ("far", "fits", "fits/far.yaml"),
+        ("seeds", "grids", "grids/seeds.yaml"),
+    ],
+)
+def test_a_bare_name_is_a_config_of_the_package(argument, kind, file):
+    assert config_path(argument, kind) == CONFIGS / file
+
+
+def test_a_path_of_the_documentation_is_found_elsewhere():
+    assert config_path("configs/sweeps/demo.yaml", "sweeps") == CONFIGS / "sweeps/demo.yaml"
+    assert config_path("configs/none.yaml") == Path("configs/none.yaml")
+    assert config_path("configs/../train.py") == Path("configs/../train.py")
+    Path("configs").mkdir()
+    Path("configs/demo.yaml").write_text("seed: 1\n")
+    assert config_path("configs/demo.yaml") == Path("configs/demo.yaml")
+
+
+def test_a_file_comes_first_and_a_folder_does_not():
+    Path("demo").write_text("seed: 1\n")
+    assert config_path("demo") == Path("demo")
+    Path("text").mkdir()
+    assert config_path("text") == CONFIGS / "text.yaml"
+    Path("mine").mkdir()
+    assert config_path("mine") == Path("mine")
+    os.mkfifo("linear")
+    assert config_path("linear") == Path("linear")
+
+
+@pytest.mark.parametrize(
+    "argument", ["demo.yaml", "./demo", "/demo", "a/../b", "~/demo", "x" * 300, "a b", ""]
+)
+def test_what_is_a_path_stays_one(argument):
+    assert config_path(argument) == Path(argument)
+
+
+@pytest.mark.parametrize(
+    ("argument", "kind", "advice"),
+    [
+        ("dmo", "", "did you mean demo?"),
+        ("yarn-4x", "", "did you mean extend/yarn-4x or"),
+        ("zzzzzz", "fits", "there are far, frequencies"),
+    ],
+)
+def test_an_unknown_name_is_an_error_with_the_nearest(argument, kind, advice):
+    with pytest.raises(UserError, match=rf"^{argument}: no such file, and no config ") as caught:
+        config_path(argument, kind)
+    assert advice in str(caught.value)
+
+
+def test_every_config_has_a_name():
+    names = [*config_names(), *(f"{kind}/{n}" for kind in ("sweeps", "fits", "grids")
+                                for n in config_names(kind))]  # fmt: skip
+    assert {CONFIGS / f"{name}.yaml" for name in names} == set(CONFIGS.rglob("*.yaml"))
+    assert config_folder() == CONFIGS
+
+
+def test_the_sweep_that_goes_with_a_config_has_its_name():
+    assert sweep_of(CONFIGS / "demo.yaml") == "demo"
+    assert sweep_of(CONFIGS / "text.yaml") is None
+    assert sweep_of(Path("demo.yaml")) is None

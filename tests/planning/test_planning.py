@@ -1,0 +1,95 @@
+"""What a plan says: counts that can be checked by hand, and what training would refuse."""
+
+import sys
+
+import jax
+import pytest
+
+from rope_jax.commands import plan
+from rope_jax.config.load import load
+from rope_jax.config.training import Config
+from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError
+from rope_jax.planning.vocabulary import planned_vocabulary
+from rope_jax.training.limits import compiled_bytes, estimated_bytes
+from rope_jax.training.program import Program
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+RUN = """\
+name: small
+model: {hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}
+stages:
+  - {steps: 20, seq_len: 16, batch_size: 4}
+  - {steps: 5, seq_len: 64, batch_size: 2}
+optim: {warmup_steps: 5}
+"""
+
+
+@pytest.fixture
+def planned(tmp_path, monkeypatch, capsys):
+    """Return a function that plans, in a folder with run.yaml, and returns what is printed."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr("rope_jax.planning.training.peak_flops", lambda: (1e9, "assumed"))
+    monkeypatch.setattr("rope_jax.planning.training.device_bytes", lambda: 2**30)
+    (tmp_path / "run.yaml").write_text(RUN)
+
+    def planned(*words):
+        monkeypatch.setattr(sys, "argv", ["/env/bin/rope-jax", "plan", *words])
+        monkeypatch.setattr("shutil.which", lambda name: None)
+        monkeypatch.setattr(sys, "executable", "/env/bin/python")
+        plan.main(list(words))
+        return capsys.readouterr().out
+
+    return planned
+
+
+def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path):
+    out = planned("run.yaml", "seed=1")
+    config = load(Config, tmp_path / "run.yaml")
+    program = Program(config, ByteTokenizer().vocab_size, Placement(config.mesh))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
+    assert f"{parameters:,} parameters, a vocabulary of 257" in out
+    assert "1,920 tokens in 25 steps" in out  # 20 × 4 × 16 + 5 × 2 × 64
+    for number, cells in enumerate((["20", "4", "16"], ["5", "2", "64"])):
+        row = next(line.split() for line in out.splitlines() if line.split()[:1] == [str(number)])
+        estimate = estimated_bytes(config, number, 257, program.placement)
+        compiled = compiled_bytes(program, number, validates=True)
+        assert estimate < compiled
+        assert row[1:] == [*cells, f"{estimate / 2**20:.2f}", f"{compiled / 2**20:.2f}"]
+    assert out.splitlines()[-1] == "next: /env/bin/rope-jax train run.yaml seed=1"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
+    (tmp_path / "s.yaml").write_text(
+        "scalings: [trained, {type: pi, factor: auto}]\nlengths: [16]\n"
+    )
+    out = planned("run.yaml", "--sweep", "s.yaml")
+    assert "plan of the sweep sweep of small" in out
+    assert "measurements  2 per checkpoint" in out
+    assert "32 tokens and" in out
+    run = tmp_path / "runs/small"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text(RUN)
+    out = planned("runs/small", "--sweep", "s.yaml", "lengths=[16,32,64]")
+    assert "measurements  6 per checkpoint" in out
+    assert f"{2 * (16 + 32 + 64)} tokens and" in out
+    last = out.splitlines()[-1]
+    assert last == "next: /env/bin/rope-jax sweep runs/small --sweep s.yaml 'lengths=[16,32,64]'"
+
+
+def test_what_does_not_fit_is_refused_as_training_refuses_it(planned):
+    with pytest.raises(UserError, match=r"^stages\[1\]: "):
+        planned("run.yaml", "stages.1.seq_len=1000000000")
+    with pytest.raises(UserError, match=r"^model.num_hidden_layers: "):
+        planned("run.yaml", "model.num_hidden_layers=1000")
+
+
+def test_a_tokenizer_that_is_not_trained_yet_counts_as_large_as_asked_for(tmp_path):
+    (tmp_path / "run.yaml").write_text(RUN)
+    size = ["tokenizer.type=bpe", "tokenizer.vocab_size=1000"]
+    assert planned_vocabulary(load(Config, tmp_path / "run.yaml", size)) == 1000
+    assert planned_vocabulary(load(Config, tmp_path / "run.yaml")) == 257

@@ -1,0 +1,91 @@
+"""Commands are named as the user called them."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rope_jax import invocation
+from rope_jax.commands.main import COMMANDS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Return a function that sets the command line of this process."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "executable", "/env/bin/python")
+    monkeypatch.setattr("shutil.which", lambda name: f"/env/bin/{name}")
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/env/bin/python")
+    return lambda *words: monkeypatch.setattr(sys, "argv", list(words))
+
+
+@pytest.mark.parametrize(
+    ("argv", "program", "line"),
+    [
+        (["train.py", "a.yaml"], "train.py", "python eval_ppl.py runs/a"),
+        (["scripts/compare.py"], "compare.py", "python eval_ppl.py runs/a"),
+        ([str(ROOT / "train.py")], "train.py", "python eval_ppl.py runs/a"),
+        (["/opt/r j/train.py"], "train.py", "python '/opt/r j/eval_ppl.py' runs/a"),
+        (["/env/bin/rope-jax", "train", "demo"], "rope-jax train", "rope-jax sweep runs/a"),
+        (["/env/bin/rope-jax", "trian"], "rope-jax", "rope-jax sweep runs/a"),
+        (
+            [str(ROOT / "rope_jax/__main__.py"), "train"],
+            "rope-jax train",
+            "python -m rope_jax sweep runs/a",
+        ),
+    ],
+)
+def test_lines_are_written_as_the_command_was_called(called, argv, program, line):
+    called(*argv)
+    assert invocation.program() == program
+    assert invocation.command_line("sweep", "runs/a") == line
+
+
+def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(called, monkeypatch):
+    called("train.py")
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    assert invocation.command_line("sweep", "runs/a") == "/env/bin/python eval_ppl.py runs/a"
+    monkeypatch.setattr(sys, "executable", str(ROOT / ".venv/bin/python"))
+    monkeypatch.setattr("os.path.exists", lambda path: True)
+    assert invocation.command_line("sweep", "runs/a") == ".venv/bin/python eval_ppl.py runs/a"
+
+
+@pytest.mark.parametrize(
+    "word", ["runs/a", "a b", "it's", "[red]x", "\x1b]0;x\x07", "a\nb", "\u202e\\'", "\udcff", ""]
+)
+def test_a_quoted_word_comes_out_of_the_shell_as_it_was(word):
+    quoted = invocation.quoted(word)
+    assert quoted.isprintable()
+    command = f"printf %s {quoted}"
+    said = subprocess.run(
+        ["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
+    ).stdout
+    assert said == word.encode(errors="surrogateescape")
+    if word.isprintable():
+        assert shlex.split(quoted) == [word]
+
+
+def test_every_command_has_a_script():
+    assert set(invocation.SCRIPTS) == set(COMMANDS)
+    for script in invocation.SCRIPTS.values():
+        assert (ROOT / script).is_file()
+
+
+def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch, tmp_path):
+    called("eval_ppl.py")
+    assert invocation.tensorboard_line("runs/a") == "make tensorboard RUNS=runs/a"
+    assert invocation.tensorboard_line("runs/a b") == "tensorboard --logdir 'runs/a b'"
+    called("/env/bin/rope-jax", "sweep")
+    assert invocation.tensorboard_line("runs/a") == "tensorboard --logdir runs/a"
+
+
+def test_a_page_is_opened_by_its_address(called, tmp_path):
+    called("scripts/compare.py")
+    page = tmp_path / "a b" / "comparison.html"
+    line = invocation.browser_line(page)
+    assert line == f"python -m webbrowser {page.as_uri()}"
+    assert "a%20b" in line
