@@ -9,17 +9,22 @@ from typing import Any
 
 from rope_jax.comparison.curves import Comparison
 from rope_jax.comparison.figure import draw_comparison
+from rope_jax.comparison.latex import format_latex
 from rope_jax.comparison.page import format_page
 from rope_jax.comparison.points_csv import format_csv
 from rope_jax.comparison.report import format_markdown
 from rope_jax.comparison.sweeps import Sweep, readable_path
 from rope_jax.errors import UserError, printable
-from rope_jax.plots.saving import save_figure
+from rope_jax.plots.saving import write_figure
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.files import replacing
 
 SOURCES = "comparison.json"
-FILES = ("comparison.png", "comparison.html", "comparison.md", "comparison.csv", SOURCES)
+_FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
+FILES = (
+    *_FIGURES,
+    *("comparison.html", "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
+)
 
 
 _MOST_BYTES = 2**24
@@ -94,6 +99,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
     texts = {
         "comparison.csv": format_csv(comparison),
         "comparison.md": format_markdown(comparison),
+        "comparison.tex": format_latex(comparison),
         "comparison.html": format_page(comparison),
         SOURCES: json.dumps({"sweeps": _sources(folder, sweeps)}, indent=2) + "\n",
     }
@@ -104,7 +110,8 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
             temporary = {name: stack.enter_context(replacing(folder / name)) for name in FILES}
             for name, text in texts.items():
                 temporary[name].write_text(text, encoding="utf-8")
-            save_figure(figure, temporary["comparison.png"])
+            for name in _FIGURES:
+                write_figure(figure, temporary[name])
     except OSError as error:
         place = readable_path(Path(error.filename2 or folder))
         raise UserError(f"output: {place} cannot be written ({error.strerror})") from None

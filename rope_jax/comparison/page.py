@@ -20,7 +20,7 @@ from rope_jax.comparison.groups import Group
 from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
 from rope_jax.errors import printable
 from rope_jax.evaluation.statistics import Estimate
-from rope_jax.sweeps.terminal import caption
+from rope_jax.evaluation.text import caption
 
 # With more curves than this, bands would hide everything else.
 MOST_BANDS = 6

@@ -4,6 +4,19 @@ import math
 
 from rope_jax.evaluation.statistics import Estimate, perplexity
 
+_CAPTIONS = {
+    "same_tokens": "context length",
+    "whole_window": "length of the windows, which are adjacent",
+    "sliding": "length of the windows, {stride} tokens apart; the first one is scored whole",
+    "per_position": "position in the window; the context length is the end of the column's range",
+    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of the windows' means",
+}
+
+
+def caption(protocol: str, stride: int | None) -> str:
+    """Return a caption that explains the lengths in a protocol's table."""
+    return _CAPTIONS[protocol].format(stride=stride)
+
 
 def perplexity_text(nll: float) -> str:
     """Return exp(nll) as text, as a power of e if it is too large to read."""

@@ -151,7 +151,7 @@ def test_perplexity_comes_first(several):
     groups = list(dict.fromkeys(tag.partition("/")[0] for tag in tags))
     assert groups == ["perplexity", "perplexity_by_step", "summary", "unit_bits_per_byte",
                       "unit_nats_per_token"]  # fmt: skip
-    assert list(layout(several()))[0] == "perplexity"
+    assert next(iter(layout(several()))) == "perplexity"
 
 
 def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
