@@ -16,6 +16,7 @@ from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
+from rope_jax.evaluation.text import half_width_text
 
 LENGTHS = (8, 16, 32, 64)
 WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
@@ -55,7 +56,7 @@ def values(comparison, name, group=0):
 
 def test_each_curve_has_one_line_with_its_values_and_intervals(one):
     lines = printed(one, 80).splitlines()
-    assert lines[0] == "perplexity of one, same_tokens ± half of the 95% interval"
+    assert lines[0] == "perplexity of one; same_tokens"
     (trained,) = (line for line in lines if line.startswith("trained"))
     points = values(one, "trained")
     for n in LENGTHS:
@@ -64,9 +65,12 @@ def test_each_curve_has_one_line_with_its_values_and_intervals(one):
     (yarn,) = (line for line in lines if line.startswith("yarn-4"))
     below = values(one, "yarn-4")[32]
     assert below.gain.low > 0
-    assert f"{below.ppl:.2f}* " in yarn
+    assert re.search(rf"{below.ppl:.2f} ?[±\[][^*]*•\*", yarn)
     assert yarn.count("*") == 1
-    assert "* below truncation to the window by more than its interval" in " ".join(lines)
+    assert " ".join(lines).endswith(
+        "• best of its column; * below truncation by more than the interval of the difference; "
+        "± half of the 95% interval over documents"
+    )
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 160, 300])
@@ -105,11 +109,19 @@ def test_groups_have_headings_that_say_what_differs(two):
         assert sum("yarn-4" in line for line in lines) == 2
 
 
-def test_the_best_of_a_column_is_bold_unless_most_share_it(one, two):
+def test_nothing_is_below_truncation_for_sure_over_few_documents(sweep_of):
+    text = printed(compared(sweep_of("one", documents=19, **WAYS)), 80)
+    assert "*" not in text
+    assert "intervals are unreliable below 20 documents" in text
+
+
+def test_the_best_of_a_column_is_bold_and_marked_unless_most_share_it(one, two):
     text = printed(one, 120, force_terminal=True, color_system="standard")
     bold = re.findall(r"\x1b\[1m([^\x1b]*)\x1b\[0m", text)
     best = [min(values(one, name)[n].ppl for name in ("trained", "yarn-4")) for n in LENGTHS]
-    assert [float(cell.split()[0].rstrip("*")) for cell in bold[1:]] == [
+    assert all("•" in cell for cell in bold[1:])
+    assert text.count("•") == len(bold[1:]) + 1  # and what it means
+    assert [float(cell.split()[0]) for cell in bold[1:]] == [
         pytest.approx(best[i], abs=0.005) for i in range(4) if i != 1
     ]  # at 16, the window, both curves are the same
     marked = replace(two.groups[0], marked=True)
@@ -143,15 +155,13 @@ def test_what_is_listed_can_be_chosen(sweep_of, show, title, scale):
     run = sweep_of("one", **WAYS)
     found = compared(run, show=show)
     text, markdown = printed(found, 100), format_markdown(found)
-    assert text.startswith(f"{title} of one, same_tokens")
+    assert text.startswith(f"{title} of one; same_tokens")
     assert f"Each cell is in {title}, " in markdown
     for p in values(found, "yarn-4").values():
         value = p.nll * (p.bits_per_nat if scale is None else scale)
         half = (p.ci_high - p.ci_low) / 2 * (p.bits_per_nat if scale is None else scale)
-        star = "*" * (p.gain is not None and p.gain.low > 0)
-        assert f"{value:.3f}{star}" in text
-        assert f"±{half:.2g}" in text
-        assert f"{value:.3f}" in markdown
+        assert f"{value:.3f} {half_width_text(half)}" in text
+        assert f"{value:.3f} {half_width_text(half)}" in markdown.replace("*", "")
     if scale is None:
         assert values(found, "trained")[16].bpb == pytest.approx(
             values(found, "trained")[16].nll * values(found, "trained")[16].bits_per_nat
@@ -189,6 +199,6 @@ def test_blocks_are_named_where_documents_are_too_few(one):
         for c in one.curves
     ]
     few = replace(one, curves=curves)
-    assert printed(few, 80).rstrip().endswith("intervals over blocks")
+    assert printed(few, 80).rstrip().endswith("± half of the 95% interval over blocks")
     assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
-    assert "intervals over documents" in printed(one, 80)
+    assert "interval over documents" in printed(one, 80)
