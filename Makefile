@@ -55,9 +55,9 @@ format: $(VENV)/.dev ## rewrite the code in the project's style
 generate: $(VENV)/.dev ## regenerate the generated files
 	$(BIN)/python scripts/generate.py
 
-tensorboard: $(VENV)/.runtime ## show the training curves (RUNS=folder, default runs)
-	@echo 'Open http://localhost:6006/?smoothing=0 (smoothing bends the curves of a sweep)'
-	$(BIN)/tensorboard --logdir $(RUNS)
+tensorboard: $(VENV)/.runtime ## show curves of all runs, or of one: RUNS=runs/demo
+	@$(BIN)/python -m rope_jax.runs.tensorboard '$(RUNS)'
+	$(BIN)/tensorboard --logdir '$(RUNS)'
 
 COMPILE := $(BIN)/uv pip compile pyproject.toml --group build --quiet --universal \
 	--python-version 3.11 --fork-strategy requires-python --generate-hashes \

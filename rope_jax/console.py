@@ -1,17 +1,31 @@
-"""Terminal output: a console that prints text as it is, and the overview before the work starts."""
+"""Terminal output: a console that prints text as it is, lines broken between words, tables whose
+numbers stay whole, and the overview before the work starts.
+"""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.segment import Segment
-from rich.table import Table
+from rich.status import Status
 from rich.text import Text
 
 from rope_jax.errors import printable
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
+
+# Where a line may be broken: after a clause, a word, a folder in a path.
+_CLAUSE, _WORD, _FOLDER = re.compile(r"(?<=; )"), re.compile(r"(?<= )"), re.compile(r"(?<=/)")
 
 
 class _PlainConsole(Console):
@@ -19,6 +33,11 @@ class _PlainConsole(Console):
 
     Only line breaks pass. Where one may be part of a name, call `printable` on the name first.
     """
+
+    def status(self, status: RenderableType, **options: Any) -> Status:
+        # Rich's Status takes every string for markup, whatever the console says
+        plain = Text(printable(status)) if isinstance(status, str) else status
+        return super().status(plain, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         # before Rich makes it a Text, which drops some control characters silently
@@ -49,20 +68,158 @@ def plain_console(**options: Any) -> Console:
 
 
 def print_warning(console: Console, message: str) -> None:
-    """Print one line in yellow, such as that a damaged file is left out."""
-    console.print(Text(printable(message), style="yellow"), soft_wrap=True)
+    """Print a message in yellow, such as that a damaged file is left out."""
+    print_message(console, message, "yellow")
+
+
+def print_message(console: Console, message: str, style: str = "") -> None:
+    """Print one line, which may name a path. In a terminal it is broken between words.
+
+    In a file or a pipe it stays one line, so that it can be searched for.
+    """
+    if console.is_terminal:
+        print_wrapped(console, message, style)
+    else:
+        console.print(Text(printable(message), style=style), soft_wrap=True)
+
+
+def print_wrapped(console: Console, text: str, style: str = "") -> None:
+    """Print a text, broken between words where the console is too narrow for it."""
+    for line in wrap_words(printable(text), console.width):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
+    """Return a bar: the task's description, the bar, `counters`, the time left, the field `now`.
+
+    Both texts are shown as they are, which Rich's own columns do not do: they take every string for
+    markup.
+    """
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        *counters,
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}", markup=False),
+        console=console,
+    )
+
+
+def wrap_words(text: str, width: int) -> list[str]:
+    """Break a line wider than `width` cells at spaces. A word, such as a path, stays whole."""
+    return _wrap(text, width, 0, (_WORD,))
+
+
+def wrap_fact(text: str, width: int, indent: int = 0) -> list[str]:
+    """Break a line wider than `width` cells: after "; " if that suffices, else at spaces.
+
+    A path wider than a line is broken after a slash. What has no such place, a long name for
+    instance, stays whole. indent: spaces in front of every line but the first.
+    """
+    return _wrap(text, width, indent, (_CLAUSE, _WORD, _FOLDER))
+
+
+def _wrap(text: str, width: int, indent: int, breaks: Sequence[re.Pattern[str]]) -> list[str]:
+    lines = [""]
+    _fill(lines, text, width, " " * indent, breaks)
+    return [line.rstrip() for line in lines]
+
+
+def _fill(
+    lines: list[str], text: str, width: int, indent: str, breaks: Sequence[re.Pattern[str]]
+) -> None:
+    """Append `text` to the last line, or to new ones as far as it does not fit there.
+
+    breaks: the places where it may be broken, the preferred ones first.
+    """
+    needed = cell_len(text.rstrip())
+    if cell_len(lines[-1]) + needed <= width:
+        lines[-1] += text
+    elif lines[-1].strip() and (len(indent) + needed <= width or not breaks):
+        lines.append(indent + text)
+    elif not breaks:
+        lines[-1] += text
+    else:
+        for part in breaks[0].split(text):
+            _fill(lines, part, width, indent, breaks[1:])
+
+
+class Column(NamedTuple):
+    """A column of a table: a heading and one cell per row."""
+
+    heading: str
+    cells: Sequence[Text]
+    justify: str = "right"
+
+    @property
+    def width(self) -> int:
+        """The width of its widest cell or heading."""
+        return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
+
+
+def table_width(columns: Sequence[Column], gap: int = 2) -> int:
+    """Return how many cells a row takes, with `gap` spaces between its columns."""
+    return sum(column.width for column in columns) + gap * (len(columns) - 1)
+
+
+def print_columns(
+    console: Console, columns: Sequence[Column], *, gap: int = 2, repeated: int = 1
+) -> None:
+    """Print a table with a line per row, in which no cell is cut or folded.
+
+    Columns that do not fit beside the others follow below them, behind the first `repeated`
+    columns, which name the rows.
+    """
+    names, rest = list(columns[:repeated]), list(columns[repeated:])
+    while rest:
+        count = len(rest)
+        while count > 1 and table_width([*names, *rest[:count]], gap) > console.width:
+            count -= 1
+        _print_panel(console, [*names, *rest[:count]], gap)
+        rest = rest[count:]
+        if rest:
+            console.print()
+
+
+def _print_panel(console: Console, columns: Sequence[Column], gap: int) -> None:
+    def printed(cells: Iterable[Text]) -> None:
+        line = Text()
+        for column, cell in zip(columns, cells, strict=True):
+            padding = " " * (column.width - cell.cell_len)
+            parts = (padding, cell) if column.justify == "right" else (cell, padding)
+            line = Text.assemble(line, *parts, " " * gap)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+
+    printed(Text(column.heading, "bold") for column in columns)
+    for cells in zip(*(column.cells for column in columns), strict=True):
+        printed(cells)
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
-    """Print a titled list of named facts; a fact of several strings has one line for each."""
-    console.print(Text(printable(title), style="bold"))
-    table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        lines = [value] if isinstance(value, str) else value
-        table.add_row(Text("  " + printable(name)), Text("\n".join(map(printable, lines))))
-    console.print(table)
+    """Print a titled list of named facts; a fact of several strings has one line for each.
+
+    Such a list stands below its name unless it fits beside it. Lines are broken as by `wrap_fact`.
+    """
+    console.print(Text(printable(title), style="bold"), soft_wrap=True)
+    short = [cell_len(printable(name)) for name, fact in facts.items() if isinstance(fact, str)]
+    margin = 4 + max(short, default=0)
+    for name, fact in facts.items():
+        lines = [printable(line) for line in ([fact] if isinstance(fact, str) else fact)]
+        label = f"  {printable(name)}"
+        widest = max(map(cell_len, lines), default=0)
+        is_list_below = not isinstance(fact, str) and (
+            cell_len(label) + 2 > margin or margin + widest > console.width
+        )
+        indent, hanging = (4, 2) if is_list_below else (margin, 0)
+        if is_list_below:
+            console.print(Text(label, "dim"), soft_wrap=True)
+            label = ""
+        for line in lines:
+            for part in wrap_fact(line, console.width - indent, hanging):
+                padding = " " * (indent - cell_len(label))
+                console.print(Text.assemble((label, "dim"), padding, part), soft_wrap=True)
+                label = ""
 
 
 def describe_scaling(
@@ -82,12 +239,13 @@ def describe_scaling(
     lines = []
     for kind, numbers in layers_of_kind.items():
         geometry, own = kind[0], scalings[kind]
-        line = f"{name or own.type}: {_describe_frequencies(own, geometry, seq_len)}"
-        if len(layers_of_kind) > 1:
-            plural = "s" if len(numbers) > 1 else ""
-            shown = ", ".join(map(str, numbers))
-            line = f"layer{plural} {shown}: {own.type}, base {geometry.base:g}: {line}"
-        lines.append(line)
+        described = _describe_frequencies(own, geometry, seq_len)
+        if len(layers_of_kind) == 1:
+            lines.append(f"{name or own.type}: {described}")
+            continue
+        which = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        whose = f"{name}, {which}" if name else which
+        lines.append(f"{whose}: {own.type}, base {geometry.base:,g}; {described}")
     return lines
 
 
@@ -98,24 +256,35 @@ def describe_map(map_: PositionMap) -> str:
 
 
 def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
-    """Describe the frequencies θ and attention factor m in force, θ relative to no scaling."""
+    """Describe the frequencies in force, θ'/θ relative to no scaling, and the attention factor m.
+
+    Factors of 1 are left out.
+    """
     frequencies = scaling.frequencies(geometry, seq_len)
     inv_freq = np.asarray(frequencies.inv_freq, np.float64)
     rotating = inv_freq[inv_freq > 0]
     parts = ["no pair rotates"]
     if rotating.size:
+        parts = [f"slowest wavelength {_tokens(2 * np.pi / rotating.min())}"]
         ratio = inv_freq / geometry.inv_freq()
-        shortest, longest = 2 * np.pi / rotating.max(), 2 * np.pi / rotating.min()
-        parts = [
-            f"wavelengths {shortest:.4g} to {longest:.4g} tokens",
-            f"θ × {_range(ratio.max(), ratio.min())}",
-        ]
-    parts.append(f"m {float(frequencies.attention_factor):.4g}")
+        if not np.allclose(ratio, 1):
+            parts.append(f"frequencies × {_range(ratio.max(), ratio.min())}")
+    m = float(frequencies.attention_factor)
+    if not np.isclose(m, 1):
+        parts.append(f"m {m:.3g}")
     if scaling.query_scale is not None:
         last = scaling.query_scale_at(geometry, np.array([seq_len - 1]))[0]
-        parts.append(f"queries × 1 … {last:.4g} ({scaling.query_scale.type})")
-    return ", ".join(parts)
+        parts.append(f"queries × {_range(1, last)} ({scaling.query_scale.type})")
+    return "; ".join(parts)
+
+
+def _tokens(wavelength: float) -> str:
+    """Return a wavelength to four digits, such as "35,330 tokens"."""
+    rounded = float(f"{wavelength:.4g}")
+    if rounded >= 1e12:
+        return f"{rounded:.3g} tokens"
+    return f"{rounded:,.0f} tokens" if rounded >= 1000 else f"{rounded:.4g} tokens"
 
 
 def _range(first: float, last: float) -> str:
-    return f"{first:.4g}" if np.isclose(first, last) else f"{first:.4g} … {last:.4g}"
+    return f"{first:.3g}" if np.isclose(first, last) else f"{first:.3g}…{last:.3g}"

@@ -1,13 +1,27 @@
 """The overview that the terminal shows before work starts."""
 
 import io
+import re
 
 import pytest
 from rich.console import Console
 from rich.progress import Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
-from rope_jax.console import describe_scaling, plain_console, print_overview, print_warning
+from rope_jax.console import (
+    Column,
+    describe_scaling,
+    plain_console,
+    print_columns,
+    print_message,
+    print_overview,
+    print_warning,
+    print_wrapped,
+    progress_bar,
+    wrap_fact,
+    wrap_words,
+)
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 from rope_jax.rope.layers import LayerOverride
 
@@ -31,12 +45,94 @@ def test_layers_of_one_kind_share_a_line():
     none, yarn = parse_scaling({"type": "none"}), parse_scaling({"type": "yarn", "factor": 4.0})
     pattern = LayerOverride(), LayerOverride(scaling=none)
     (line,) = describe_scaling(RotaryLayers(GEOMETRY, 4), none, 64)
-    assert line == "none: wavelengths 6.283 to 6283 tokens, θ × 1, m 1"
+    assert line == "none: slowest wavelength 6,283 tokens"
     lines = describe_scaling(RotaryLayers(GEOMETRY, 4, pattern, 8), yarn, 256, "yarn-4")
-    assert [line.partition(", base")[0] for line in lines] == (
-        ["layers 0, 2: yarn", "layers 1, 3: none"]
+    assert lines == [
+        "yarn-4, layers 0, 2: yarn, base 10,000; slowest wavelength 25,130 tokens; "
+        "frequencies × 1…0.25; m 1.14",
+        "yarn-4, layers 1, 3: none, base 10,000; slowest wavelength 6,283 tokens",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"type": "pi", "factor": 16.0}, "slowest wavelength 100,500 tokens; frequencies × 0.0625"),
+        ({"type": "none", "query_scale": {"type": "logn"}},
+         "slowest wavelength 6,283 tokens; queries × 1…1.67 (logn)"),  # ln 1024 / ln 64
+        ({"type": "drope", "factor": 1.0}, "no pair rotates"),
+    ],
+)  # fmt: skip
+def test_what_a_scaling_does_not_change_is_left_out(settings, text):
+    (line,) = describe_scaling(RotaryLayers(GEOMETRY, 4), parse_scaling(settings), 1024)
+    assert line == f"{settings['type']}: {text}"
+
+
+def test_lines_are_broken_after_clauses_at_spaces_and_in_paths_after_slashes():
+    fact = "yarn: slowest wavelength 35,330 tokens; frequencies × 1…0.0625; m 1.28"
+    assert wrap_fact(fact, 70) == [fact]
+    assert wrap_fact(fact, 69, indent=2) == [
+        "yarn: slowest wavelength 35,330 tokens; frequencies × 1…0.0625;",
+        "  m 1.28",
+    ]
+    assert wrap_fact("one two three; four", 9) == ["one two", "three;", "four"]
+    assert wrap_fact("at /a/folder/of/words, step 3", 12) == (
+        ["at /a/", "folder/of/", "words, step", "3"]
     )
-    assert lines[1].endswith("yarn-4: wavelengths 6.283 to 6283 tokens, θ × 1, m 1")
+    assert wrap_fact("a-very-long-name 12,345,678", 5) == ["a-very-long-name", "12,345,678"]
+    assert wrap_fact("名前 名前 名前", 9) == ["名前 名前", "名前"]  # each is four cells wide
+    assert wrap_words("figure: /a/folder/of/words; more", 20) == (
+        ["figure:", "/a/folder/of/words;", "more"]
+    )
+
+
+def test_facts_stand_beside_their_names_if_they_fit_and_no_line_is_too_wide():
+    stream = io.StringIO()
+    facts = {
+        "run": "/a/folder/of/some/runs/that/is/long, step 3",
+        "corpus": ["train: 3 documents", "test: 4 documents"],
+        "scalings at 256 tokens": ["yarn: slowest wavelength 35,330 tokens; m 1.28"],
+    }
+    print_overview(plain_console(file=stream, width=40), "sweep", facts)
+    assert stream.getvalue().splitlines() == [
+        "sweep",
+        "  run  /a/folder/of/some/runs/that/is/",
+        "       long, step 3",
+        "  corpus",
+        "    train: 3 documents",
+        "    test: 4 documents",
+        "  scalings at 256 tokens",
+        "    yarn: slowest wavelength 35,330",
+        "      tokens; m 1.28",
+    ]
+
+
+def test_a_message_is_broken_in_a_terminal_only():
+    message = "/a/folder/of/words: is damaged and left out"
+
+    def shown(**options):
+        console = plain_console(file=io.StringIO(), width=24, no_color=True, **options)
+        print_message(console, message)
+        return console.file.getvalue()
+
+    assert shown() == f"{message}\n"  # a line of a log is found by what it says
+    assert shown(force_terminal=True) == "/a/folder/of/words: is\ndamaged and left out\n"
+
+
+def test_no_cell_of_a_table_is_cut_or_folded():
+    columns = [Column("name", [Text("a"), Text("long")], "left")]
+    columns += [Column(f"{n:,}", [Text(f"{n}.25"), Text("7")]) for n in (512, 1024, 2048)]
+    stream = io.StringIO()
+    print_columns(plain_console(file=stream, width=22), columns)
+    assert stream.getvalue().splitlines() == [
+        "name     512    1,024",
+        "a     512.25  1024.25",
+        "long       7        7",
+        "",
+        "name    2,048",
+        "a     2048.25",
+        "long        7",
+    ]
 
 
 ACTIVE = "\x1b]0;title\x07 \x9b31m \r \u202e \udcff \b"
@@ -60,6 +156,22 @@ def test_nothing_that_a_terminal_obeys_reaches_it():
     assert said.count(VISIBLE) == 11
     assert f"training {VISIBLE}\\nx\n" in said
     assert f"{VISIBLE}\\nis damaged\n" in said
+
+
+def test_markup_is_no_markup_wherever_text_is_printed():
+    name = "[/] [red]x :smile:"
+    stream = io.StringIO()
+    console = plain_console(file=stream, width=100, force_terminal=True, color_system="truecolor")
+    print_warning(console, name)
+    print_message(console, name)
+    print_wrapped(console, name)
+    print_overview(console, name, {name: [name, name]})
+    print_columns(console, [Column(name, [Text(name)]), Column(name, [Text(name)])])
+    with console.status(name), progress_bar(console) as bar:
+        bar.add_task(name, total=1, now=name)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+    assert plain.count(name) >= 13
+    assert not re.search(r"\x1b\[([0-9]+;)*31m", stream.getvalue())  # red
 
 
 def test_progress_in_a_terminal_is_escaped_and_keeps_its_own_controls():

@@ -16,11 +16,11 @@ from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview, print_warning
+from rope_jax.console import print_message, print_overview, print_warning
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.devices.memory import in_gib
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Scaling
@@ -75,7 +75,7 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         raise UserError(
             f"{error.filename or out}: cannot be written ({error.strerror or error})"
         ) from error
-    console.print(f"exported: {printable(str(out))}", soft_wrap=True)
+    print_message(console, f"exported: {out}")
 
 
 def _described(

@@ -17,13 +17,13 @@ from rope_jax.config.differences import different_keys
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview
+from rope_jax.console import print_message, print_overview
 from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer
 from rope_jax.data.tokenizers.from_json import start_token
 from rope_jax.data.tokenizers.opening import read_content
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
@@ -49,7 +49,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     training, tokenizer = _training_config(model, run, config, files, description)
     with _locked(run.path):
         if _is_imported(run, training):
-            console.print(f"{printable(str(run.path))}: already imported")
+            print_message(console, f"{run.path}: already imported")
             return run
         with shortage_as("param_dtype: there is not enough memory for the weights"):
             _import(run, training, files, description, tokenizer, console)

@@ -30,6 +30,7 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     # matplotlib and scipy take seconds to import; help and config errors don't wait for them.
+    from rope_jax.comparison.baselines import align_baselines
     from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.files import FILES, check_output, write_comparison
@@ -41,12 +42,12 @@ def main(argv: list[str]) -> None:
 
     stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)
-    sweeps = [read_sweep(folder) for folder in folders]
+    sweeps = align_baselines([read_sweep(folder) for folder in folders])
     mismatches = find_mismatches(sweeps)
     if not config.force:
         refuse_mismatches(mismatches)
     output = Path(config.output)
-    check_output(output)
+    is_replaced = check_output(output, sweeps, replace=config.replace)
     console = plain_console()
     with (
         console.status("resampling documents"),
@@ -55,5 +56,6 @@ def main(argv: list[str]) -> None:
         comparison = compare(sweeps, mismatches, config)
     write_comparison(output, comparison)
     print_comparison(console, comparison)
-    console.print(", ".join(printable(str(output / name)) for name in FILES), soft_wrap=True)
+    written = ", ".join(printable(str(output / name)) for name in FILES)
+    console.print(f"{'replaced ' * is_replaced}{written}", soft_wrap=True)
     cli.print_next(browser_line(output / "comparison.html"))

@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rope_jax import stopping
+from rope_jax.comparison.baselines import truncation_key
 from rope_jax.comparison.comparable import Mismatch
 from rope_jax.comparison.groups import Group, group_sweeps
 from rope_jax.comparison.notes import write_notes
 from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.presentation import FigureWidth, Show
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import (
@@ -45,9 +47,10 @@ class Point:
     """How many documents, or blocks of them, the interval resamples."""
     nll_by_seed: tuple[float, ...]
     difference: Estimate | None
-    """From the trained scaling of the same runs, at the same length."""
+    """From the scaling that the same runs were trained with, at the same length."""
     gain: Estimate | None
-    """Over truncation: `trained` at the window minus this point; same_tokens only, n ≥ window."""
+    """Over truncation: the trained scaling at the window minus this point; same_tokens only,
+    n ≥ window."""
     from_first: Estimate | None
     """The difference from the first group's curve of the same name, paired by document."""
     above_truncation: Estimate | None
@@ -95,12 +98,33 @@ class Comparison:
     """How much a usable length may lose, in nats per token."""
     notes: list[str]
     """Warnings for the reader, those about marked groups first."""
+    show: Show = "perplexity"
+    """What the tables list."""
+    figure_width: FigureWidth = "page"
+
+    @property
+    def baseline(self) -> str:
+        """The name of the curves with the models' own scaling; "the trained scaling" if several."""
+        sweeps = [sweep for group in self.groups for sweep in group.sweeps]
+        names = {name for sweep in sweeps for name in sweep.baselines.values()}
+        return names.pop() if len(names) == 1 else "the trained scaling" if names else "trained"
 
 
 def compare(
     sweeps: Sequence[Sweep], mismatches: Sequence[Mismatch], config: CompareConfig
 ) -> Comparison:
-    """Pool seeds and pair groups; the sweeps of `mismatches` are marked and stand alone."""
+    """Pool seeds and pair groups; the sweeps of `mismatches` are marked and stand alone.
+
+    Raises UserError if the results lack what `config.show` asks for, or if the seeds of a group
+    have nothing in common.
+    """
+    if config.show == "bits_per_byte" and all(
+        row.bpb is None for sweep in sweeps for row in sweep.rows
+    ):
+        raise UserError(
+            "show: these results have no bits per byte, because the bytes per token of their texts "
+            "are not known; choose perplexity or nats"
+        )
     groups = group_sweeps(sweeps, [mismatch.sweep for mismatch in mismatches])
     first = next(group for group in groups if not group.marked)
     curves = [
@@ -116,6 +140,8 @@ def compare(
         curves=curves,
         tolerance=config.tolerance,
         notes=write_notes(groups, mismatches),
+        show=config.show,
+        figure_width=config.figure_width,
     )
 
 
@@ -196,8 +222,7 @@ class _Pooling:
         """Return the gain over truncation; None below the window and for other protocols."""
         if key.protocol != "same_tokens" or key.length < self._window:
             return None
-        at_window = PointKey("trained", "same_tokens", self._window, self._step)
-        loss = self._paired(sums, [at_window] * len(sums))
+        loss = self._paired(sums, [truncation_key(sweep, self._step) for sweep in self._sweeps])
         return None if loss is None else Estimate(-loss.value, -loss.high, -loss.low)
 
     def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
@@ -221,7 +246,7 @@ class _Pooling:
         return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **self._bootstrap)
 
     def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the difference from `trained` of the first group's newest models at their window.
+        """Return the difference from the own scaling of the first group's models at their window.
 
         None for other protocols, marked groups and checkpoints before the newest.
         """
@@ -231,11 +256,10 @@ class _Pooling:
         if key.protocol != "same_tokens":
             return None
         theirs = first.sweeps_at(first.newest)
-        window = theirs[0].windows[first.newest]
-        at_window = PointKey("trained", "same_tokens", window, first.newest)
-        if any(at_window not in sweep.sums for sweep in theirs):
+        found = {s.seed: s.sums.get(truncation_key(s, first.newest)) for s in theirs}
+        by_seed = {seed: at_window for seed, at_window in found.items() if at_window is not None}
+        if len(by_seed) < len(found):
             return None
-        by_seed = {sweep.seed: sweep.sums[at_window] for sweep in theirs}
         if {sweep.seed for sweep in self._sweeps} != set(by_seed):
             return pooled_difference(sums, list(by_seed.values()), **self._bootstrap)
         pairs = zip(self._sweeps, sums, strict=True)

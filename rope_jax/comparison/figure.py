@@ -1,36 +1,54 @@
-"""The figure of a comparison: colour by scaling, dashes by group of runs, a band over seeds.
+"""The figure of a comparison: the mean over seeds with its interval, and each seed as a thin line.
 
-Where all groups have one and the same curve, such as `trained`, colours tell the groups apart.
+Up to six curves share a panel: colours for scalings, dashes for groups of runs; where all groups
+have one and the same curve, such as `trained`, colours for groups. More curves have one panel per
+scaling or per group, whichever has at most six curves in each, and else one panel per curve with
+the others in grey behind it.
 """
 
 import math
 import textwrap
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import describe_groups
-from rope_jax.plots.lines import draw_line
-from rope_jax.plots.panels import draw_panels
+from rope_jax.config.presentation import FigureWidth
+from rope_jax.plots.labels import LineEnd, label_line_ends
+from rope_jax.plots.lines import draw_background, draw_line, line_end
+from rope_jax.plots.panels import (
+    Panels,
+    apart_handles,
+    finish_panels,
+    fold_title,
+    make_panels,
+    mark_truncation,
+    truncation_handle,
+    window_handle,
+)
 from rope_jax.plots.style import (
     BAND_OPACITY,
+    MOST_CURVES,
+    REFERENCE,
+    WIDTHS,
     LineStyle,
     assign_styles,
     distinct_styles,
-    literal_text,
+    figure_style,
 )
 
-# With more curves than this, bands become fainter.
+# With more curves in a panel than this, bands become fainter.
 _MOST_FULL_BANDS = 4
-# With more curves than this, bands would hide everything else.
-_MOST_BANDS = 12
 
 
 class Dash(NamedTuple):
@@ -52,35 +70,192 @@ _DASHES = (
 )
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """Which panel shows which curves, and what explains their styles.
+
+    key: by curve, the title of its panel; "" if there is one panel per protocol.
+    styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
+    curve in front of the others.
+    """
+
+    key: Mapping[Curve, str]
+    styles: Mapping[Curve, LineStyle]
+    legend: Mapping[str, LineStyle]
+    apart: bool = False
+
+    @property
+    def keys(self) -> list[str] | None:
+        """The panels of each protocol; None if there is one."""
+        keys = list(dict.fromkeys(self.key.values()))
+        return None if keys == [""] else keys
+
+    @property
+    def most(self) -> int:
+        """The largest number of curves in a panel."""
+        keys = list(self.key.values())
+        return max(map(keys.count, keys))
+
+
 def draw_comparison(comparison: Comparison) -> Figure:
-    """Draw each group's newest checkpoint: the mean over seeds, and each seed as a thin line."""
+    """Draw each group's newest checkpoint, at the comparison's `figure_width`."""
+    width = comparison.figure_width
     curves = [curve for curve in comparison.curves if curve.is_newest]
     points = [point for curve in curves for point in curve.points]
-    groups, styles = comparison.groups, assign_curve_styles(curves)
-    by_group = assign_group_styles(comparison)
-    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / len(curves))
-    if len(curves) > _MOST_BANDS:
-        opacity = 0.0
-    with literal_text():
-        figure, axes = draw_panels(
+    plan = _plan(comparison, curves)
+    windows = sorted({curve.window for curve in curves})
+    with figure_style():
+        panels = make_panels(
             points,
-            windows=sorted({curve.window for curve in curves}),
+            windows=windows,
             truncation=truncation_levels(curves),
-            legend_lines=len(styles) + len(groups) + 4,
-            with_bands=opacity > 0,
+            banded=points,
+            title=_title(comparison, width),
+            width=width,
+            keys=plan.keys,
         )
-        for protocol, axis in axes.items():
-            for curve in curves:
-                own = [point for point in curve.points if point.protocol == protocol]
-                dash = dash_of(curve.group, groups)
-                style = replace(styles[curve.name], linestyle=dash.matplotlib)
-                style = by_group.get(curve.group.label, style)
-                draw_line(axis, curve.label, style, own, band_opacity=opacity)
-                _draw_seeds(axis, style, own)
-        legend = _legend(comparison, styles, with_bands=opacity > 0)
-        figure.legend(handles=legend, loc="outside right center", frameon=False, fontsize=9)
-        figure.suptitle(_title(comparison), fontsize=11)
-    return figure
+        for (protocol, key), axis in panels.axes.items():
+            _draw_panel(axis, protocol, key, plan)
+        handles: list[Artist] = []
+        is_labelled = _label_ends(panels, plan, comparison)
+        if not is_labelled:
+            handles += [
+                Line2D([], [], label=textwrap.fill(label, int(13 * WIDTHS[width])), **vars(style))
+                for label, style in plan.legend.items()
+            ]
+        handles += _meanings(plan, curves)
+        if panels.of_same_tokens and truncation_levels(curves) and not is_labelled:
+            handles.append(truncation_handle())
+        if len(windows) > 1:
+            handles.append(window_handle())
+        finish_panels(panels, handles)
+    return panels.figure
+
+
+def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
+    """Choose the panels for `curves`, each group's newest."""
+    groups, by_name = comparison.groups, assign_curve_styles(curves)
+    names = {group.label: describe_group(group) for group in groups}
+    titles_of = {group.label: describe_group(group, "\n") for group in groups}
+    by_group = assign_group_styles(comparison)
+    if len(curves) <= MOST_CURVES:
+        if by_group:
+            own = {curve: by_group[curve.group.label] for curve in curves}
+            legend = {names[label]: style for label, style in by_group.items()}
+            return _Plan(dict.fromkeys(curves, ""), own, legend)
+        own = {
+            curve: replace(by_name[curve.name], linestyle=dash_of(curve.group, groups).matplotlib)
+            for curve in curves
+        }
+        legend = dict(by_name)
+        if len(groups) > 1 or groups[0].marked:
+            legend |= {
+                names[g.label]: LineStyle("0.3", "", dash_of(g, groups).matplotlib) for g in groups
+            }
+        return _Plan(dict.fromkeys(curves, ""), own, legend)
+    colours = distinct_styles([group.label for group in groups])
+    facets = [
+        _Plan(
+            {curve: curve.name for curve in curves},
+            {curve: colours[curve.group.label] for curve in curves},
+            {names[label]: style for label, style in colours.items()},
+        ),
+        _Plan(
+            {curve: titles_of[curve.group.label] for curve in curves},
+            {curve: by_name[curve.name] for curve in curves},
+            by_name,
+        ),
+    ]
+    for plan in facets:
+        if 1 < plan.most <= MOST_CURVES:
+            return plan
+    if by_group:
+        titles = {curve: titles_of[curve.group.label] for curve in curves}
+    elif len(groups) == 1:
+        titles = {curve: curve.name for curve in curves}
+    else:
+        titles = {curve: curve.label for curve in curves}
+    own = {curve: (by_group or by_name)[_style_key(curve, by_group)] for curve in curves}
+    return _Plan(titles, own, {}, apart=True)
+
+
+def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
+    return curve.group.label if by_group else curve.name
+
+
+def describe_group(group: Group, separator: str = "") -> str:
+    """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
+
+    separator: written between the two, in place of parentheses.
+    """
+    if not group.settings:
+        return group.label
+    text = describe_settings(group.settings, briefly=True)
+    if separator:
+        return f"{group.label}{separator}{text}"
+    if group.label.endswith(" seeds)"):
+        return f"{group.label[:-1]}; {text})"
+    return f"{group.label} ({text})"
+
+
+def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
+    """Draw the curves of one panel, or one curve in front of the others."""
+
+    def points_of(curve: Curve) -> list[Point]:
+        return [point for point in curve.points if point.protocol == protocol]
+
+    shown = [curve for curve, title in plan.key.items() if title == key]
+    if plan.apart:
+        reference = next(iter(plan.key))
+        for curve, style in plan.styles.items():
+            if curve not in (reference, *shown):
+                draw_background(axis, style, points_of(curve))
+        if reference not in shown:
+            draw_line(axis, reference.label, REFERENCE, points_of(reference), band_opacity=0.0)
+    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most)
+    for curve in shown:
+        own = points_of(curve)
+        draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
+        _draw_seeds(axis, plan.styles[curve], own)
+    if protocol == "same_tokens":
+        mark_truncation(axis, truncation_levels(shown))
+
+
+def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
+    """Label the lines of a single panel at their ends, if colours alone stand for the curves."""
+    is_by_group = bool(assign_group_styles(comparison))
+    if plan.keys is not None or len(panels.axes) > 1:
+        return False
+    if not is_by_group and (len(comparison.groups) > 1 or comparison.groups[0].marked):
+        return False  # dashes stand for groups, which a legend has to say
+    (((protocol, _), axis),) = panels.axes.items()
+    ends = [
+        LineEnd(
+            _folded(describe_group(curve.group, "\n"), 26) if is_by_group else curve.name,
+            plan.styles[curve].color,
+            *end,
+        )
+        for curve in plan.key
+        if (end := line_end([p for p in curve.points if p.protocol == protocol])) is not None
+    ]
+    levels = truncation_levels(list(plan.key)) if protocol == "same_tokens" else []
+    return label_line_ends(axis, ends, level=min(levels, default=None))
+
+
+def _folded(text: str, letters: int) -> str:
+    """Fold each line of a text."""
+    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
+
+
+def _meanings(plan: _Plan, curves: Sequence[Curve]) -> list[Artist]:
+    """Return the legend's entries for thin lines, bands and the curves behind the others."""
+    handles: list[Artist] = []
+    if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
+        handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
+    if plan.apart:
+        first = next(iter(plan.key.values())).split("\n")[0]
+        return [*apart_handles("the others", first), *handles]
+    return [*handles, Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval")]
 
 
 def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
@@ -130,35 +305,10 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
         axis.plot(x, y, alpha=0.6, **vars(thin))
 
 
-def _legend(
-    comparison: Comparison, styles: dict[str, LineStyle], *, with_bands: bool
-) -> list[Line2D]:
-    groups, by_group = comparison.groups, assign_group_styles(comparison)
-    lines = [
-        Line2D([], [], label=textwrap.fill(name, 40), **vars(style))
-        for name, style in (by_group or styles).items()
-    ]
-    if not by_group and (len(groups) > 1 or groups[0].marked):
-        lines += [
-            Line2D(
-                [],
-                [],
-                color="0.3",
-                linestyle=dash_of(group, groups).matplotlib,
-                label=textwrap.fill(group.label, 40),
-            )
-            for group in groups
-        ]
-    if any(len(p.nll_by_seed) > 1 for c in comparison.curves if c.is_newest for p in c.points):
-        lines.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
-    if with_bands:
-        interval = "95% interval over\ndocuments and seeds"
-        lines.append(Line2D([], [], color="0.85", linewidth=7, label=interval))
-    return lines
-
-
-def _title(comparison: Comparison) -> str:
-    title = textwrap.fill(describe_groups(comparison), 100)
+def _title(comparison: Comparison, width: FigureWidth) -> str:
+    title = describe_groups(comparison)
+    if fold_title(title, WIDTHS[width]).count("\n") > 1:  # the legend or the panels name them
+        title = f"{len(comparison.groups)} groups of runs"
     if any(group.marked for group in comparison.groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title

@@ -2,14 +2,16 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from rope_jax.comparison.differences import distinguish
 from rope_jax.comparison.sweeps import Sweep, readable_path
 from rope_jax.errors import UserError
 
 MARK = "†"
-_SEED_SUFFIX = re.compile(r"[-_.=](s|seed)?[-_.=]?\d+$")
+# A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
+_SEED_SUFFIX = re.compile(r"[-_.=](?:(?:s|seed)[-_.=]?)?\d+$")
 # A larger group is named after its first and last run.
 _MOST_NAMES = 4
 
@@ -22,6 +24,11 @@ class Group:
     sweeps: tuple[Sweep, ...]
     marked: bool
     """Whether it is shown although it cannot be compared with the others."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What distinguishes its runs from those of the other groups: values by dotted config key.
+
+    Empty if there is one group, or nothing is known. `describe_settings` makes text of it.
+    """
 
     def sweeps_at(self, step: int) -> list[Sweep]:
         """Return the sweeps that measured the checkpoint of this step."""
@@ -56,18 +63,22 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
     for group in members.values():
         _check_seeds(group)
     labels = _distinct_labels(list(members.values()), with_sweep_name=several)
+    settings = distinguish([group[0].experiment for group in members.values()])
     groups = []
-    for group, label in zip(members.values(), labels, strict=True):
+    for group, label, own in zip(members.values(), labels, settings, strict=True):
         if len(group) > 1:
             label += f" ({len(group)} seeds)"
         is_marked = group[0] in marked
         label += f" {MARK}" if is_marked else ""
-        groups.append(Group(label=label, sweeps=tuple(group), marked=is_marked))
+        groups.append(Group(label=label, sweeps=tuple(group), marked=is_marked, settings=own))
     return groups
 
 
 def without_seed(name: str) -> str:
-    """Return a run's name without a suffix that names its seed, such as -s1, _seed2 or -3."""
+    """Return a run's name without a suffix that names its seed, such as -s1, _seed2 or -3.
+
+    The suffix begins with a separator: the names gpt2, bass and base10000 are complete.
+    """
     return _SEED_SUFFIX.sub("", name)
 
 

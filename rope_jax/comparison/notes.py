@@ -47,9 +47,15 @@ def _group_notes(group: Group) -> Iterator[str]:
         )
     for step in group.steps:
         yield from _missing_points(group, step)
+    for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
+        if renamed is not None:
+            yield (
+                f"{group.label}: its curve {renamed} is shown as trained, because the model was "
+                "trained with this scaling"
+            )
     baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
     for name in dict.fromkeys(baselines):
-        if name != "trained":
+        if name not in ("trained", "none"):
             yield (
                 f"{group.label}: {name} is the scaling that the model was trained with, so it "
                 "serves as the baseline in place of trained"

@@ -8,7 +8,9 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from rope_jax.comparison.cells import units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.figure import (
     assign_curve_styles,
     assign_group_styles,
@@ -16,9 +18,12 @@ from rope_jax.comparison.figure import (
 )
 from rope_jax.comparison.groups import Group
 from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
+from rope_jax.errors import printable
 from rope_jax.evaluation.statistics import Estimate
-from rope_jax.sweeps.terminal import caption
+from rope_jax.evaluation.text import caption
 
+# With more curves than this, bands would hide everything else.
+MOST_BANDS = 6
 _SYMBOLS = {
     "o": "circle",
     "s": "square",
@@ -35,7 +40,7 @@ def format_page(comparison: Comparison) -> str:
     """Return a self-contained HTML page, which includes plotly.js and the data."""
     template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
     data = json.dumps(_page_data(comparison), allow_nan=False).replace("<", "\\u003c")
-    title = html.escape(describe_groups(comparison))
+    title = html.escape(printable(describe_groups(comparison)))
     before, _, after = template.partition("PLOTLY")
     return before.replace("TITLE", title, 1) + get_plotlyjs() + after.replace("DATA", data, 1)
 
@@ -46,27 +51,36 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
     protocols = dict.fromkeys(point.protocol for curve in curves for point in curve.points)
     strides = {r.protocol: r.stride for group in groups for s in group.sweeps for r in s.rows}
     return {
-        "title": describe_groups(comparison),
-        "notes": comparison.notes,
+        "title": printable(describe_groups(comparison)),
+        "notes": [printable(note) for note in comparison.notes],
         "tolerance": comparison.tolerance,
+        "show": comparison.show,
+        "baseline": comparison.baseline,
+        "most_bands": MOST_BANDS,
+        "units": units_of(comparison),
         "captions": {p: caption(p, strides[p]) for p in protocols},
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
             {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}
             for name, style in assign_curve_styles(curves).items()
         ],
-        "sources": describe_sources(comparison),
+        "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
 
 
 def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
-    """Return a group's label and dashes, or its colour if colours stand for groups."""
+    """Return a group's texts and its dashes, or its colour if colours stand for groups."""
     style = assign_group_styles(comparison).get(group.label)
-    if style is None:
-        dash = dash_of(group, comparison.groups).plotly
-        return {"label": group.label, "dash": dash, "color": None}
-    return {"label": group.label, "dash": "solid", "color": style.color}
+    dash = dash_of(group, comparison.groups).plotly if style is None else "solid"
+    return {
+        "label": printable(group.label),
+        "marked": group.marked,
+        "differs": describe_settings(group.settings, briefly=True),
+        "settings": describe_settings(group.settings, briefly=False),
+        "dash": dash,
+        "color": None if style is None else style.color,
+    }
 
 
 def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
@@ -77,8 +91,18 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
         "newest": curve.is_newest,
         "window": curve.window,
         "usable": format_usable(curve),
+        "usable_at": _usable_at(curve),
         "points": [_point_data(point) for point in curve.points],
     }
+
+
+def _usable_at(curve: Curve) -> float | None:
+    """Return a number to sort usable lengths by; None if nothing is known."""
+    usable = curve.usable
+    if usable is None or (usable.length is None and not usable.is_known):
+        return None
+    # "at least 1,024" is more than 1,024
+    return (usable.length or 0) + 0.5 * usable.is_last
 
 
 def _point_data(point: Point) -> dict[str, Any]:
@@ -91,7 +115,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "interval": [_number(point.ci_low), _number(point.ci_high)],
         "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
-        "documents": point.documents,
+        "resampled": units_text(point.units, point.documents),
         "seeds": [_number(nll) for nll in point.nll_by_seed],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),

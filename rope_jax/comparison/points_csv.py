@@ -3,16 +3,17 @@
 from typing import Any
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.runs.tables import format_csv as format_table
 
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
     *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
-    *("ci_high", "ppl", "bpb", "tokens", "documents", "nll_by_seed"),
+    *("ci_high", "ppl", "bpb", "tokens", "documents", "units", "nll_by_seed"),
     *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
-    *("above_truncation", "above_truncation_low", "above_truncation_high"),
+    *("above_truncation", "above_truncation_low", "above_truncation_high", "settings"),
 )
 
 
@@ -38,6 +39,7 @@ def _curve_cells(curve: Curve) -> dict[str, Any]:
         "auto": curve.auto,
         "step": curve.step,
         "window": curve.window,
+        "settings": describe_settings(curve.group.settings, briefly=False),
     }
 
 
@@ -56,6 +58,7 @@ def _point_cells(point: Point) -> dict[str, Any]:
         "bpb": point.bpb,
         "tokens": point.tokens,
         "documents": point.documents,
+        "units": point.units,
         "nll_by_seed": " ".join(map(repr, point.nll_by_seed)),
         **_estimate_cells("difference", point.difference),
         **_estimate_cells("gain", point.gain),

@@ -183,9 +183,14 @@ def _longest(config: Path) -> int | None:
 
 
 def _experiment(config: Path) -> str | None:
-    """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read."""
+    """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read.
+
+    Defaults are filled in, so that configs of two versions are equal if they mean the same.
+    """
     try:
         raw = read_yaml(config)
+        with contextlib.suppress(UserError, ValueError):  # a config of another version, or of none
+            raw = load(Config, config).model_dump(mode="json")
     except UserError:
         return None
     kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}

@@ -4,15 +4,25 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rope_jax.comparison.cells import (
+    BELOW_TRUNCATION,
+    QUANTITIES,
+    best_at,
+    cell,
+    sampling_text,
+    units_text,
+)
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.evaluation.statistics import Estimate, perplexity
-from rope_jax.evaluation.text import perplexity_text, usable_text
+from rope_jax.comparison.differences import describe_settings
+from rope_jax.config.presentation import Show
+from rope_jax.evaluation.statistics import Estimate
+from rope_jax.evaluation.text import usable_text
 from rope_jax.runs.markdown import escape_markdown
 
 _INTERVALS = (
-    "Each cell is the perplexity ± half the width of its 95% interval over documents and seeds, or "
-    "with the interval itself where half its width exceeds the perplexity. The interval of a group "
-    "with one seed says nothing about other seeds."
+    "Each cell is in {quantity}, ± half the width of its 95% interval over {sampled}, or with "
+    "the interval itself where half its width exceeds the value. The interval of a group with "
+    "one seed says nothing about other seeds. The best value of a column is bold."
 )
 
 
@@ -33,11 +43,11 @@ def format_markdown(comparison: Comparison) -> str:
     rows = [[escape_markdown(cell) for cell in row] for row in rows]
     parts.append(_format_table(heading, *rows, alignment="---"))
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
-        parts.append(_format_protocol(protocol, curves))
+        parts.append(_format_protocol(protocol, curves, comparison))
     parts.append(
         "Usable is the longest length up to which the loss on the same tokens, at the upper end of "
-        f"its interval, stays within {comparison.tolerance:g} nats per token of `trained` at the "
-        "window.\n"
+        f"its interval, stays within {comparison.tolerance:g} nats per token of "
+        f"{_code(comparison.baseline)} at the window.\n"
     )
     return "\n".join(parts)
 
@@ -51,8 +61,13 @@ def describe_groups(comparison: Comparison) -> str:
 
 
 def describe_sources(comparison: Comparison) -> list[list[str]]:
-    """Return a heading, and one row per group with its runs, steps, windows and corpora."""
+    """Return a heading, and one row per group with its runs, steps, windows and corpora.
+
+    If groups differ in settings, the last column has all of these.
+    """
+    with_settings = any(group.settings for group in comparison.groups)
     lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
+    lines[0] += ["differs in"] * with_settings
     for group in comparison.groups:
         windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
         columns = (
@@ -62,7 +77,8 @@ def describe_sources(comparison: Comparison) -> list[list[str]]:
             dict.fromkeys(sweep.name for sweep in group.sweeps),
             sorted({row.corpus for sweep in group.sweeps for row in sweep.rows}),
         )
-        lines.append([group.label, *map(", ".join, columns)])
+        settings = [describe_settings(group.settings, briefly=False)] * with_settings
+        lines.append([group.label, *map(", ".join, columns), *settings])
     return lines
 
 
@@ -83,70 +99,99 @@ def format_usable(curve: Curve) -> str:
     return usable_text(length=usable.length, is_last=usable.is_last, is_known=usable.is_known)
 
 
-def format_interval(point: Point) -> str:
-    """Return "±" and half the width of a perplexity's interval; "" if there is no interval.
-
-    If half the width exceeds the perplexity itself, return the interval.
-    """
-    if not (math.isfinite(point.ci_low) and math.isfinite(point.ci_high)):
-        return ""
-    half = (perplexity(point.ci_high) - perplexity(point.ci_low)) / 2
-    if half <= perplexity(point.nll):
-        return f"± {half:.2f}"
-    return f"[{perplexity_text(point.ci_low)}, {perplexity_text(point.ci_high)}]"
-
-
-def _format_protocol(protocol: str, curves: Sequence[Curve]) -> str:
-    """Return a heading and tables: perplexity, then the differences that are known."""
+def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Comparison) -> str:
+    """Return a heading and tables: what was measured, then the differences that are known."""
     plotted = points_of(protocol, curves)
-    counts = [p.documents for one in plotted for p in one.points.values()]
-    documents = "–".join(dict.fromkeys(map(str, (min(counts), max(counts)))))
+    counts = dict.fromkeys((p.units, p.documents) for one in plotted for p in one.points.values())
+    # the fewest and the most
+    units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
-    parts = [f"## `{protocol}`, {documents} documents\n", _INTERVALS + "\n"]
-    parts.append(_format_grid(plotted, _perplexity_cell, with_usable=has_usable))
-    for caption, cell in (
-        ("The difference from `trained` at the same length", _difference_cell),
+    about = _INTERVALS.format(
+        quantity=QUANTITIES[comparison.show], sampled=sampling_text(comparison)
+    )
+    best = best_at([one.curve for one in plotted], protocol, comparison.show)
+    measured = _format_measured(plotted, comparison.show, best, with_usable=has_usable)
+    points = [point for one in plotted for point in one.points.values()]
+    if any(cell(point, comparison.show).is_below_truncation for point in points):
+        mark = escape_markdown(BELOW_TRUNCATION)
+        about += f" {mark} is below truncation to the window by more than its interval."
+    parts = [f"## `{protocol}`, {units}\n", about + "\n", measured]
+    for caption, difference in (
+        (f"The difference from {_code(comparison.baseline)} at the same length", _difference_cell),
         ("The difference from the same scaling of the first group", _from_first_cell),
         ("The gain over truncation to the window", _gain_cell),
         ("The loss above truncation to the window of the first group", _above_truncation_cell),
     ):
-        some = [one for one in plotted if any(map(cell, one.points.values()))]
+        some = [one for one in plotted if any(map(difference, one.points.values()))]
         if some:
             parts.append(f"{caption}, in nats per token, paired by document:\n")
-            parts.append(_format_grid(some, cell, with_usable=False))
+            parts.append(_format_differences(some, difference))
     return "\n".join(parts)
 
 
-def _format_grid(
-    plotted: Sequence[PlottedCurve], cell: Callable[[Point], str], *, with_usable: bool
+def _code(name: str) -> str:
+    """Return a curve's name as code; a description as it is."""
+    return name if " " in name else f"`{name}`"
+
+
+def _format_measured(
+    plotted: Sequence[PlottedCurve], show: Show, best: Mapping[int, str], *, with_usable: bool
 ) -> str:
+    """Return a table of one row per curve and one column per length, with the best value bold."""
+    lengths = _lengths(plotted)
+    with_settings = any(one.curve.group.settings for one in plotted)
+    heading = ["runs", "scaling", *["differs in"] * with_settings, *(f"{n:,}" for n in lengths)]
+    rows = []
+    for one in plotted:
+        group = one.curve.group
+        cells = []
+        for n in lengths:
+            shown = cell(one.points[n], show) if n in one.points else None
+            text = "" if shown is None else escape_markdown(shown.text)
+            if shown is not None and shown.value == best.get(n) and not group.marked:
+                value, space, interval = text.partition(" ")
+                text = f"**{value}**{space}{interval}"
+            cells.append(text)
+        settings = escape_markdown(describe_settings(group.settings, briefly=True))
+        rows.append(
+            [
+                escape_markdown(group.label),
+                escape_markdown(one.curve.name),
+                *[settings] * with_settings,
+                *cells,
+                *[format_usable(one.curve)] * with_usable,
+            ]
+        )
+    heading += ["usable"] * with_usable
+    return _format_table(heading, *rows, alignment="---:", left=2 + with_settings)
+
+
+def _format_differences(plotted: Sequence[PlottedCurve], difference: Callable[[Point], str]) -> str:
     """Return a table of one row per curve and one column per length."""
-    lengths = sorted({length for one in plotted for length in one.points})
+    lengths = _lengths(plotted)
     heading = ["runs", "scaling", *(f"{n:,}" for n in lengths)]
     rows = [
         [
             escape_markdown(one.curve.group.label),
             escape_markdown(one.curve.name),
-            *(cell(one.points[n]) if n in one.points else "" for n in lengths),
+            *(difference(one.points[n]) if n in one.points else "" for n in lengths),
         ]
         for one in plotted
     ]
-    if with_usable:
-        heading.append("usable")
-        for row, one in zip(rows, plotted, strict=True):
-            row.append(format_usable(one.curve))
     return _format_table(heading, *rows, alignment="---:")
 
 
-def _format_table(heading: Sequence[str], *rows: Sequence[str], alignment: str) -> str:
-    """Return a Markdown table; alignment: for the columns after the first two."""
-    rule = f"|---|---{f'|{alignment}' * (len(heading) - 2)}|\n"
+def _lengths(plotted: Sequence[PlottedCurve]) -> list[int]:
+    return sorted({length for one in plotted for length in one.points})
+
+
+def _format_table(
+    heading: Sequence[str], *rows: Sequence[str], alignment: str, left: int = 2
+) -> str:
+    """Return a Markdown table; alignment: for the columns after the first `left`."""
+    rule = f"{'|---' * left}{f'|{alignment}' * (len(heading) - left)}|\n"
     lines = [f"| {' | '.join(cells)} |\n" for cells in (heading, *rows)]
     return lines[0] + rule + "".join(lines[1:])
-
-
-def _perplexity_cell(point: Point) -> str:
-    return f"{perplexity_text(point.nll)} {format_interval(point)}".rstrip()
 
 
 def _difference_cell(point: Point) -> str:

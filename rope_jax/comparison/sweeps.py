@@ -44,6 +44,8 @@ class Sweep:
     """Equal for runs that differ only in their seed; None if unknown."""
     longest: int | None
     """The most tokens that the model's positions can number; None: any number, or unknown."""
+    renamed: str | None = None
+    """What the sweep itself calls the curve that is named `trained` here; None: the same."""
 
     @property
     def name(self) -> str:

@@ -19,6 +19,9 @@ class CompareConfig(Presentation):
         False,
         description="draw results even if they are not comparable, marked as such in every output",
     )
+    replace: bool = Field(
+        False, description="replace a comparison of other sweeps in the folder `output`"
+    )
     tolerance: PositiveFloat = Field(
         0.02,
         description="usable length: largest rise of the NLL over its value at the window, in nats",

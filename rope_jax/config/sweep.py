@@ -357,7 +357,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     @model_validator(mode="after")
     def _names_are_free(self) -> "SweepConfig":
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
-                 "curve.png", "steps.png"}  # fmt: skip
+                 "curve.png", "steps.png", "curve.pdf", "steps.pdf", "curve.svg", "steps.svg",
+                 "results.md", "results.tex"}  # fmt: skip
         labels = {entry.label for entry in self.scalings}
         if taken & labels:
             raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")

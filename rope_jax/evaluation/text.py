@@ -4,6 +4,19 @@ import math
 
 from rope_jax.evaluation.statistics import Estimate, perplexity
 
+_CAPTIONS = {
+    "same_tokens": "context length",
+    "whole_window": "length of the windows, which are adjacent",
+    "sliding": "length of the windows, {stride} tokens apart; the first one is scored whole",
+    "per_position": "position in the window; the context length is the end of the column's range",
+    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of the windows' means",
+}
+
+
+def caption(protocol: str, stride: int | None) -> str:
+    """Return a caption that explains the lengths in a protocol's table."""
+    return _CAPTIONS[protocol].format(stride=stride)
+
 
 def perplexity_text(nll: float) -> str:
     """Return exp(nll) as text, as a power of e if it is too large to read."""
@@ -21,8 +34,20 @@ def interval_text(nll: Estimate) -> str:
         return ""
     half = (perplexity(nll.high) - perplexity(nll.low)) / 2
     if half <= perplexity(nll.value) and math.isfinite(half):
-        return f"±{half:.2g}"
+        return half_width_text(half)
     return f"[{perplexity_text(nll.low)}, {perplexity_text(nll.high)}]"
+
+
+def half_width_text(half: float, digits: int = 2) -> str:
+    """Return "±" and half the width of an interval with so many digits, such as "±0.57" or "±1.0".
+
+    The digits before the decimal point are all shown: "±150".
+    """
+    if half < 1e-3:
+        return f"±{half:.{digits}g}"
+    rounded = float(f"{half:.{digits}g}")  # 0.996 to 1.0
+    decimals = max(0, digits - 1 - math.floor(math.log10(rounded)))
+    return f"±{half:,.{decimals}f}"
 
 
 def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:

@@ -1,6 +1,7 @@
 """A figure of what a fit has learned, layer by layer."""
 
 import math
+import textwrap
 from typing import Any
 
 import matplotlib
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.plots.style import WIDTHS, figure_style
 from rope_jax.positions.fitted import FittedNumbers
 
 # Lines of one layer, and labels of layers, that can be told apart.
@@ -22,6 +24,11 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
 
     Up to four heads are thin lines; of more, the median is a line and the range is shaded.
     """
+    with figure_style():
+        return _draw_panels(parameters, free)
+
+
+def _draw_panels(parameters: Parameters, free: Free) -> Figure:
     numbers: Any = FittedNumbers(
         *(None if x is None else np.asarray(x) for x in parameters.numbers(free))
     )
@@ -30,16 +37,17 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
     panels = _panels(parameters, numbers, theta)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(4.4 * columns, 3.3 * rows), layout="constrained")
+    height = (2.1 if columns > 1 else 3.0) * rows
+    figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
     axes = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).ravel()
     for axis in axes[len(panels) :]:
         axis.set_visible(False)
     for axis, (title, x, values, is_log) in zip(axes, panels, strict=False):
         where = wavelength if x is None else x
         _draw(axis, where, values)
-        axis.set_title(title, fontsize=9)
+        axis.set_title(textwrap.fill(title, 28 if columns > 2 else 60))
         axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=8))
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=6))
         if is_log:
             axis.set_yscale("log")
             if values.max() < 10 * values.min():  # powers of ten would label one place at most
@@ -47,8 +55,8 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
         for scale in (axis.xaxis, axis.yaxis):
             scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             scale.set_minor_formatter(NullFormatter())
-        axis.set_xlabel(_label(title) if x is not None else "wavelength without scaling, tokens")
-        axis.grid(alpha=0.25)
+        axis.set_xlabel(_label(title) if x is not None else "wavelength 2π/θ, tokens")
+        axis.grid(True)
     return figure
 
 
@@ -97,11 +105,11 @@ def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
             lines = np.median(heads, axis=0, keepdims=True)
             low, high = heads.min(axis=0), heads.max(axis=0)
             axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
-        width = 1.6 if len(lines) == 1 else 0.7
+        width = 1.2 if len(lines) == 1 else 0.6
         for line in lines:
             axis.plot(x, line, color=colour, linewidth=width)
         # with many layers, some stand for all
         if len(values) > 1 and layer % -(-len(values) // _MOST_LABELS) == 0:
-            axis.plot([], [], color=colour, linewidth=1.6, label=f"layer {layer}")
+            axis.plot([], [], color=colour, linewidth=1.2, label=f"layer {layer}")
     if len(values) > 1:
-        axis.legend(fontsize=7, frameon=False)
+        axis.legend()

@@ -19,10 +19,17 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_settings
 from rope_jax.config.training import Config
-from rope_jax.console import describe_map, describe_scaling, print_overview, print_warning
+from rope_jax.console import (
+    describe_map,
+    describe_scaling,
+    print_message,
+    print_overview,
+    print_warning,
+    print_wrapped,
+)
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
@@ -71,7 +78,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     with _locked(folder, config), _renamed(steps="step", lengths="length"):
         if (folder / _SUMMARY).exists():
             _check_finished(folder, run, config)
-            console.print(f"{printable(str(folder))}: already fitted")
+            print_message(console, f"{folder}: already fitted")
             return folder
         with shortage_as("length: there is not enough memory; lower batch_tokens or length"):
             _fit_in(folder, run, training, config, console)
@@ -168,8 +175,8 @@ def _best_border(
         seconds += state.seconds
     best = min(found, key=lambda border: found[border])
     shown = ", ".join(f"{border}: {nll:.4f}" for border, nll in found.items())
-    console.print(
-        f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})"
+    print_wrapped(
+        console, f"far keys begin at {best} (validation after {config.trial_steps} steps: {shown})"
     )
     return best, seconds
 
@@ -331,7 +338,7 @@ def _announce(
     scaling = start.at(length, window, training.stage_scaling(stage))
     lines = describe_scaling(training.rotary_layers, scaling, length, start.label)
     if (map_ := start.map_at(length, window, training.stage_map(stage))) is not None:
-        lines[-1] += f", {describe_map(map_)}"
+        lines[-1] += f"; {describe_map(map_)}"
     print_overview(
         console,
         f"fit {config.name} of {training.name}",
@@ -393,10 +400,10 @@ def _conclude(
     }
     write_text(folder / _SUMMARY, json.dumps(summary, indent=1) + "\n")
     print_table(console, rows, window, parameters.count)
-    console.print(
-        f"strategy file: {printable(str(folder / STRATEGY))} (an entry of a sweep's `scalings`, or "
+    print_message(
+        console,
+        f"strategy file: {folder / STRATEGY} (an entry of a sweep's `scalings`, or "
         "`rope.strategy` in training); numbers.png beside it shows what was learned",
-        soft_wrap=True,
     )
 
 

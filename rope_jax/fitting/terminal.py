@@ -3,12 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.progress import MofNCompleteColumn
 from rich.text import Text
 
+from rope_jax.console import Column, print_columns, print_wrapped, progress_bar
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.fitting.results import FitRow
 
@@ -18,10 +17,9 @@ class FitProgress:
 
     def __init__(self, console: Console, total: int, done: int, title: str) -> None:
         self._console, self._total = console, total
-        now = TextColumn("{task.fields[now]}", markup=False)
-        columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, now, console=console)
-        self._task = self._bar.add_task("", total=total, completed=done, now="")
+        self._bar = progress_bar(console, MofNCompleteColumn())
+        self._bar.disable = not console.is_terminal  # it cannot be redrawn there
+        self._task = self._bar.add_task(title, total=total, completed=done, now="")
 
     def __enter__(self) -> "FitProgress":
         self._bar.start()
@@ -45,30 +43,26 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
     """Print start, fitted and truncation on the validation split, by length."""
     differences = [row.above_truncation for row in rows if row.above_truncation]
     is_known = any(not math.isnan(difference.high) for difference in differences)
-    interval = "half of the 95% interval" if is_known else "no interval, for too few documents"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=Text(
-            f"nats per token on {rows[0].tokens:,} validation tokens, {rows[0].documents} documents"
-        ),
-        title_justify="left",
-        title_style="bold",
-        caption=Text(
-            "in brackets: above truncation, which is `trained` at the window of "
-            f"{window:,} tokens, with {interval}"
-        ),
-        caption_justify="left",
+    interval = "± half of the 95% interval" if is_known else "no interval: too few documents"
+    print_wrapped(
+        console,
+        f"nats per token on {rows[0].tokens:,} validation tokens of {rows[0].documents} documents",
+        "bold",
     )
-    table.add_column("", no_wrap=True)
-    lengths = sorted({row.length for row in rows})
-    for length in lengths:
-        table.add_column(f"{length:,}", justify="right", no_wrap=True)
+    names = list(dict.fromkeys(row.name for row in rows))
     by_place = {(row.name, row.length): row for row in rows}
-    for name in dict.fromkeys(row.name for row in rows):
-        found = [by_place.get((name, length)) for length in lengths]
-        table.add_row(name, *("" if row is None else _cell(row) for row in found))
-    console.print(table)
+    columns = [Column("", [Text(name) for name in names], "left")]
+    for length in sorted({row.length for row in rows}):
+        found = [by_place.get((name, length)) for name in names]
+        cells = [Text("" if row is None else _cell(row)) for row in found]
+        columns.append(Column(f"{length:,}", cells))
+    print_columns(console, columns)
+    print_wrapped(
+        console,
+        f"in brackets: above truncation, which is `trained` at its window, {window:,} tokens; "
+        f"{interval}",
+        "dim",
+    )
     console.print(f"{learned:,} numbers were learned; every weight stayed as it was")
 
 

@@ -257,7 +257,8 @@ class CompareJob(Job):
 
     def arguments(self) -> list[str]:
         folders = [str(sweep.folder) for sweep in self.sweeps]
-        return ["scripts/compare.py", *folders, *self.overrides]
+        # more of the sweeps may be done than the last time
+        return ["scripts/compare.py", *folders, "replace=true", *self.overrides]
 
     def ready(self) -> "CompareJob":
         """Return the comparison of the sweeps that are done. UserError if none is."""

@@ -13,6 +13,7 @@ from rich.status import Status
 from rich.text import Text
 
 from rope_jax import stopping
+from rope_jax.console import print_message
 from rope_jax.errors import UserError, printable
 from rope_jax.grids.commands import JobFailed, Surroundings, log_of, run_job
 from rope_jax.grids.jobs import Job, NotReady
@@ -83,8 +84,8 @@ def print_failures(
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print one line, which Rich neither cuts nor wraps."""
-    console.print(Text(printable(text), style=style), soft_wrap=True)
+    """Print one line, see `print_message`."""
+    print_message(console, text, style)
 
 
 def _show(status: Status, title: str, line: str) -> None:

@@ -1,7 +1,6 @@
 """Figures of scalings pair by pair, and of scores by distance."""
 
 import math
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,17 @@ from numpy.typing import NDArray
 
 from rope_jax.inspection.curves import Curve
 from rope_jax.inspection.model import short_number
-from rope_jax.inspection.output import output_file
-from rope_jax.plots.style import assign_colours
+from rope_jax.inspection.output import write_output_figure
+from rope_jax.plots.panels import fold_title, legend_columns
+from rope_jax.plots.style import MARKERS, NOTE, SMALL_SIZE, WIDTHS, assign_colours, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import Scores, logarithmic_decay, octave_means
 from rope_jax.rope.pairs import Pairwise
 
 _DASHES = ("-", "--", ":", "-.")
 _MAX_NAME = 30  # characters of a curve's name in a figure
+# A line through more points is an image in a PDF, which would otherwise take megabytes.
+_MOST_POINTS = 4096
 
 
 def write_scaling_figure(
@@ -35,18 +37,19 @@ def write_scaling_figure(
 
     UserError: the file cannot be written.
     """
-    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
-        _save(_scaling_figure(curves, window=window, length=length, title=title), path)
+    with figure_style():
+        figure = _scaling_figure(curves, window=window, length=length, title=title)
+    write_output_figure(figure, path)
 
 
 def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title: str) -> Figure:
-    figure = Figure(figsize=(9.6, 9.2), layout="constrained")
+    figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
     axes = figure.subplots(3, 1, sharex=True, height_ratios=(1.3, 1, 1))
     # each thinner than the one beneath it, so that coinciding curves remain visible
-    widths = np.linspace(3.2, 1.4, len(curves)) if len(curves) > 1 else [1.8]
+    widths = np.linspace(2.4, 1.0, len(curves)) if len(curves) > 1 else [1.3]
     styles = [
         {**style, "linewidth": width}
-        for style, width in zip(_styles([curve.kind for curve in curves]), widths, strict=True)
+        for style, width in zip(_curve_styles(curves), widths, strict=True)
     ]
     wavelengths = [curve.pairs.wavelengths for curve in curves]
     _log_panel(axes[0], styles, wavelengths, at_top=True, also=(window, length))
@@ -57,7 +60,7 @@ def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title:
     _log_panel(axes[1], styles, [c.pairs.scale for c in curves], at_top=False, also=(1,))
     axes[1].set_ylabel("scale relative to none θ'/θ")
     for curve, style in zip(curves, styles, strict=True):
-        axes[2].plot(curve.pairs.unseen, marker=".", markersize=4, **style)
+        axes[2].plot(curve.pairs.unseen, **style)
     axes[2].set_ylim(-0.03, 1.03)
     axes[2].set_ylabel("unseen share of the circle")
     axes[2].set_xlabel("pair, fastest first")
@@ -65,14 +68,11 @@ def _scaling_figure(curves: Sequence[Curve], *, window: int, length: int, title:
     axes[2].set_xticks(np.arange(0, pairs, 2 ** max(0, round(math.log2(pairs / 8)))))
     figure.align_ylabels()
     for axis in axes:
-        axis.grid(True, which="major", color="0.92")
-        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(True, which="major")
     handles = axes[2].get_lines()
     labels = [_shortened(curve.name) for curve in curves]
-    columns = max(1, min(len(labels), 110 // (max(map(len, labels)) + 8)))
-    figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+    columns = legend_columns(labels, WIDTHS["page"])
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     _title(figure, title)
     return figure
 
@@ -92,8 +92,9 @@ def write_decay_figure(
 
     UserError: the file cannot be written.
     """
-    with matplotlib.rc_context({"text.parse_math": False}):  # `$a$` in a name is not a formula
-        _save(_decay_figure(scores, kinds=kinds, unscaled=unscaled, title=title), path)
+    with figure_style():
+        figure = _decay_figure(scores, kinds=kinds, unscaled=unscaled, title=title)
+    write_output_figure(figure, path)
 
 
 def _decay_figure(
@@ -104,10 +105,10 @@ def _decay_figure(
     title: str,
 ) -> Figure:
     count = len(scores) + (len(scores) > 1)
-    columns = min((4, 3), key=lambda columns: -count % columns) if count > 4 else count
+    columns = min((4, 3), key=lambda columns: -count % columns) if count > 4 else min(count, 2)
     rows = math.ceil(count / columns)
-    size = max(7, 1.2 + 3.1 * columns), max(5, 1.3 + 2.4 * rows)
-    figure = Figure(figsize=size, layout="constrained")
+    height = 0.9 + (1.45 if columns > 2 else 2.2) * rows
+    figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
     styles = _decay_styles(list(scores), kinds)
@@ -115,29 +116,29 @@ def _decay_figure(
     together = panels[count - 1] if len(scores) > 1 else None
     for axis, (name, score) in zip(panels, scores.items(), strict=False):
         _decay_panel(axis, score, styles[name], unscaled.get(name))
-        axis.set_title(_shortened(name), fontsize=10, color=styles[name]["color"])
+        axis.set_title(_shortened(name), color=styles[name]["color"])
         if together is not None:
             centres = _centres(length)
-            together.plot(centres, octave_means(score, centres), linewidth=1.6, **styles[name])
+            together.plot(centres, octave_means(score, centres), linewidth=1.1, **styles[name])
     if together is not None:
-        together.set_title("all octave means", fontsize=10)
+        together.set_title("all octave means")
     for place, axis in enumerate(panels):
         axis.set_visible(place < count)
         _decay_axes(axis, length)
         # only the lowest panel of a column is labelled
         axis.tick_params(labelbottom=place + columns >= count)
         if place + columns >= count:
-            axis.set_xlabel("distance Δ (tokens)", fontsize=9)
+            axis.set_xlabel("distance Δ (tokens)")
     for row in grid:
         row[0].set_ylabel("score")
     _title(figure, title)
     meanings = [Line2D([], [], color="0.4", alpha=0.5, linewidth=0.8)]
-    meanings += [Line2D([], [], color="0.4", linewidth=2)]
+    meanings += [Line2D([], [], color="0.4", linewidth=1.4)]
     labels = ["score", "mean from Δ/√2 to Δ√2"]
     if unscaled:
-        meanings += [Line2D([], [], color="black", linestyle=":", linewidth=1.3)]
+        meanings += [Line2D([], [], color="black", linestyle=":", linewidth=0.9)]
         labels += ["√d·(1 − (ln Δ + 0.577)/ln b)"]
-    figure.legend(meanings, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(meanings, labels, loc="outside lower center", ncols=3)
     return figure
 
 
@@ -146,30 +147,30 @@ def _decay_panel(
 ) -> None:
     """Draw one curve and its octave means, and its logarithmic decay if it is unscaled."""
     centres = _centres(score.size)
-    axis.plot(np.arange(1, score.size), score[1:], color=style["color"], alpha=0.4, linewidth=0.6)
-    axis.plot(centres, octave_means(score, centres), color=style["color"], linewidth=2)
+    thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.4, "rasterized": score.size > _MOST_POINTS}
+    axis.plot(np.arange(1, score.size), score[1:], color=style["color"], **thin)
+    axis.plot(centres, octave_means(score, centres), color=style["color"], linewidth=1.4)
     if geometry is not None and geometry.base > 1:
         distances = np.geomspace(1, min(geometry.base, score.size - 1), 100)
         expected = logarithmic_decay(geometry, distances)
-        axis.plot(distances, expected, color="black", linestyle=":", linewidth=1.3)
+        axis.plot(distances, expected, color="black", linestyle=":", linewidth=0.9)
 
 
 def _decay_axes(axis: Axes, length: int) -> None:
-    axis.axhline(0, color="0.75", linewidth=0.8, zorder=0)
+    axis.axhline(0, color="0.55", linewidth=0.9, zorder=0)
     axis.set_xscale("log", base=2)
     powers = np.arange(int(length - 1).bit_length())
-    step = math.ceil(powers.size / 6)
+    step = math.ceil(powers.size / 5)
     ticks = 2 ** powers[::step]
-    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], fontsize=8)
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axis.minorticks_off()
-    axis.grid(True, which="major", color="0.92")
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, which="major")
 
 
 def _decay_styles(names: Sequence[str], kinds: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the style of each curve: by type for scalings, from dark to light for the others."""
     unscaled = [name for name in names if name not in kinds]
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(unscaled)))
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(unscaled)))
     styles = _styles(list(kinds.values()))
     by_kind = dict(zip(kinds, styles, strict=True))
     by_shade = {name: {"color": shade} for name, shade in zip(unscaled, shades, strict=True)}
@@ -197,6 +198,20 @@ def _styles(kinds: Sequence[str]) -> list[dict[str, Any]]:
     return styles
 
 
+def _curve_styles(curves: Sequence[Curve]) -> list[dict[str, Any]]:
+    """Return styles with a marker for each curve, at some pairs of their own if there are many."""
+    every = max(1, curves[0].pairs.theta.size // 12)
+    return [
+        {
+            **style,
+            "marker": MARKERS[place % len(MARKERS)],
+            "markersize": 4,
+            "markevery": (place % every, every),
+        }
+        for place, style in enumerate(_styles([curve.kind for curve in curves]))
+    ]
+
+
 def _log_panel(
     axis: Axes,
     styles: Sequence[dict[str, Any]],
@@ -213,7 +228,7 @@ def _log_panel(
     known = known[(known > 0) & np.isfinite(known)]
     still = [~np.isfinite(value) | (value == 0) for value in values]
     for nth, (value, style) in enumerate(zip(values, styles, strict=True)):
-        axis.plot(np.where(still[nth], np.nan, value), marker=".", markersize=4, **style)
+        axis.plot(np.where(still[nth], np.nan, value), **style)
     axis.set_yscale("log")
     decades = max(np.log10(known.max() / known.min()), 0.3)
     below = decades * (0.04 if at_top or not np.any(still) else 0.16)
@@ -230,9 +245,7 @@ def _log_panel(
         height = middle + 0.03 * (place / (len(shown) - 1) - 0.5 if len(shown) > 1 else 0)
         edge = axis.get_xaxis_transform()  # data along x, fraction of the panel along y
         style = {**styles[nth], "linestyle": "none"}
-        axis.plot(
-            pairs, np.full(pairs.size, height), marker=".", markersize=4, transform=edge, **style
-        )
+        axis.plot(pairs, np.full(pairs.size, height), transform=edge, **style)
     if shown:
         axis.annotate(
             "∞" if at_top else "0",
@@ -266,19 +279,14 @@ def _mark_length(axis: Axes, length: int, label: str, *, above: bool) -> None:
         xytext=(3, 0),
         textcoords="offset points",
         va="bottom" if above else "top",
-        fontsize=8,
-        color="0.35",
+        fontsize=SMALL_SIZE,
+        color=NOTE,
     )
 
 
 def _title(figure: Figure, title: str) -> None:
-    figure.suptitle(textwrap.fill(title, int(11 * figure.get_figwidth())), fontsize=11)
+    figure.suptitle(fold_title(title, figure.get_figwidth()))
 
 
 def _shortened(name: str) -> str:
     return name if len(name) <= _MAX_NAME else name[: _MAX_NAME - 1] + "…"
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with output_file(path) as temporary:
-        figure.savefig(temporary, dpi=150)

@@ -25,14 +25,12 @@ from rope_jax.config.inspection import ModelGeometry
 from rope_jax.console import plain_console
 from rope_jax.errors import printable
 from rope_jax.inspection.model import short_number
-from rope_jax.inspection.output import output_file
+from rope_jax.inspection.output import figure_message, write_output_figure
+from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import first_negative_distance
 from rope_jax.rope.pairs import Pairwise, turns, unseen_share, wavelengths
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-_COLOURS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7")
-_MARKERS = "osD^vP"
 _FARTHEST = 2**18  # tokens; farther negative scores are not searched for
 
 
@@ -86,12 +84,10 @@ def show_geometries(
     console = plain_console()
     _print_table(console, geometries)
     stopping.check()
-    with (
-        matplotlib.rc_context({"text.parse_math": False}),  # `$a$` in a name is not a formula
-        output_file(output) as temporary,
-    ):
-        draw(geometries).savefig(temporary, dpi=120)
-    console.print(printable(f"figure: {output}"))
+    with figure_style():
+        figure = draw(geometries)
+    write_output_figure(figure, output)
+    console.print(printable(figure_message(output)))
 
 
 def _print_table(console: Console, geometries: Sequence[Geometry]) -> None:
@@ -124,8 +120,8 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
 
     The models' training windows are drawn as points.
     """
-    figure = Figure(figsize=(9, 4.6), layout="constrained")
-    axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.28))
+    figure = Figure(figsize=(WIDTHS["page"], 3.6), layout="constrained")
+    axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.32))
     known = [made.geometry.base for made in geometries]
     bases = np.geomspace(min(100.0, *known), 10 * max(known), 81)
     dims = sorted({made.geometry.rotary_dim for made in geometries})
@@ -143,7 +139,7 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
             color=style["color"],
             marker=style["marker"],
             linestyle="none",
-            markersize=7,
+            markersize=5.5,
             label=f"{made.name} (d {made.geometry.rotary_dim})",
         )
     axis.set_xlabel("base b")
@@ -153,14 +149,14 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
     _label_decades(axis.xaxis)
     _label_decades(axis.yaxis)
     _plain(axis)
-    windows = [line for line in axis.get_lines() if line.get_marker() in _MARKERS]
+    windows = [line for line in axis.get_lines() if line.get_marker() in MARKERS]
     lines = [
         Line2D([], [], color="0.4", label="longest wavelength"),
         Line2D([], [], color="0.4", linestyle="--", linewidth=1, label="first negative score"),
         *(Line2D([], [], color=c, label=f"d {d}") for d, c in zip(dims, shades, strict=True)),
     ]
     legends.axis("off")
-    shared: dict[str, Any] = {"frameon": False, "fontsize": 9, "alignment": "left"}
+    shared: dict[str, Any] = {"alignment": "left"}
     legends.add_artist(legends.legend(handles=lines, loc="upper left", title="by base", **shared))
     legends.legend(handles=windows, loc="lower left", title="training windows", **shared)
     return figure
@@ -182,11 +178,11 @@ def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
 
     windows: length of that text, in training windows.
     """
-    figure = Figure(figsize=(8, 6.4), layout="constrained")
+    figure = Figure(figsize=(WIDTHS["page"], 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
     for nth, made in enumerate(geometries):
         place = np.arange(made.turns.size) / made.turns.size
-        style = _style(nth) | {"markersize": 3.5, "linewidth": 1.2}
+        style = _style(nth) | {"markersize": 3, "linewidth": 1.0}
         shown = made.geometry
         base = short_number(shown.base)
         label = f"{made.name} (d {shown.rotary_dim}, b {base}, L {shown.train_length:,})"
@@ -202,13 +198,13 @@ def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
     above.set_yscale("log")
     _label_decades(above.yaxis)
     figure.align_ylabels()
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
 def _style(nth: int) -> dict[str, Any]:
     """Return the colour and marker of the nth geometry."""
-    return {"color": _COLOURS[nth % len(_COLOURS)], "marker": _MARKERS[nth % len(_MARKERS)]}
+    return {"color": OKABE_ITO[nth % len(OKABE_ITO)], "marker": MARKERS[nth % len(MARKERS)]}
 
 
 def _label_decades(axis: Axis) -> None:
@@ -218,5 +214,4 @@ def _label_decades(axis: Axis) -> None:
 
 
 def _plain(axis: Axes) -> None:
-    axis.grid(True, which="major", color="0.92")
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, which="major")

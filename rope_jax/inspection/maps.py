@@ -27,8 +27,8 @@ from rich.text import Text
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import short_number
-from rope_jax.inspection.output import output_file
-from rope_jax.plots.style import literal_text
+from rope_jax.inspection.output import write_output_figure
+from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.visible import Visible
@@ -194,14 +194,15 @@ def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> Non
 
     UserError: the file cannot be written.
     """
-    with literal_text(), output_file(path) as temporary:
-        _maps_figure(shown, length).savefig(temporary, dpi=120)
+    with figure_style():
+        figure = _maps_figure(shown, length)
+    write_output_figure(figure, path)
 
 
 def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
     columns = min(3, len(shown))
     rows = math.ceil(len(shown) / columns)
-    figure = Figure(figsize=(max(7, 1.4 + 3.3 * columns), 1.3 + 3.6 * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTHS["page"], 0.9 + 6.6 / columns * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     panels = list(grid.flat)
     window = shown[0].window
@@ -225,10 +226,8 @@ def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
         Patch(facecolor=_UNTRAINED, edgecolor="white", hatch=_HATCH, label="r > L − 1: untrained"),
         Patch(facecolor="white", edgecolor="0.6", label="not visible"),
     ]
-    figure.legend(handles=meanings, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(
-        f"relative positions; trained window L {window:,}, text of n {length:,} tokens", fontsize=12
-    )
+    figure.legend(handles=meanings, loc="outside lower center", ncols=2)
+    figure.suptitle(f"relative positions; trained window L {window:,}, text of n {length:,} tokens")
     return figure
 
 
@@ -245,9 +244,8 @@ def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
             centres, centres, untrained, levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
         )
         hatched.set(edgecolor="white", linewidth=0)
-    title = "\n".join(textwrap.wrap(f"{made.name} {made.settings and f'({made.settings})'}", 42))
+    title = "\n".join(textwrap.wrap(f"{made.name} {made.settings and f'({made.settings})'}", 28))
     axis.set_title(
-        f"{title}\nL {made.window:,}, largest r {short_number(made.largest)}", fontsize=9
+        f"{title}\nL {made.window:,}, largest r {short_number(made.largest)}", fontsize=SMALL_SIZE
     )
-    axis.spines[["top", "right"]].set_visible(False)
     return image

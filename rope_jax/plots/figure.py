@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 
-from rope_jax.plots.style import literal_text
+from rope_jax.plots.style import figure_style
 
 
 class ShownFigure(Figure):
@@ -18,11 +18,11 @@ class ShownFigure(Figure):
     """
 
     def draw(self, renderer: RendererBase) -> None:
-        with literal_text():
+        with figure_style():
             super().draw(renderer)
 
     def savefig(self, fname: Any, **settings: Any) -> None:
-        with literal_text():
+        with figure_style():
             super().savefig(fname, **settings)
 
     def _repr_png_(self) -> bytes:

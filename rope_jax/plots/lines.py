@@ -1,13 +1,15 @@
 """The points of a curve, and the line through them."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from rope_jax.plots.style import LineStyle
+from rope_jax.plots.style import BACKGROUND, LineStyle
 
 
 @runtime_checkable
@@ -43,12 +45,35 @@ def draw_line(
     drawn = perplexities(points)
     # nan leaves a gap; inf makes matplotlib warn
     middle, low, high = np.where(np.isfinite(drawn), drawn, np.nan)
-    axis.plot(x, middle, ms=3.5, label=label, **vars(style))
-    if band_opacity:
+    axis.plot(x, middle, label=label, **vars(style))
+    if band_opacity and len(x) > 1:
         axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
+    elif band_opacity:  # a band needs two points
+        axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
+
+
+def draw_background(axis: Axes, style: LineStyle, points: Sequence[PlottedPoint]) -> None:
+    """Draw a curve that another panel is about, in light grey and behind everything."""
+    if not points:
+        return
+    y = perplexities(points)[0]
+    grey = replace(style, color=BACKGROUND, marker="", linewidth=0.7)
+    x = [point.last_position for point in points]
+    axis.plot(x, np.where(np.isfinite(y), y, np.nan), zorder=1.2, **vars(grey))
+
+
+def line_end(points: Sequence[PlottedPoint]) -> tuple[float, float] | None:
+    """Return the last point of a curve that is drawn, as (length, perplexity); None without one."""
+    for point in reversed(points):
+        if math.isfinite(point.nll) and point.nll <= _MOST_NATS:
+            return float(point.last_position), math.exp(point.nll)
+    return None
+
+
+_MOST_NATS = 700  # e^700 is nearly the largest float
 
 
 def perplexities(points: Sequence[PlottedPoint]) -> NDArray[np.float64]:
     """Return perplexities and the ends of their intervals, [3, points]; inf above e^700."""
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
-    return np.where(nll > 700, np.inf, np.exp(np.minimum(nll, 700)))
+    return np.where(nll > _MOST_NATS, np.inf, np.exp(np.minimum(nll, _MOST_NATS)))

@@ -1,19 +1,38 @@
-"""Panels of perplexity over context length, one per protocol, with common vertical limits."""
+"""Panels of perplexity over context length with common limits: by protocol, and by curve if asked.
+
+A panel for each protocol shows all curves. With keys, each protocol has one panel per key instead:
+small multiples, in rows of three or four (two in a column of a paper).
+"""
 
 import math
-from collections.abc import Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.figure import ShownFigure
+from rope_jax.plots.labels import length_labels, thin_length_ticks
 from rope_jax.plots.lines import PlottedPoint, perplexities
+from rope_jax.plots.style import (
+    BACKGROUND,
+    BAND_OPACITY,
+    NOTE,
+    REFERENCE,
+    SMALL_SIZE,
+    TEXT_SIZE,
+    WIDTHS,
+)
 
-_PROTOCOL_COLUMNS = 3
-_MOST_DECADES = 12
+_MOST_TICKS = 7
 _PROTOCOL_TITLES = {
     "same_tokens": "the same tokens at every length",
     "whole_window": "every token of the window",
@@ -21,74 +40,218 @@ _PROTOCOL_TITLES = {
     "per_position": "by position in the window",
     "yarn_compat": "sliding windows, mean of window means",
 }
+_TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
+_WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
+_ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
+    "column": {1: 2.3, 2: 1.35},
+    "page": {1: 2.9, 2: 2.1, 3: 1.65, 4: 1.3},
+}
+"""Inches, by the number of panels in a row."""
+_LEGEND_LINE = 0.155  # inches
 
 
-def draw_panels(
+@dataclass(frozen=True)
+class Panels:
+    """A figure's panels by protocol and key, and its width in inches."""
+
+    figure: ShownFigure
+    axes: Mapping[tuple[str, str], Axes]
+    width: float
+    above_gap: Sequence[Axes]
+    """Panels with an empty place below them, whose labels reach into it."""
+
+    @property
+    def of_same_tokens(self) -> list[Axes]:
+        """The panels where truncation to the window scores the same tokens."""
+        return [axis for (protocol, _), axis in self.axes.items() if protocol == "same_tokens"]
+
+
+def make_panels(
     points: Sequence[PlottedPoint],
     *,
-    windows: Iterable[int],
+    windows: Sequence[int],
     truncation: Sequence[float],
-    legend_lines: int,
-    with_bands: bool,
-) -> tuple[ShownFigure, dict[str, Axes]]:
-    """Make a figure with one panel per protocol of the points, scaled for them but without lines.
+    banded: Sequence[PlottedPoint],
+    title: str,
+    width: FigureWidth,
+    keys: Sequence[str] | None = None,
+) -> Panels:
+    """Make a figure with panels scaled for the points, with marks but without curves.
 
-    windows: training windows, marked in every panel. truncation: NLLs at the window, marked for
-    same_tokens only. legend_lines: how many lines the legend needs room for. with_bands: whether
-    the limits make room for the points' intervals.
+    windows: training windows, marked in every panel. truncation: NLLs at the window, for which the
+    limits make room; `mark_truncation` draws them. banded: the points whose intervals will be
+    drawn, for which the limits make room as well. keys: each protocol has a panel for each, with
+    the key as its title.
     """
     protocols = list(dict.fromkeys(point.protocol for point in points))
-    columns = min(len(protocols), _PROTOCOL_COLUMNS)
-    lines = -(-len(protocols) // columns)
-    height = max(4.8, 1 + 0.24 * legend_lines) if lines == 1 else 4.2 * lines
-    figure = ShownFigure(figsize=(1.5 + 5.2 * columns, height), layout="constrained")
-    grid = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    limits = shared_limits(points, truncation=truncation, with_bands=with_bands)
-    axes = dict(zip(protocols, grid.ravel(), strict=False))
-    for axis in grid.ravel()[len(axes) :]:
-        axis.set_visible(False)
-    for protocol, axis in axes.items():
-        axis.set_title(_PROTOCOL_TITLES[protocol], fontsize=10)
-        axis.set_xlabel(x_label(protocol))
-        if axis in grid[:, 0]:
-            axis.set_ylabel("perplexity")
-        lengths = sorted({point.last_position for point in points if point.protocol == protocol})
-        set_scales(axis, lengths, limits)
-        for window in windows:
-            mark_window(axis, window)
-        if protocol == "same_tokens":
-            _mark_truncation(axis, truncation)
-        if axis in grid[:, -1] or protocol == protocols[-1]:
-            _add_bits_per_byte_axis(axis, points)
-    return figure, axes
+    # Each block of rows is one protocol's, or there is one block with a panel for each protocol.
+    blocks = [[(p, key) for key in keys] for p in protocols] if keys is not None else None
+    blocks = blocks or [[(protocol, "") for protocol in protocols]]
+    columns = _columns(len(blocks[0]), width)
+    rows_each = -(-len(blocks[0]) // columns)
+    inches = WIDTHS[width]
+    height = rows_each * len(blocks) * _ROW_HEIGHTS[width][columns]
+    height += 0.4 + _LEGEND_LINE * len(fold_title(title, inches).splitlines())
+    headings = {
+        (protocol, key): _panel_title(protocol, key, len(protocols), inches / columns)
+        for block in blocks
+        for protocol, key in block
+    }
+    # Without keys, every row of panels has labels below it, and titles that may be folded.
+    folded = max(heading.count("\n") for heading in headings.values())
+    height += rows_each * len(blocks) * (0.13 * folded + 0.3 * (keys is None and columns > 1))
+    figure = ShownFigure(figsize=(inches, height), layout="constrained")
+    figure.suptitle(fold_title(title, inches))
+    grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
+    limits = shared_limits(points, truncation=truncation, banded=banded)
+    axes: dict[tuple[str, str], Axes] = {}
+    above_gap: list[Axes] = []
+    is_small = keys is not None and any(_widest(t) > 14 * inches / columns for t in keys)
+    for block, of_block in zip(blocks, np.split(grid, len(blocks)), strict=True):
+        for axis in of_block.ravel()[len(block) :]:
+            axis.set_visible(False)
+        for place, ((protocol, key), axis) in enumerate(zip(block, of_block.flat, strict=False)):
+            axes[protocol, key] = axis
+            is_lowest = place // columns == rows_each - 1
+            if keys is not None and place + columns >= len(block) and not is_lowest:
+                above_gap.append(axis)
+            at = [point for point in points if point.protocol == protocol]
+            _scale(axis, at, limits)
+            axis.tick_params(labelbottom=is_lowest or keys is None)
+            if is_lowest or keys is None:
+                axis.set_xlabel(x_label(protocol, is_narrow=inches / columns < 2))
+            # labels of windows are between the title and the panel
+            has_labels = keys is None or place < columns
+            axis.set_title(
+                headings[protocol, key],
+                pad=11 if has_labels else 3,
+                fontsize=SMALL_SIZE if is_small else TEXT_SIZE,
+            )
+            mark_windows(axis, windows, with_label=keys is None or place == 0)
+            if place % columns == 0:
+                axis.set_ylabel("perplexity")
+            # beside an empty place, it would move the panels of the next column to the right
+            if place % columns == columns - 1:
+                _add_bits_per_byte_axis(axis, at)
+    return Panels(figure, axes, inches, above_gap)
 
 
-def x_label(protocol: str) -> str:
+def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
+    """Add the legend, if there is anything for it, and drop tick labels for which there is no room.
+
+    Call this once the curves are drawn.
+    """
+    figure = panels.figure
+    if handles:
+        columns = legend_columns([str(handle.get_label()) for handle in handles], panels.width)
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+        lines = max(str(handle.get_label()).count("\n") + 1 for handle in handles)
+        rows = -(-len(handles) // columns) * lines
+        figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * rows)
+    figure.draw_without_rendering()  # lays out the panels
+    for axis in panels.axes.values():
+        thin_length_ticks(axis)
+    protocol_of = {axis: protocol for (protocol, _), axis in panels.axes.items()}
+    for axis in panels.above_gap:
+        _label_below(axis, x_label(protocol_of[axis], is_narrow=True))
+
+
+def apart_handles(others: str, reference: str | None) -> list[Artist]:
+    """Return the legend of panels that each show one curve in front of the others.
+
+    others: what the grey curves are. reference: the name of the dashed one, if there is one.
+    """
+    handles: list[Artist] = []
+    if reference is not None:
+        handles.append(Line2D([], [], label=reference, **vars(REFERENCE)))
+    handles.append(Line2D([], [], label=others, color=BACKGROUND, linewidth=0.9))
+    handles.append(Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval"))
+    return handles
+
+
+def truncation_handle() -> Line2D:
+    """Return the legend's sample of the line of truncation."""
+    return Line2D([], [], label="truncation to the window", **_TRUNCATION)
+
+
+def fold_title(title: str, inches: float) -> str:
+    """Break a title into lines that fit a figure's width."""
+    return "\n".join(
+        textwrap.fill(line, int(13.5 * inches), break_on_hyphens=False)
+        for line in title.splitlines()
+    )
+
+
+def _columns(count: int, width: FigureWidth) -> int:
+    """Return how many of `count` panels are in a row."""
+    if width == "column":
+        return 1 if count <= 2 else 2
+    if count <= 3:
+        return count
+    return min((4, 3), key=lambda columns: -count % columns)  # the fewest empty places
+
+
+def legend_columns(labels: Sequence[str], inches: float) -> int:
+    """Return into how many columns a legend of these labels fits, as equally long as possible."""
+    for columns in range(len(labels), 1, -1):
+        rows = -(-len(labels) // columns)
+        longest = [max(map(_widest, labels[i : i + rows])) for i in range(0, len(labels), rows)]
+        # each column has a sample of the line, the text and a gap
+        if sum(0.56 * SMALL_SIZE * letters + 34 for letters in longest) <= 72 * inches:
+            return len(longest)
+    return 1
+
+
+def _widest(text: str) -> int:
+    return max(map(len, text.split("\n")))
+
+
+def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
+    if not key:
+        return textwrap.fill(_PROTOCOL_TITLES[protocol], max(20, int(14 * inches)))
+    lines = [*key.split("\n"), *([protocol] if protocols > 1 else [])]
+    return "\n".join(
+        textwrap.fill(line, max(20, int(15.5 * inches)), break_on_hyphens=False) for line in lines
+    )
+
+
+def _scale(axis: Axes, points: Sequence[PlottedPoint], limits: tuple[float, float]) -> None:
+    lengths = sorted({point.last_position for point in points})
+    set_scales(axis, lengths, limits)
+    margin = max(lengths[-1] / lengths[0], 2) ** 0.04
+    axis.set_xlim(lengths[0] / margin, lengths[-1] * margin)
+
+
+def x_label(protocol: str, *, is_narrow: bool) -> str:
     """Return the label of a protocol's horizontal axis."""
-    return "position" if protocol == "per_position" else "context length (tokens)"
+    if protocol == "per_position":
+        return "position"
+    return "length (tokens)" if is_narrow else "context length (tokens)"
 
 
 def shared_limits(
-    points: Sequence[PlottedPoint], *, truncation: Sequence[float], with_bands: bool
+    points: Sequence[PlottedPoint],
+    *,
+    truncation: Sequence[float],
+    banded: Sequence[PlottedPoint],
 ) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
-    They include every finite point and truncation line. Bands may widen them on either side by
-    half the points' logarithmic range, or by a factor of 1.5 if that is more: an interval over a
-    few documents can be orders of magnitude wider than the curve itself.
+    They include every finite point and truncation line. The intervals of `banded`, which are drawn,
+    may widen them on either side by half the points' logarithmic range, or by a factor of 1.5 if
+    that is more: an interval over a few documents can be orders of magnitude wider than the curve.
     """
-    middle, low_ends, high_ends = perplexities(points)
-    values = _finite(np.append(middle, np.exp(truncation)))
+    values = _finite(np.append(perplexities(points)[0], np.exp(truncation)))
     if not values.size:
         return 1.0, 10.0
     low, high = values.min(), values.max()
-    if with_bands:
+    if banded:
         room = max(math.sqrt(high / low), 1.5)
-        ends = _finite(np.append(low_ends, high_ends))
+        ends = _finite(perplexities(banded)[1:].ravel())
         values = np.append(values, np.clip(ends, low / room, high * room))
     low, high = values.min(), values.max()
-    # Below, there is room for the label of the truncation line.
-    return float(low / max(1.08, (high / low) ** 0.045)), float(high * 1.15)
+    margin = max(1.05, (high / low) ** 0.05)
+    return float(low / margin), float(high * margin)
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,26 +262,27 @@ def set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) 
     """Make both axes logarithmic, with a tick at each length and perplexities within `limits`."""
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xticks(lengths, [f"{n:,}" for n in lengths], fontsize=8)
+    axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
     low, high = limits
     axis.set_ylim(low, high)
     axis.set_yticks(_perplexity_ticks(low, high))
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axis.grid(True, which="major", color="0.92")
-    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, which="major")
 
 
 def _perplexity_ticks(low: float, high: float) -> NDArray[np.float64]:
-    """Return one tick per decade if there are several, else enough ticks to read off values."""
+    """Return three to seven ticks at round numbers, as dense as that allows."""
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
-    if decades.size < 4:
-        ticks = np.multiply.outer(decades, [1, 1.5, 2, 3, 4, 5, 7]).ravel()
-    else:
-        ticks = decades[:: -(-decades.size // _MOST_DECADES)]
-    if np.count_nonzero((ticks >= low) & (ticks <= high)) < 3:
+    for digits in ([1, 1.5, 2, 3, 4, 5, 7], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]):
+        ticks = np.multiply.outer(decades, digits).ravel()
+        ticks = ticks[(ticks >= low) & (ticks <= high)]
+        if ticks.size <= _MOST_TICKS:
+            break
+    if ticks.size < 3:  # less than an octave
         ticks = np.asarray(MaxNLocator(5).tick_values(low, high))
-    return ticks[(ticks >= low) & (ticks <= high)]
+        return ticks[(ticks >= low) & (ticks <= high)]
+    return ticks[:: -(-ticks.size // _MOST_TICKS)]
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
@@ -136,42 +300,68 @@ def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
 
     right = axis.secondary_yaxis("right", functions=(to_bits, to_perplexity))
     low, high = to_bits(axis.get_ylim())
-    ticks = MaxNLocator(6).tick_values(low, high)
+    ticks = MaxNLocator(5).tick_values(low, high)
     right.set_yticks([tick for tick in ticks if low <= tick <= high])
     right.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     right.yaxis.set_minor_locator(NullLocator())
-    right.set_ylabel("bits per byte", fontsize=9, color="0.35")
-    right.tick_params(labelsize=8, colors="0.35")
+    right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
+    right.tick_params(colors=NOTE)
     right.spines["right"].set_visible(False)
 
 
-def mark_window(axis: Axes, window: int) -> None:
-    """Draw a labelled vertical line at the training window."""
-    axis.axvline(window, color="0.6", linewidth=1)
-    axis.annotate(
-        "window",
-        (window, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(3, -10),
-        textcoords="offset points",
-        fontsize=8,
-        color="0.35",
-    )
+def _label_below(axis: Axes, label: str) -> None:
+    """Write the labels of the horizontal axis into an empty place, which the layout may ignore.
 
-
-def _mark_truncation(axis: Axes, nlls: Sequence[float]) -> None:
-    """Draw a line for each value, and label the lowest."""
-    for nll in nlls:
-        axis.axhline(np.exp(nll), color="0.45", linestyle=":", linewidth=1.2)
-    if nlls:
+    As labels of the axis they would move the next row of panels down.
+    """
+    style: dict[str, Any] = {"ha": "center", "va": "top", "textcoords": "offset points"}
+    texts = [
         axis.annotate(
-            "truncation to the window",
-            (0.99, np.exp(min(nlls))),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, -3),  # below: no curve is expected there
-            textcoords="offset points",
-            ha="right",
-            va="top",
-            fontsize=8,
-            color="0.35",
+            text,
+            (tick, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, -6),
+            fontsize=SMALL_SIZE,
+            **style,
         )
+        for tick, text in zip(axis.get_xticks(), length_labels(axis), strict=True)
+    ]
+    texts.append(
+        axis.annotate(
+            label, (0.5, 0), xycoords="axes fraction", xytext=(0, -17), fontsize=TEXT_SIZE, **style
+        )
+    )
+    for made in texts:
+        made.set_in_layout(False)
+
+
+def mark_truncation(axis: Axes, nlls: Sequence[float], color: Any = None) -> None:
+    """Draw a level across the panel for each NLL at a window."""
+    style = _TRUNCATION if color is None else _TRUNCATION | {"color": color}
+    for nll in nlls:
+        axis.axhline(np.exp(nll), zorder=1.6, **style)
+
+
+def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
+    """Draw a vertical line at each training window, labelled above the panel, clear of curves."""
+    windows = list(windows)
+    for window in windows:
+        axis.axvline(window, zorder=1.4, **_WINDOW)
+        if with_label:
+            axis.annotate(
+                "window" if len(windows) == 1 else f"{window:,}",
+                (window, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(0, 1.5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+                fontsize=SMALL_SIZE,
+                color=NOTE,
+            )
+
+
+def window_handle() -> Line2D:
+    """Return the legend's sample of the line of a training window."""
+    line: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
+    return Line2D([], [], label="training window", markeredgewidth=0.8, color="0.6", **line)

@@ -1,11 +1,72 @@
-"""The style of figures: one colour per kind of curve, markers, and how text is drawn."""
+"""The style of all figures: widths, fonts, colours, markers, and what the formats need.
+
+Figures are drawn at the width at which they are printed, a column or a page of a paper, with text
+of 7 to 9 points. They are made without pyplot and inside `figure_style`, so neither importing this
+package nor drawing with it changes the caller's matplotlib settings, and the caller's settings do
+not change a figure.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
+import matplotlib.style
+
+from rope_jax.config.presentation import FigureWidth
+
+WIDTHS: Mapping[FigureWidth, float] = {"column": 3.3, "page": 6.8}
+"""Inches."""
+TITLE_SIZE, TEXT_SIZE, SMALL_SIZE = 9.0, 8.0, 7.0
+"""Points: a figure's title; its panels' titles and axes; ticks, legends and labels."""
+MOST_CURVES = 6
+"""Curves in a panel; of more, each has a panel of its own. Also: how many bands can overlap."""
+BAND_OPACITY = 0.15
+BACKGROUND = "0.82"
+"""Curves that another panel of the figure is about."""
+NOTE = "0.35"
+"""Labels of the window and of axes on the right."""
+ZERO_LINE: Mapping[str, Any] = {"color": "0.25", "linewidth": 1.2, "zorder": 1.5}
+"""The line at zero in figures of differences, heavier than the grid and than the axes."""
+
+_STYLE = {
+    "font.size": TEXT_SIZE,
+    "figure.titlesize": TITLE_SIZE,
+    "axes.titlesize": TEXT_SIZE,
+    "axes.labelsize": TEXT_SIZE,
+    "xtick.labelsize": SMALL_SIZE,
+    "ytick.labelsize": SMALL_SIZE,
+    "legend.fontsize": SMALL_SIZE,
+    "legend.title_fontsize": SMALL_SIZE,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,  # shows a whole dash pattern
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "grid.color": "0.92",
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "lines.markeredgewidth": 0.0,
+    "hatch.linewidth": 0.6,
+    # A name with two dollar signs is not a formula.
+    "text.parse_math": False,
+    "savefig.dpi": 200,
+    # Journals want embedded TrueType fonts: text in the PDF can be searched and edited.
+    "pdf.fonttype": 42,
+    "ps.fonttype": 42,
+    # As outlines: a viewer without this font would substitute another, whose text is wider or
+    # narrower and would run into the lines.
+    "svg.fonttype": "path",
+    # The ids in an SVG file are hashes of this and of what they name, so that the same figure has
+    # the same bytes.
+    "svg.hashsalt": "rope-jax",
+}
 
 
 @dataclass(frozen=True)
@@ -15,86 +76,94 @@ class LineStyle:
     color: Any
     marker: str
     linestyle: Any = "-"
-    linewidth: float = 1.5
+    linewidth: float = 1.2
 
 
-# Okabe and Ito's colours, then Tol's: colour-blind readers can tell them apart. One per scaling
-# type; a dynamic type has its family's colour and another marker.
-_COLOURS = {
-    "trained": "#000000",
-    "none": "#999999",
-    "pi": "#E69F00",
-    "dynamic_pi": "#E69F00",
-    "ntk": "#0072B2",
-    "dynamic_ntk": "#0072B2",
-    "mixed_base": "#56B4E9",
-    "abf": "#332288",
-    "yarn": "#D55E00",
-    "dynamic_yarn": "#D55E00",
-    "ntk_by_parts": "#882255",
-    "llama3": "#009E73",
-    "longrope": "#CC79A7",
-    "p_rope": "#117733",
-    "cope": "#DDCC77",
-    "drope": "#AA4499",
-    "explicit": "#44AA99",
-    "resonance": "#661100",
+REFERENCE = LineStyle("0.35", "", (0, (3, 1.5)), 0.8)
+"""A curve that other panels show again for comparison."""
+
+_BLACK, _GREY = "#000000", "#888888"
+_ORANGE, _SKY, _GREEN = "#E69F00", "#56B4E9", "#009E73"
+_BLUE, _VERMILION, _PURPLE = "#0072B2", "#D55E00", "#CC79A7"
+# Okabe and Ito's colours, which colour-blind readers can tell apart, without yellow, which is
+# too faint for lines on white.
+OKABE_ITO = (_BLACK, _VERMILION, _BLUE, _GREEN, _ORANGE, _PURPLE, _SKY)
+PALETTE = (
+    *OKABE_ITO,
+    # Tol's muted colours, where those do not suffice.
+    *("#882255", "#332288", "#999933", "#44AA99", "#661100", "#DDCC77", "#AA4499"),
+)
+# These have the same colour in every figure; a dynamic type has its family's.
+_FIXED = {
+    "trained": _BLACK,
+    "none": _GREY,
+    "pi": _ORANGE,
+    "dynamic_pi": _ORANGE,
+    "ntk": _BLUE,
+    "dynamic_ntk": _BLUE,
+    "yarn": _VERMILION,
+    "dynamic_yarn": _VERMILION,
 }
-# Position maps, which a figure rarely shows beside more than a few scalings.
-_COLOURS |= {
-    "leaky_rerope": "#009E73",
-    "rerope": "#117733",
-    "self_extend": "#CC79A7",
-    "dual_chunk": "#882255",
-    "streaming": "#56B4E9",
-    "lm_infinite": "#332288",
-    "string": "#DDCC77",
-    "far_frequencies": "#AA4499",
+# These have theirs unless another kind in the figure has it.
+_PREFERRED = {
+    "llama3": _GREEN,
+    "longrope": _PURPLE,
+    "mixed_base": _SKY,
+    "abf": _PURPLE,
+    "ntk_by_parts": _GREEN,
+    "leaky_rerope": _GREEN,
+    "rerope": _PURPLE,
+    "streaming": _SKY,
+    "self_extend": _PURPLE,
 }
-# Types without a colour above take these in turn.
-_MORE_COLOURS = ("#999933", "#F0E442", "#888888", "#6699CC")
-_MARKERS = "os^Dv<>P"
-BAND_OPACITY = 0.15
+MARKERS = "os^Dv<>P"
 
 
-def literal_text() -> AbstractContextManager[None]:
-    """Return a context in which matplotlib draws text as it is.
+def figure_style() -> AbstractContextManager[None]:
+    """Return a context in which figures have this style, whatever the caller's settings.
 
-    A name with two dollar signs is not a formula. Use it for both drawing and saving:
-    matplotlib makes tick labels only when it saves.
+    Use it for both drawing and saving: matplotlib makes tick labels only when it saves.
     """
-    return matplotlib.rc_context({"text.parse_math": False})
+    return matplotlib.style.context(_STYLE, after_reset=True)
 
 
 def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return a colour for each kind of curve: the type of a scaling or map, or "trained".
 
-    A kind listed in `_COLOURS` has the same colour in every figure.
+    The commonest kinds have the same colour in every figure. No two others share one unless there
+    are more kinds than colours.
     """
-    unknown = [kind for kind in dict.fromkeys(kinds) if kind not in _COLOURS]
-    more = {kind: _MORE_COLOURS[i % len(_MORE_COLOURS)] for i, kind in enumerate(unknown)}
-    return _COLOURS | more
+    wanted = list(dict.fromkeys(kinds))
+    colours = {kind: _FIXED[kind] for kind in wanted if kind in _FIXED}
+    others = [kind for kind in wanted if kind not in _FIXED]
+    for kind in others:
+        if kind in _PREFERRED and _PREFERRED[kind] not in colours.values():
+            colours[kind] = _PREFERRED[kind]
+    # not black, which stands for `trained` even in a figure without it
+    more = [colour for colour in PALETTE[1:] if colour not in colours.values()]
+    without = [kind for kind in others if kind not in colours]
+    for place, kind in enumerate(without):
+        colours[kind] = more[place % len(more)]
+    return {kind: colours[kind] for kind in wanted}
 
 
 def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: its kind's colour, with a different marker for each curve.
+    """Return a style for each curve: its kind's colour, and a marker.
+
+    Up to eight curves have different markers, so that they differ without colours as well.
 
     kinds: the kind of each curve, by the curve's name.
     """
     colours = assign_colours(kinds.values())
-    used: dict[str, int] = {}
-    styles = {}
-    for name, kind in kinds.items():
-        colour = colours[kind]
-        number = used[colour] = used.get(colour, -1) + 1
-        styles[name] = LineStyle(colour, _MARKERS[number % len(_MARKERS)])
-    return styles
+    return {
+        name: LineStyle(colours[kind], MARKERS[place % len(MARKERS)])
+        for place, (name, kind) in enumerate(kinds.items())
+    }
 
 
 def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:
     """Return a style for each curve, of as many different colours as there are."""
-    colours = list(dict.fromkeys(_COLOURS.values()))
     return {
-        name: LineStyle(colours[i % len(colours)], _MARKERS[i % len(_MARKERS)])
+        name: LineStyle(PALETTE[i % len(PALETTE)], MARKERS[i % len(MARKERS)])
         for i, name in enumerate(names)
     }

@@ -13,10 +13,14 @@ import numpy as np
 from tensorboardX import summary
 from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
 from rope_jax.runs.files import write_text
 
 _writers = itertools.count()
+# TensorBoard sorts groups of charts by name. Under these names, those of a run's batches follow the
+# loss, and the perplexities of its sweeps come first.
+_GROUPS = {"distances": "train_distances", "tokens_at": "train_tokens_at"}
 
 Scalars = Mapping[str, float | int]
 
@@ -80,7 +84,7 @@ class TensorBoardWriter:
 
     def scalars(self, step: int, values: Scalars) -> None:
         for name, value in values.items():
-            self._write(step, summary=summary.scalar(name, value))
+            self._write(step, summary=summary.scalar(_grouped(name), value))
 
     def histogram(self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]) -> None:
         """Write how many values lie in each bucket: from edges[i] up to edges[i + 1] − 1."""
@@ -89,7 +93,7 @@ class TensorBoardWriter:
         self._write(
             step,
             summary=summary.histogram_raw(
-                name,
+                _grouped(name),
                 min=edges[0],
                 max=edges[-1] - 1,
                 num=number.sum(),
@@ -100,13 +104,13 @@ class TensorBoardWriter:
             ),
         )
 
-    def text(self, name: str, markdown: str) -> None:
+    def text(self, step: int, name: str, markdown: str) -> None:
         """Write a text panel."""
-        self._write(0, summary=summary.text(name, markdown))
+        self._write(step, summary=summary.text(name, markdown))
 
-    def image(self, name: str, pixels: np.ndarray) -> None:
+    def image(self, step: int, name: str, pixels: np.ndarray) -> None:
         """Write an image panel; pixels: uint8 [height, width, 3]."""
-        self._write(0, summary=summary.image(name, pixels, dataformats="HWC"))
+        self._write(step, summary=summary.image(name, pixels, dataformats="HWC"))
 
     def layout(self, charts: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
         """Define the charts of TensorBoard's "custom scalars": {category: {chart: tags}}."""
@@ -116,12 +120,21 @@ class TensorBoardWriter:
         }
         self._write(0, summary=summary.custom_scalars(lines))
 
-    def hparams(self, settings: Mapping[str, str | float], outcome: Mapping[str, float]) -> None:
+    def hparams(self, settings: Mapping[str, str], outcome: Mapping[str, float]) -> None:
         """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
 
-        tensorboardX's own add_hparams would create a separate run for it.
+        The columns appear in the order of `settings`, of which TensorBoard shows the first five at
+        first. tensorboardX's own add_hparams would create a separate run for it.
         """
-        for part in summary.hparams(dict(settings), dict(outcome)):
+        # TensorBoard sorts the columns by name, and shows them under their display names
+        names = {f"{number:02d}_{name}": name for number, name in enumerate(settings)}
+        by_name = {sorted_name: settings[name] for sorted_name, name in names.items()}
+        for part in summary.hparams(by_name, dict(outcome)):
+            plugin = part.value[0].metadata.plugin_data
+            content = HParamsPluginData.FromString(plugin.content)
+            for info in content.experiment.hparam_infos:
+                info.display_name = names[info.name]
+            plugin.content = content.SerializeToString()
             self._write(0, summary=part)
         self.scalars(0, outcome)
 
@@ -172,6 +185,11 @@ class Log(NamedTuple):
         """Flush all writers."""
         for writer in self.exact + self.timed:
             writer.flush()
+
+
+def _grouped(name: str) -> str:
+    group, slash, rest = name.partition("/")
+    return f"{_GROUPS.get(group, group)}{slash}{rest}"
 
 
 def last_step(path: Path) -> int:

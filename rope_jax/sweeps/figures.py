@@ -1,80 +1,120 @@
-"""The figure of a sweep's checkpoints: how perplexity curves evolve in training."""
+"""The figures of a sweep: its newest checkpoint, and how its curves evolve in training."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
+from matplotlib.artist import Artist
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
+from rope_jax.config.presentation import FigureWidth
 from rope_jax.evaluation.results import Row
+from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.lines import draw_line
-from rope_jax.plots.panels import mark_window, set_scales, shared_limits, x_label
-from rope_jax.plots.style import LineStyle, literal_text
+from rope_jax.plots.panels import finish_panels, make_panels, window_handle
+from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 
-_MOST_COLUMNS = 4
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
 
 
-def draw_checkpoints(rows: Sequence[Row], *, windows: Collection[int], title: str) -> Figure:
+class SweptCheckpoint(Protocol):
+    """What the figures say about a checkpoint beside its rows."""
+
+    @property
+    def run(self) -> str: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def window(self) -> int: ...
+    @property
+    def nll_at_window(self) -> float | None: ...
+
+
+def draw_sweep(
+    rows: Sequence[Row], checkpoints: Sequence[SweptCheckpoint], *, width: FigureWidth
+) -> dict[str, Figure]:
+    """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
+
+    rows: of all checkpoints. checkpoints: the newest first. width: of a paper's column, 3.3
+    inches, or page, 6.8.
+    """
+    newest = checkpoints[0]
+    of_newest = [row for row in rows if row.step == newest.step]
+    split = of_newest[0].split
+    scored = _scored(of_newest)
+    trained = f"trained at {newest.window:,} tokens"
+    figures: dict[str, Figure] = {
+        "curve.png": draw_curves(
+            of_newest,
+            window=newest.window,
+            truncation=newest.nll_at_window,
+            title=f"{newest.run}, step {newest.step}: {trained}; {split} split, {scored}",
+            width=width,
+        )
+    }
+    if len(checkpoints) > 1:
+        figures["steps.png"] = draw_checkpoints(
+            rows,
+            windows={checkpoint.window for checkpoint in checkpoints},
+            title=f"{newest.run}, by training step; {split} split, {scored}",
+            width=width,
+        )
+    return figures
+
+
+def _scored(rows: Sequence[Row]) -> str:
+    """Return what was scored: "64 documents", or "33 blocks of 3 documents"."""
+    documents, units = rows[0].documents, rows[0].units
+    text = f"{documents:,} document{'s' * (documents != 1)}"
+    return f"{units:,} blocks of {text}" if units > documents else text
+
+
+def draw_checkpoints(
+    rows: Sequence[Row], *, windows: Collection[int], title: str, width: FigureWidth = "page"
+) -> Figure:
     """Draw how curves evolve in training: one line per checkpoint, dark to light.
 
     Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     rows: of several checkpoints. windows: their training windows, marked in every panel.
+    width: of a paper's column, 3.3 inches, or page, 6.8.
     """
     names = list(dict.fromkeys(row.name for row in rows))
-    protocols = list(dict.fromkeys(row.protocol for row in rows))
     steps = sorted({row.step for row in rows})
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.92, len(steps)))
-    styles = {
-        step: LineStyle(tuple(colour), "o", linewidth=1.2)
-        for step, colour in zip(steps, colours, strict=True)
-    }
-    lines = -(-len(names) // _MOST_COLUMNS)  # of panels, per protocol
-    columns = -(-len(names) // lines)
-    limits = shared_limits(rows, truncation=[], with_bands=False)
-    with literal_text():
-        figure = Figure(
-            figsize=(1.5 + 3.4 * columns, 0.8 + 3.2 * lines * len(protocols)), layout="constrained"
+    styles = _step_styles(steps)
+    with figure_style():
+        panels = make_panels(
+            rows,
+            windows=sorted(windows),
+            truncation=[],
+            banded=[],
+            title=title,
+            width=width,
+            keys=names,
         )
-        grid = figure.subplots(lines * len(protocols), columns, sharey=True, squeeze=False)
-        for protocol, panels in zip(protocols, np.split(grid, len(protocols)), strict=True):
-            for axis in panels[:, 0]:
-                axis.set_ylabel("perplexity")
-            for axis in panels.ravel()[len(names) :]:
-                axis.set_visible(False)
-            for number, (name, axis) in enumerate(zip(names, panels.flat, strict=False)):
-                shown = [row for row in rows if (row.protocol, row.name) == (protocol, name)]
-                _draw_steps(axis, shown, styles)
-                set_scales(axis, sorted({row.last_position for row in shown}), limits)
-                axis.tick_params(axis="x", rotation=45)
-                for window in windows:
-                    mark_window(axis, window)
-                axis.set_title(name if len(protocols) == 1 else f"{name}, {protocol}", fontsize=10)
-                if number + columns >= len(names):  # no panel of this protocol below it
-                    axis.set_xlabel(x_label(protocol))
-        figure.suptitle(title, fontsize=11)
-        _add_step_legend(figure, grid[0, 0])
-    return figure
+        for (protocol, name), axis in panels.axes.items():
+            for step, style in styles.items():
+                points = [r for r in rows if (r.protocol, r.name, r.step) == (protocol, name, step)]
+                draw_line(axis, f"step {step:,}", style, points, band_opacity=0.0)
+        chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
+        handles: list[Artist] = [
+            Line2D([], [], label=f"step {steps[i]:,}", **vars(styles[steps[i]]))
+            for i in chosen.round().astype(int)
+        ]
+        if len(windows) > 1:
+            handles.append(window_handle())
+        finish_panels(panels, handles)
+    return panels.figure
 
 
-def _draw_steps(axis: Axes, rows: Sequence[Row], styles: Mapping[int, LineStyle]) -> None:
-    """Draw one line per checkpoint; rows: of one scaling and protocol."""
-    for step, style in styles.items():
-        points = [row for row in rows if row.step == step]
-        draw_line(axis, f"step {step:,}", style, points, band_opacity=0.0)
-
-
-def _add_step_legend(figure: Figure, axis: Axes) -> None:
-    """Add a legend of the lines of `axis`, or of evenly spaced ones if there are many."""
-    handles, labels = axis.get_legend_handles_labels()
-    count = min(len(labels), _MOST_STEPS_IN_LEGEND)
-    chosen = np.linspace(0, len(labels) - 1, count).round().astype(int)
-    figure.legend(
-        [handles[i] for i in chosen],
-        [labels[i] for i in chosen],
-        loc="outside right center",
-        frameon=False,
-        fontsize=8,
-    )
+def _step_styles(steps: Sequence[int]) -> dict[int, LineStyle]:
+    """Return a style for each step: colours that get lighter, in grey as well, and markers."""
+    # the lightest colours of the map are too faint on white
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
+    return {
+        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
+        for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
+    }

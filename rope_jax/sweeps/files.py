@@ -15,12 +15,12 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
 from rope_jax.runs.tables import format_csv
-from rope_jax.sweeps.figures import draw_checkpoints
+from rope_jax.sweeps.figures import draw_sweep
+from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
 from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.
@@ -45,11 +45,19 @@ def write_folder(
         write_text(new / RUN_CONFIG, dump(training))
         write_results(new, table, by_document, summary)
         write_checksums(new, (*_RESULTS, RUN_CONFIG))
-        figures = _draw_figures(new, config, table, summary)
+        newest = summary.newest
+        of_newest = [row for row in table if row.step == newest.step]
+        listed: Any = {"split": config.split, "show": config.show}
+        write_text(new / "results.md", format_results_markdown(of_newest, newest, **listed))
+        write_text(new / "results.tex", format_results_latex(of_newest, newest, **listed))
+        drawn = draw_sweep(table, summary.checkpoints, width=config.figure_width)
+        for name, figure in drawn.items():
+            save_figure(figure, new / name)
+        figures = [new / name for name in drawn]
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
         }
-        write_events(new, table, summary, images, settings)
+        write_events(new, table, summary, images, config, training)
 
 
 def write_results(
@@ -112,32 +120,6 @@ def _curve_content(curve: CurveSummary) -> dict[str, Any]:
 
 def _interval_content(estimate: Estimate) -> dict[str, float]:
     return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-
-
-def _draw_figures(
-    folder: Path, config: SweepConfig, table: Sequence[Row], summary: SweepSummary
-) -> list[Path]:
-    """Draw curve.png (newest checkpoint) and steps.png (if several); return their paths."""
-    newest = summary.newest
-    documents = f"{newest.documents} documents"
-    trained_at = f"trained at {newest.window} tokens"
-    figures = [folder / "curve.png"]
-    curves = draw_curves(
-        [row for row in table if row.step == newest.step],
-        window=newest.window,
-        truncation=newest.nll_at_window,
-        title=f"{newest.run}, step {newest.step}: {trained_at}, {config.split} split, {documents}",
-    )
-    save_figure(curves, figures[0])
-    if summary.earlier:
-        figures.append(folder / "steps.png")
-        checkpoints = draw_checkpoints(
-            table,
-            windows=sorted({checkpoint.window for checkpoint in summary.checkpoints}),
-            title=f"{newest.run}, by training step: {documents}",
-        )
-        save_figure(checkpoints, figures[1])
-    return figures
 
 
 def _finite(value: Any) -> Any:

@@ -21,8 +21,9 @@ from rope_jax.model.cost import LARGEST_OVERESTIMATE, ForwardBytes, forward_byte
 from rope_jax.model.decoder import Params
 
 _FLOAT32 = 4
-# A model that takes less than this share of the device fits easily: no table of it is shown.
-_SMALL_SHARE = 1 / 20
+# A model that takes less than this share of the device fits easily: no table of it is shown. One
+# that was imported is larger in most cases, and its settings are another's: its table comes sooner.
+_SMALL_SHARE, _SMALL_SHARE_IMPORTED = 1 / 2, 1 / 20
 
 
 @dataclass(frozen=True)
@@ -159,14 +160,17 @@ def describe_memory(plan: MemoryPlan, length: int, available: float | int) -> st
     return f"{in_gib(plan.at(length).total)}{of} GiB per device, at {length:,} tokens"
 
 
-def memory_table(plan: MemoryPlan, lengths: Sequence[int], available: float | int) -> Table | None:
+def memory_table(
+    plan: MemoryPlan, lengths: Sequence[int], available: float | int, *, imported: bool = False
+) -> Table | None:
     """Return a table of the memory by kind of array with one row per length.
 
-    None if the longest window takes so little that one line says enough.
+    None if the longest window takes so little that one line says enough. imported: as in
+    `check_weights`.
     """
     by_length: Mapping[int, ForwardBytes] = {length: plan.at(length) for length in lengths}
     largest = by_length[lengths[-1]].total
-    if largest < _SMALL_SHARE * available:
+    if largest < (_SMALL_SHARE_IMPORTED if imported else _SMALL_SHARE) * available:
         return None
     unit, size = ("GiB", 2**30) if largest >= 2**30 else ("MiB", 2**20)
     there_are = f"; there are {available / size:,.1f}" if math.isfinite(available) else ""

@@ -16,8 +16,10 @@ from rope_jax.console import (
     describe_map,
     describe_scaling,
     plain_console,
+    print_message,
     print_overview,
     print_warning,
+    print_wrapped,
 )
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import describe_tokenizer
@@ -25,7 +27,7 @@ from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, shortage_as
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
@@ -198,16 +200,17 @@ def _finish(
     processes.on_first(lambda: _write(folder, config, table, by_document, summary, training))
     steps = [one.step for one in summary.checkpoints]
     processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
-    print_tables(console, table, summary)
+    print_tables(console, table, summary, config.show)
     if "same_tokens" in config.protocols and not newest.has_baseline:
-        console.print(
-            f"no usable length and no gain: the window, {newest.window}, is not among the lengths"
+        print_wrapped(
+            console,
+            f"no usable length and no gain: the window, {newest.window}, is not among the lengths",
         )
-    compilations = sum(result.compilations for result, _ in results)
     figures = [path for name in ("curve.png", "steps.png") if (path := folder / name).exists()]
-    console.print(
-        f"{_count(compilations, 'compilation')}; figure{'s' * (len(figures) > 1)}: "
-        + " and ".join(printable(str(path)) for path in figures),
+    print_message(
+        console,
+        f"figure{'s' * (len(figures) > 1)}: {' and '.join(map(str, figures))}; the numbers are in "
+        "results.csv beside it",
     )
 
 
@@ -221,10 +224,6 @@ def _write(folder: Path, config: SweepConfig, *results: Any) -> None:
             f"({error.strerror or error}); the measurements are kept, and once that is fixed, the "
             "same command writes the results"
         ) from error
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _lengths(config: SweepConfig, training: Config, steps: Iterable[int]) -> tuple[int, ...]:
@@ -250,7 +249,7 @@ def _longest_read(training: Config, lengths: Sequence[int], console: Console) ->
             f"lengths: {lengths[0]:,} is too long: position {position} ends at {most:,} tokens"
         )
     shown = ", ".join(f"{length:,}" for length in lengths if length > most)
-    console.print(f"no curve at {shown}: position {position} ends at {most:,} tokens")
+    print_wrapped(console, f"no curve at {shown}: position {position} ends at {most:,} tokens")
     return max(length for length in lengths if length <= most)
 
 
@@ -317,25 +316,27 @@ def _announce(
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
-        title = f"scalings at {lengths[-1]}"
-        title += f", window {training.stages[stage].seq_len}" * bool(scalings)
+        title = f"scalings at {lengths[-1]:,} tokens"
+        title += f", window {training.stages[stage].seq_len:,}" * bool(scalings)
         scalings[title] = _scaling_lines(training, config, lengths[-1], stage)
     stage = training.stage_at(steps[-1])
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
-    table = memory_table(loaded.memory, read, available)
-    memory = {"memory": describe_memory(loaded.memory, read[-1], available)} if not table else {}
+    imported = training.imported is not None
+    table = memory_table(loaded.memory, read, available, imported=imported)
+    devices = device_line(training.model.dtype)
+    if table is None:
+        devices += f"; {describe_memory(loaded.memory, read[-1], available)}"
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     print_overview(
         console,
         f"sweep {config.name} of {training.name}",
         {
-            "checkpoint": f"{run.path}, {which}, window {window} tokens, scaling {trained.type}",
+            "checkpoint": f"{run.path}, {which}; window {window:,} tokens, scaling {trained.type}",
             "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
-            "devices": device_line(training.model.dtype),
-            **memory,
+            "devices": devices,
             "tokenizer": describe_tokenizer(training.tokenizer, loaded.corpus.tokenizer),
             config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
-            "lengths": ", ".join(map(str, lengths)),
+            "lengths": ", ".join(f"{length:,}" for length in lengths),
             "protocols": ", ".join(config.protocols),
             **scalings,
         },
@@ -357,10 +358,11 @@ def _announce(
             "window; give factors of length / L",
         )
     if trained.type != "none":
-        console.print(
+        print_wrapped(
+            console,
             f"trained with {trained.type}: every other entry replaces it instead of being "
             "applied on top of it",
-            style="dim",
+            "dim",
         )
 
 
@@ -378,9 +380,8 @@ def _scaling_lines(training: Config, config: SweepConfig, longest: int, stage: i
                 continue
             described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
             if map_ is not None:
-                described[-1] += f", {describe_map(map_)}"
                 auto = entry.map is not None and entry.map.is_auto
-                described[-1] += " (auto: other lengths have other numbers)" * auto
+                described[-1] += f"; {describe_map(map_)}{' (auto)' * auto}"
             lines += described
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None

@@ -1,4 +1,9 @@
-"""A sweep in TensorBoard: one TensorBoard run per scaling, whose step is the context length."""
+"""A sweep in TensorBoard: one TensorBoard run per scaling, whose step is the context length.
+
+TensorBoard sorts groups of charts, which are the parts of tags before the slash, and columns of
+hyperparameters by name. It unticks all runs where there are more than 40, so a scaling has one run,
+whatever is known about it.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,12 +12,21 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from rope_jax.config.load import dump
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.evaluation.summary import CurveSummary, SweepSummary
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.runs.markdown import yaml_block
 
-_UNITS = {"nll": "nats per token", "perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+# Groups of charts; those of the other units come after all others.
+_UNITS = {
+    "perplexity": "perplexity",
+    "unit_nats_per_token": "nats per token",
+    "unit_bits_per_byte": "bits per byte",
+}
+_BY_STEP = "perplexity_by_step"
 
 
 def write_events(
@@ -20,85 +34,100 @@ def write_events(
     table: Sequence[Row],
     summary: SweepSummary,
     images: Mapping[str, UInt8[np.ndarray, "height width 3"]],
-    settings: str,
+    config: SweepConfig,
+    training: Config,
 ) -> None:
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
 
-    The newest checkpoint's curve is in NAME/, an earlier one's in NAME/step-STEP/. If there are
-    several, NAME/ also has the perplexity at each length by training step.
+    A scaling's curves are in NAME/: that of the newest checkpoint as perplexity/PROTOCOL, for
+    instance, that of an earlier one as perplexity/PROTOCOL_at_step_STEP. If there are several,
+    perplexity_by_step/PROTOCOL/LENGTH has the perplexity by training step.
 
-    images: by title; settings: the sweep's YAML.
+    images: by title. training: the run's config.
     """
+    newest = summary.newest
     for name in dict.fromkeys(row.name for row in table):
         own = [row for row in table if row.name == name]
         writer = TensorBoardWriter(folder / name)
-        _write_curve(writer, own, summary.newest)
-        if summary.earlier:
-            for row in own:
+        for row in own:
+            is_newest = row.step == newest.step
+            writer.scalars(row.last_position, _values(row, is_newest=is_newest))
+            if summary.earlier:
                 writer.scalars(row.step, {_tag_by_step(row): row.ppl})
+        last = [row for row in own if row.step == newest.step][-1]
+        settings = _settings(last, config, training, newest.window)
+        writer.hparams(settings, _outcome(newest.curves.get(name)))
         writer.close()
-        for checkpoint in summary.earlier:
-            writer = TensorBoardWriter(folder / name / f"step-{checkpoint.step}")
-            _write_curve(writer, own, checkpoint)
-            writer.close()
     writer = TensorBoardWriter(folder)
-    writer.layout(_layout(table, by_step=bool(summary.earlier)))
+    writer.layout(_layout(table, summary))
     for title, image in images.items():
-        writer.image(title, image)
-    writer.text("sweep", yaml_block(settings))
+        writer.image(newest.step, f"summary/{title}", image)
+    writer.text(newest.step, "sweep", yaml_block(dump(config)))
     writer.close()
 
 
-def _write_curve(
-    writer: TensorBoardWriter, rows: Sequence[Row], checkpoint: CheckpointSummary
-) -> None:
-    """Write one checkpoint's points of a curve, and its row in the table of hyperparameters."""
-    own = [row for row in rows if row.step == checkpoint.step]
-    for row in own:
-        writer.scalars(row.last_position, _values(row))
-    writer.hparams(_settings(own[-1]), _outcome(checkpoint.curves.get(own[-1].name)))
+def _layout(table: Sequence[Row], summary: SweepSummary) -> dict[str, dict[str, list[str]]]:
+    """Return the "custom scalars" layout: per unit, one chart per protocol with all scalings.
 
-
-def _layout(table: Sequence[Row], *, by_step: bool) -> dict[str, dict[str, list[str]]]:
-    """Return the "custom scalars" layout: per unit, one chart per protocol with all scalings."""
-    protocols = list(dict.fromkeys(row.protocol for row in table))
-    units = _values(table[0])
-    charts = {
-        _UNITS[unit]: {protocol: [f"{unit}/{protocol}"] for protocol in protocols}
-        for unit in _UNITS
-        if any(tag.startswith(f"{unit}/") for tag in units)
-    }
-    if by_step:
-        tags = dict.fromkeys(map(_tag_by_step, table))
-        charts["perplexity, by training step"] = {
-            tag.removeprefix("perplexity_by_step/").replace("/", ", "): [tag] for tag in tags
+    What is known of earlier checkpoints follows. TensorBoard takes tags for regular expressions.
+    """
+    charts: dict[str, dict[str, list[str]]] = {}
+    newest = [row for row in table if row.step == summary.newest.step]
+    for unit, title in _UNITS.items():
+        by_protocol = {
+            row.protocol: [f"^{tag}$"]
+            for row in newest
+            for tag in _values(row, is_newest=True)
+            if tag.startswith(f"{unit}/")
+        }
+        charts |= {title: by_protocol} if by_protocol else {}
+    earlier = [row for row in table if row.step != summary.newest.step]
+    if earlier:
+        charts["perplexity by training step"] = {
+            f"{row.protocol}, {row.last_position}": [f"^{_tag_by_step(row)}$"] for row in newest
+        }
+        charts["perplexity of earlier checkpoints"] = {
+            f"{row.protocol}, step {row.step}": [f"^{tag}$"]
+            for row in sorted(earlier, key=lambda row: -row.step)
+            for tag in _values(row, is_newest=False)
         }
     return charts
 
 
 def _tag_by_step(row: Row) -> str:
     """Return the tag of the perplexity at one length, whose step is the training step."""
-    return f"perplexity_by_step/{row.protocol}/{row.last_position}"
+    return f"{_BY_STEP}/{row.protocol}/{row.last_position}"
 
 
-def _values(row: Row) -> dict[str, float]:
-    # the perplexity may overflow, the NLL does not
-    values = {f"nll/{row.protocol}": row.nll, f"perplexity/{row.protocol}": row.ppl}
-    if row.bpb is not None:
-        values[f"bits_per_byte/{row.protocol}"] = row.bpb
+def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
+    name = row.protocol if is_newest else f"{row.protocol}_at_step_{row.step}"
+    values = {f"perplexity/{name}": row.ppl}
+    if is_newest:
+        # the perplexity may overflow, the NLL does not
+        values[f"unit_nats_per_token/{name}"] = row.nll
+        if row.bpb is not None:
+            values[f"unit_bits_per_byte/{name}"] = row.bpb
     return values
 
 
-def _settings(row: Row) -> dict[str, str | float]:
-    """Return what distinguishes curves in the table of hyperparameters."""
+def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:
+    """Return what distinguishes curves in the table of hyperparameters, the important first.
+
+    All as text: TensorBoard would show the seed 0 as 0.0000.
+    """
+    base = f"{training.rope.base:g}" if training.model.position.is_rotary else ""
     factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"
     return {
-        "scaling": row.scaling,
-        "map": row.map,
-        "factor": factor,
+        "label": row.name,
+        "base": base,
+        "window": f"{window}",
+        "sweep": config.name,
+        "seed": f"{row.seed}",
         "run": row.run,
-        "step": row.step,
-        "seed": row.seed,
+        "step": f"{row.step}",
+        "scaling": row.scaling,
+        "factor": factor,
+        "map": row.map,
     }
 
 

@@ -201,7 +201,7 @@ def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
         stack.callback(throughput.close)
         tensorboard = TensorBoardWriter(run.path, resume_step=done)
         stack.callback(tensorboard.close)
-        tensorboard.text("config", yaml_block(dump(config)))
+        tensorboard.text(0, "config", yaml_block(dump(config)))
         yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
 
 

@@ -4,11 +4,17 @@ import math
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import MofNCompleteColumn
 
 from rope_jax.config.training import Config, StageConfig
 from rope_jax.config.windows import DocumentsConfig
-from rope_jax.console import describe_map, describe_scaling, print_overview
+from rope_jax.console import (
+    describe_map,
+    describe_scaling,
+    print_message,
+    print_overview,
+    progress_bar,
+)
 from rope_jax.runs.logs import Scalars
 
 
@@ -24,44 +30,46 @@ def announce(
     tokenizer: str,
     done: int,
 ) -> None:
-    """Print an overview of a run, or that it is finished. done: its last trained step."""
+    """Print an overview of a run; one line if it is finished. done: its last trained step."""
     model, geometry, stages = config.model, config.geometry, config.stages
-    tokens = sum(stage.steps * stage.batch_size * stage.seq_len for stage in stages)
+    last = sum(stage.steps for stage in stages)
+    if done >= last:
+        print_message(console, f"{run_directory}: already trained to step {last}")
+        return
     rows: dict[str, str | list[str]] = {
-        "run directory": run_directory,
+        "run": run_directory,
         "model": f"{parameters:,} parameters: {model.num_hidden_layers} layers, width "
         f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
-        "devices": devices,
-        "peak": peak,
-        "corpus": list(corpus),
-        "tokenizer": tokenizer,
-        "training": f"{tokens:,} tokens",
         "positions": model.position.type,
+        "devices": f"{devices}; peak {peak}",
+        "tokenizer": tokenizer,
+        "corpus": list(corpus),
     }
     if model.position.is_rotary:
         rows["positions"] = (
-            f"{model.position.type}: {geometry.rotary_dim} dimensions, base {geometry.base:g}, "
-            f"L {geometry.train_length}"
+            f"{model.position.type}: {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}, "
+            f"trained window L {geometry.train_length:,}"
         )
     if config.init_from is not None:
         taken = "weights and AdamW's moments" if config.init_from.optimizer else "weights"
         step = config.init_from.step or "of the newest checkpoint"
         rows["starts from"] = f"{config.init_from.run}, step {step}: {taken}"
     for number, stage in enumerate(stages):
-        lines = [f"{stage.steps} steps × {stage.batch_size} windows × {stage.seq_len} tokens"]
+        tokens = stage.steps * stage.batch_size * stage.seq_len
+        lines = [
+            f"{stage.steps:,} steps × {stage.batch_size:,} windows × {stage.seq_len:,} tokens = "
+            f"{tokens:,} tokens"
+        ]
         scaling, map_ = config.stage_scaling(number), config.stage_map(number)
         if model.position.is_rotary:
             lines += describe_scaling(config.rotary_layers, scaling, stage.length)
         if map_ is not None:
             lines.append(describe_map(map_))
         lines += _describe_windows(stage)
-        rows[f"stage {number}"] = lines
-    last = sum(stage.steps for stage in stages)
-    if 0 < done < last:
-        rows["resumes"] = f"after step {done} of {last}"
+        rows["training" if len(stages) == 1 else f"stage {number}"] = lines
+    if done:
+        rows["resumes"] = f"after step {done:,} of {last:,}"
     print_overview(console, f"training {config.name}", rows)
-    if done >= last:
-        console.print(f"already trained to step {last}: nothing is left to do")
 
 
 def _describe_windows(stage: StageConfig) -> list[str]:
@@ -86,10 +94,9 @@ class TrainingProgress:
 
     def __init__(self, console: Console, total: int, done: int) -> None:
         self._console, self._total = console, total
-        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        now = TextColumn("{task.fields[now]}", markup=False)
-        self._bar = Progress(*columns, now, console=console)
-        self._task = self._bar.add_task("", total=total, completed=done, now="first step")
+        self._bar = progress_bar(console, MofNCompleteColumn())
+        self._bar.disable = not console.is_terminal  # it cannot be redrawn there
+        self._task = self._bar.add_task("training", total=total, completed=done, now="first step")
         self._training, self._validation = "", ""
 
     def __enter__(self) -> "TrainingProgress":
@@ -126,7 +133,7 @@ class TrainingProgress:
     def _show(self, step: int, news: str) -> None:
         now = ", ".join(filter(None, (self._training, self._validation)))
         self._bar.update(self._task, completed=step, now=now)
-        if not self._console.is_terminal:  # a bar cannot be redrawn there: print lines
+        if self._bar.disable:  # print lines
             self._console.print(f"step {step}/{self._total}  {news}")
 
 

@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import math
 import re
 import sys
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from rope_jax import cli
+from rope_jax.comparison.cells import cell
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import Comparison, compare
 from rope_jax.comparison.figure import draw_comparison, truncation_levels
@@ -22,7 +22,7 @@ from rope_jax.comparison.groups import Group
 from rope_jax.comparison.page import format_page
 from rope_jax.comparison.points_csv import format_csv
 from rope_jax.comparison.read import read_sweep
-from rope_jax.comparison.report import format_interval, format_markdown
+from rope_jax.comparison.report import format_markdown
 from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
@@ -69,6 +69,12 @@ def test_the_csv_has_every_point(comparison):
             np.testing.assert_array_equal(found, expected)
         assert row["marked"] == str(curve.group.label == "c †")
     assert {row["runs"] for row in rows} == {"a-s0 a-s1", "b", "c"}
+    assert {row["units"] for row in rows} == {"24"}
+    assert {row["group"]: row["settings"] for row in rows} == {
+        "a (2 seeds)": "model.hidden_size 16",
+        "b": "model.hidden_size 32",
+        "c †": "model.hidden_size 16",
+    }
 
 
 def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
@@ -78,10 +84,13 @@ def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
     (curve,) = (c for c in newest(comparison, "a") if c.name == "yarn-4")
     p = next(p for p in curve.points if (p.protocol, p.length) == ("same_tokens", 64))
     (line,) = re.findall(r"^\| a \(2 seeds\) \| yarn-4 \|.* none \|$", text, re.MULTILINE)
-    assert line.endswith(f"| {p.ppl:.2f} {format_interval(p)} | none |")
+    assert line.startswith("| a (2 seeds) | yarn-4 | model.hidden_size 16 | ")
+    interval = cell(p, "perplexity").interval.replace("[", r"\[").replace("]", r"\]")
+    assert line.endswith(f"| {p.ppl:.2f} {interval} | none |")
     assert f"| {p.difference.value:+.3f} [{p.difference.low:+.3f}, " in text
     assert "| b | trained | " in text.partition("The difference from the same scaling")[2]
-    assert "| a (2 seeds) | a-s0 (0), a-s1 (1) | 50, 100 | 16 | demo | c0ffee |" in text
+    sources = "| a (2 seeds) | a-s0 (0), a-s1 (1) | 50, 100 | 16 | demo | c0ffee |"
+    assert f"{sources} model.hidden_size 16 |\n" in text
     # every row of a table has as many cells as its heading
     for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
         assert len({line.count("|") for line in block.splitlines()}) == 1
@@ -162,7 +171,8 @@ def test_infinite_nan_and_huge_values_are_shown_as_such(comparison, nll, tmp_pat
     assert shown["interval"] == [None, None]
     assert truncation_levels(odd.curves) == truncation_levels(comparison.curves)
     text = {"inf": "e^inf", "nan": "nan", "800.0": "e^800.0"}[str(nll)]
-    assert f"| a (2 seeds) | {curve.name} | {text} |" in format_markdown(odd)
+    settings = "model.hidden_size 16"
+    assert f"| a (2 seeds) | {curve.name} | {settings} | {text} |" in format_markdown(odd)
     save_figure(draw_comparison(odd), tmp_path / "odd.png")  # warnings are errors
 
 
@@ -246,13 +256,6 @@ def test_the_terminal_shows_names_as_they_are(comparison):
         print_comparison(console, replace(comparison, curves=curves, notes=["[/] [red]x"]))
         assert r"[red]x [/] \[b] :smile:" in stream.getvalue()
         assert "[/] [red]x\n" in stream.getvalue()
-
-
-def test_an_interval_wider_than_the_value_is_given_by_its_ends(comparison):
-    point = comparison.curves[0].points[0]
-    assert format_interval(replace(point, nll=1.0, ci_low=0.9, ci_high=1.1)) == "± 0.27"
-    assert format_interval(replace(point, nll=1.0, ci_low=0.5, ci_high=20.0)) == "[1.65, e^20.0]"
-    assert format_interval(replace(point, ci_low=math.nan, ci_high=math.nan)) == ""
 
 
 @pytest.fixture

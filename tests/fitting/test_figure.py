@@ -10,7 +10,7 @@ from tests.fitting.test_parameters import OF_MAPS, STARTS, made, random_free, tr
 
 
 def panels(figure):
-    return {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+    return {axis.get_title().replace("\n", " "): axis for axis in figure.axes if axis.get_visible()}
 
 
 def test_every_kind_of_number_has_a_panel():
@@ -27,7 +27,7 @@ def test_every_kind_of_number_has_a_panel():
     }
     assert found["bias, nats"].get_xlabel() == "distance, tokens"
     assert found["query scale, by position"].get_xlabel() == "position of the query"
-    assert found["m"].get_xlabel() == "wavelength without scaling, tokens"
+    assert found["m"].get_xlabel() == "wavelength 2π/θ, tokens"
     # 2 layers with 4 heads, and one empty line per layer for the legend
     assert len(found[f"amplitude a, {bands[0]}"].lines) == 8 + 2
 

@@ -173,12 +173,12 @@ def test_two_writers_in_one_second_have_separate_files(tmp_path, clock):
 def test_an_image_and_a_text_are_read_back(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 17, 3), dtype=np.uint8)
     writer = TensorBoardWriter(tmp_path)
-    writer.image("curve", pixels)
-    writer.text("config", "```yaml\nname: a\n```")
+    writer.image(7, "curve", pixels)
+    writer.text(0, "config", "```yaml\nname: a\n```")
     writer.close()
     accumulator = events(tmp_path)
     (image,) = accumulator.Images("curve")
-    assert (image.height, image.width) == (12, 17)
+    assert (image.step, image.height, image.width) == (7, 12, 17)
     with Image.open(io.BytesIO(image.encoded_image_string)) as shown:
         np.testing.assert_array_equal(np.asarray(shown), pixels)
     (text,) = accumulator.Tensors("config/text_summary")
@@ -195,3 +195,16 @@ def test_a_step_that_is_no_step_is_dropped(tmp_path, step):
     assert logged_steps(path, "a") == {2}
     JsonLinesWriter(path, resume_step=5).close()
     assert path.read_text() == '{"step": 2, "a": 1}\n'
+
+
+def test_what_a_batch_holds_follows_the_loss_in_tensorboard(tmp_path):
+    writer = TensorBoardWriter(tmp_path)
+    values = {"train/loss": 1.0, "distances/0-15": 0.5, "tokens_at/0-15": 0.25, "sweep/a/b_1": 2.0}
+    writer.scalars(1, values)
+    writer.histogram(1, "distances", [0, 1, 2], [3, 4])
+    writer.close()
+    tags = events(tmp_path).Tags()
+    assert sorted(tags["scalars"]) == [
+        "sweep/a/b_1", "train/loss", "train_distances/0-15", "train_tokens_at/0-15"
+    ]  # fmt: skip
+    assert tags["histograms"] == ["train_distances"]

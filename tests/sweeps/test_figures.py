@@ -7,11 +7,13 @@ import sys
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from PIL import Image
 
 from rope_jax.evaluation.results import Row
 from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.saving import save_figure
+from rope_jax.plots.style import BACKGROUND
 from rope_jax.sweeps.figures import draw_checkpoints
 
 
@@ -59,6 +61,12 @@ def draw(rows, **settings):
     return draw_curves(rows, **({"window": 32, "truncation": 1.0, "title": "A title"} | settings))
 
 
+def levels(axis):
+    """Return the heights of the horizontal lines across a panel."""
+    lines = [line for line in axis.get_lines() if line.get_transform() != axis.transData]
+    return [line.get_ydata()[0] for line in lines if len(set(line.get_ydata())) == 1]
+
+
 def lines_by_label(axis):
     return {line.get_label(): line for line in axis.get_lines()}
 
@@ -76,7 +84,13 @@ def test_each_curve_is_a_line_through_its_perplexities():
     styles = {name: lines[name].get_linestyle() for name in CURVES}
     assert styles == {"trained": "-", "pi-auto": "-", "yarn-4": "--"}
     assert len({lines[name].get_color() for name in CURVES}) == 3
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(CURVES)
+    assert len({lines[name].get_marker() for name in CURVES}) == 3
+    # each line is labelled at its end, and so is truncation
+    labels = {text.get_text(): text for text in axis.texts}
+    assert set(labels) == {*CURVES, "truncation", "window"}
+    assert not figure.legends
+    for name, by_length in CURVES.items():
+        assert labels[name].xy == (64, pytest.approx(math.exp(by_length[64])))
     assert figure.get_suptitle() == "A title"
     # the bands are the intervals
     bands = [band.get_paths()[0].get_extents() for band in axis.collections]
@@ -88,9 +102,10 @@ def test_each_curve_is_a_line_through_its_perplexities():
 def test_a_figure_is_saved_as_an_image(tmp_path):
     save_figure(draw(ROWS), tmp_path / "curve.png")
     with Image.open(tmp_path / "curve.png") as image:
-        assert min(image.size) > 500
+        assert image.size[0] == 1360  # 6.8 inches
         assert np.asarray(image.convert("L")).std() > 10  # not blank
-    assert [file.name for file in tmp_path.iterdir()] == ["curve.png"]
+    files = {"curve.png", "curve.pdf", "curve.svg"}
+    assert {file.name for file in tmp_path.iterdir()} == files
 
 
 def test_the_window_and_truncation_are_marked():
@@ -98,11 +113,12 @@ def test_the_window_and_truncation_are_marked():
     (axis,) = figure.axes
     straight = [line for line in axis.get_lines() if line.get_label() not in CURVES]
     assert any(list(line.get_xdata()) == [24, 24] for line in straight)
-    assert any(
-        np.allclose(line.get_ydata(), [math.exp(1.25)] * 2)
-        for line in straight
-        if list(line.get_xdata()) == [0, 1]
-    )
+    assert levels(axis) == [pytest.approx(math.exp(1.25))]
+    # the label of the window is above the panel, that of truncation beside the line's end
+    labels = {text.get_text(): text for text in axis.texts}
+    assert labels["window"].xy == (24, 1)
+    (level,) = (line for line in straight if len(set(line.get_ydata())) == 1)
+    assert level.get_xdata()[1] < labels["truncation"].get_position()[0] < 1
 
 
 @pytest.mark.parametrize("truncation", [0.2, 5.0])
@@ -122,8 +138,11 @@ def test_each_protocol_has_a_panel_and_truncation_is_marked_for_same_tokens_only
     x = [list(lines_by_label(axis)["trained"].get_xdata()) for axis in figure.axes]
     assert x == [[16, 32, 64], [16, 32], [16, 64]]
     texts = [{text.get_text() for text in axis.texts} for axis in figure.axes]
-    assert ["truncation to the window" in labels for labels in texts] == [True, False, False]
-    assert all("window" in labels for labels in texts)
+    assert [len(levels(axis)) for axis in figure.axes] == [1, 0, 0]
+    assert texts == [{"window"}] * 3
+    # several panels share a legend
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [*CURVES, "truncation to the window"]
     # one scale for all, which holds every curve of every panel
     for axis in figure.axes:
         low, high = axis.get_ylim()
@@ -152,16 +171,45 @@ def test_two_curves_of_one_type_share_a_colour_and_differ_in_their_markers():
     assert one.get_marker() != other.get_marker()
 
 
-@pytest.mark.parametrize("count", [3, 9])  # with 9 curves, bands are not drawn
+@pytest.mark.parametrize("count", [3, 9])  # 9 curves have panels of their own
 def test_a_very_wide_interval_does_not_change_the_limits(count):
     names = list(CURVES)[:2] + [f"yarn-{n}" for n in range(count - 2)]
     rows = [row(name, n, nll) for name in names for n, nll in CURVES["trained"].items()]
     rows[-1] = rows[-1]._replace(ci_low=-30.0, ci_high=30.0)
     low, high = draw(rows).axes[0].get_ylim()
-    # points from e to e^3; bands may widen that by a factor of e on each side
-    room = math.e if count == 3 else 1.0
-    assert math.e / room / 1.2 < low < math.e / room
-    assert math.exp(3) * room < high < math.exp(3) * room * 1.2
+    # points from e to e^3; bands may widen that by a factor of e on each side, with a margin of
+    # a twentieth
+    assert 1 / 1.25 < low < 1
+    assert math.exp(4) < high < math.exp(4) * 1.25
+
+
+def test_an_interval_that_is_not_drawn_does_not_change_the_limits():
+    rows = [row._replace(ci_low=-30.0, ci_high=30.0) for row in ROWS]
+    low, high = draw_checkpoints(rows, windows=[32], title="A title").axes[0].get_ylim()
+    assert math.exp(0.9) / 1.15 < low < math.exp(0.9)
+    assert math.exp(3) < high < math.exp(3) * 1.15
+
+
+def test_more_than_six_curves_have_a_panel_each_with_the_others_in_grey():
+    names = ["trained", *(f"yarn-{n}" for n in range(6))]
+    rows = [row(name, n, nll + i) for i, name in enumerate(names) for n, nll in ((16, 1), (32, 2))]
+    figure = draw(rows)
+    panels = {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+    assert list(panels) == names
+    for i, name in enumerate(names):
+        axis = panels[name]
+        own = lines_by_label(axis)[name]
+        np.testing.assert_allclose(own.get_ydata(), np.exp([1 + i, 2 + i]))
+        assert len(axis.collections) == 1  # one band
+        behind = [line for line in axis.get_lines() if line.get_color() == BACKGROUND]
+        # all others, but `trained` is dashed and darker
+        assert len(behind) == 6 - (name != "trained")
+        assert all(line.get_zorder() < own.get_zorder() for line in behind)
+        assert levels(axis) == [pytest.approx(math.e)]
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == [
+        *("trained", "the other scalings", "95% interval", "truncation to the window")
+    ]
 
 
 def test_a_narrow_range_has_ticks():
@@ -175,8 +223,9 @@ def test_a_name_with_dollar_signs_is_not_a_formula(tmp_path):
     rows = [row("yarn-$x_{$", n, 1.0) for n in (16, 64)]
     figure = draw(rows, title="$a_{$")
     save_figure(figure, tmp_path / "curve.png")  # parsed as a formula, it would raise
-    texts = [figure._suptitle, *figure.legends[0].get_texts()]
-    assert [text.get_parse_math() for text in texts] == [False, False]
+    texts = [figure._suptitle, *figure.axes[0].texts]
+    assert "yarn-$x_{$" in {text.get_text() for text in texts}
+    assert not any(text.get_parse_math() for text in texts)
 
 
 def checkpoints(names, steps, protocols=("same_tokens",)):
@@ -207,27 +256,40 @@ def test_panels_of_many_scalings_wrap(tmp_path):
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (4, 4)
     save_figure(figure, tmp_path / "steps.png")
     with Image.open(tmp_path / "steps.png") as image:
-        assert max(image.size) < 2500
+        assert image.size[0] == 1360
+        assert image.size[1] < 1500
+
+
+@pytest.mark.parametrize(
+    ("count", "columns"), [(1, 1), (2, 2), (3, 3), (4, 4), (5, 3), (6, 3), (7, 4), (9, 3), (11, 4)]
+)
+def test_panels_of_a_page_are_in_rows_of_three_or_four(count, columns):
+    names = [f"yarn-{n}" for n in range(count)]
+    figure = draw_checkpoints(checkpoints(names, (1, 5)), windows=[32], title="A title")
+    grid = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()
+    assert grid == (-(-count // columns), columns)
 
 
 def test_each_protocol_starts_a_row_of_panels():
     rows = checkpoints([f"yarn-{n}" for n in range(5)], (1, 5), ("same_tokens", "whole_window"))
     figure = draw_checkpoints(rows, windows=[32], title="A title")
     visible = [axis.get_title() for axis in figure.axes if axis.get_visible()]
-    assert visible == [f"yarn-{n}, {p}" for p in ("same_tokens", "whole_window") for n in range(5)]
+    assert visible == [f"yarn-{n}\n{p}" for p in ("same_tokens", "whole_window") for n in range(5)]
     by_place = {
-        (place.rowspan.start, place.colspan.start): axis.get_title()
+        (place.rowspan.start, place.colspan.start): axis.get_title().replace("\n", ", ")
         for axis in figure.axes
         if axis.get_visible() and (place := axis.get_subplotspec())
     }
     assert by_place[0, 0] == "yarn-0, same_tokens"
     assert by_place[1, 0] == "yarn-3, same_tokens"
     assert by_place[2, 0] == "yarn-0, whole_window"
-    # the horizontal axis is labelled where no panel of the same protocol is below
-    labelled = [a.get_title() for a in figure.axes if a.get_visible() and a.get_xlabel()]
-    assert labelled == [
-        f"yarn-{n}, {p}" for p in ("same_tokens", "whole_window") for n in (2, 3, 4)
-    ]
+    # the horizontal axis is labelled where no panel of the same protocol is below, if need be with
+    # texts that reach into the empty place
+    shown = [axis for axis in figure.axes if axis.get_visible()]
+    labelled = [axis.get_title() for axis in shown if axis.get_xlabel()]
+    assert labelled == [f"yarn-{n}\n{p}" for p in ("same_tokens", "whole_window") for n in (3, 4)]
+    above_gap = [a.get_title() for a in shown if "64" in {text.get_text() for text in a.texts}]
+    assert above_gap == ["yarn-2\nsame_tokens", "yarn-2\nwhole_window"]
 
 
 def test_the_legend_of_many_checkpoints_names_some():
@@ -248,8 +310,33 @@ assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 """
 
 
-def test_importing_and_drawing_leave_matplotlib_as_it_is():
+def test_importing_drawing_and_saving_leave_matplotlib_as_it_is(tmp_path):
     subprocess.run([sys.executable, "-W", "error", "-c", IMPORT], check=True)
-    before = dict(matplotlib.rcParams.copy())
-    draw(ROWS)
-    assert dict(matplotlib.rcParams.copy()) == before
+
+    def settings():
+        # dict.items: asking for the backend by its key would choose one
+        return dict(dict.items(matplotlib.rcParams)), matplotlib.get_backend(auto_select=False)
+
+    with matplotlib.rc_context({"lines.linewidth": 7.0, "font.size": 20.0}):  # a user's settings
+        before = settings()
+        figure = draw(ROWS)
+        save_figure(figure, tmp_path / "curve.png")
+        assert settings() == before
+    # nor do the user's settings change the figure
+    save_figure(draw(ROWS), tmp_path / "again.png")
+    for suffix in (".png", ".pdf", ".svg"):
+        one, other = ((tmp_path / f"{name}{suffix}").read_bytes() for name in ("curve", "again"))
+        assert one == other  # the same bytes, without the time of saving
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.3), ("page", 6.8)])
+@pytest.mark.parametrize("count", [3, 7])
+def test_figures_are_drawn_at_their_width_with_text_of_7_to_9_points(width, inches, count):
+    names = ["trained", *(f"yarn-{n}" for n in range(count - 1))]
+    rows = [row(name, n, nll) for name in names for n, nll in CURVES["trained"].items()]
+    figure = draw(rows, width=width)
+    assert figure.get_figwidth() == inches
+    figure.draw_without_rendering()
+    for text in figure.findobj(Text):
+        if text.get_text() and text.get_visible():
+            assert 7 <= text.get_fontsize() <= 9, text

@@ -100,7 +100,7 @@ def test_weights_are_divided_by_fsdp():
 def test_the_table_of_a_large_model():
     found = plan(LLAMA_8B | IN_BFLOAT16)
     console = plain_console(file=io.StringIO(), width=80)
-    console.print(memory_table(found, [8192, 32_768], 80 * GIB))
+    console.print(memory_table(found, [8192, 32_768], 80 * GIB, imported=True))
     assert [line.rstrip() for line in console.file.getvalue().splitlines() if line.strip()] == [
         "memory per device for one window, in GiB; there are 80.0",
         " length  weights  activations  keys and values  scores  logits  total",
@@ -114,8 +114,11 @@ def test_the_table_of_a_large_model():
 def test_a_model_that_fits_easily_has_one_line():
     found = plan({}, vocab_size=257)
     total = found.at(2048).total
-    assert memory_table(found, [64, 2048], 21 * total) is None
-    assert memory_table(found, [64, 2048], 19 * total) is not None
+    assert memory_table(found, [64, 2048], 2.1 * total) is None
+    assert memory_table(found, [64, 2048], 1.9 * total) is not None
+    # one that was imported has other settings than its reader chose
+    assert memory_table(found, [64, 2048], 21 * total, imported=True) is None
+    assert memory_table(found, [64, 2048], 19 * total, imported=True) is not None
     assert describe_memory(found, 2048, 16 * GIB) == (
         f"{total / GIB:.2g} of 16.0 GiB per device, at 2,048 tokens"
     )

@@ -1,5 +1,6 @@
 """A sweep as TensorBoard shows it."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,6 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import metadata, plugin_data_pb2
 
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Estimate, UsableLength
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
@@ -18,7 +21,7 @@ def row(name, length, nll, protocol="same_tokens", **fields):
     values = {field: None for field in Row._fields}
     values |= {"name": name, "scaling": "ntk", "protocol": protocol, "length": length}
     values |= {"last_position": length, "nll": nll, "ppl": math.exp(nll), "bpb": nll / math.log(2)}
-    values |= {"run": "demo", "step": 7, "seed": 1, "split": "test", "bos": "document"}
+    values |= {"run": "demo", "map": "", "step": 7, "seed": 1, "split": "test", "bos": "document"}
     return Row(**(values | fields))
 
 
@@ -60,58 +63,151 @@ SUMMARY = SweepSummary(
 )
 
 
-@pytest.fixture
-def written(tmp_path):
-    write_events(tmp_path, TABLE, SUMMARY, {"curve": np.zeros((4, 6, 3), np.uint8)}, "name: demo\n")
+EARLIER = [
+    row("trained", 16, 3.0, scaling="none", auto=False, step=3),
+    row("ntk-4", 16, 3.5, factor=4.0, auto=False, step=3),
+    row("trained", 16, 2.0, scaling="none", auto=False, step=5),
+    row("ntk-4", 16, 2.5, factor=4.0, auto=False, step=5),
+]
+TRAINING = Config.model_validate(
+    {
+        "name": "demo",
+        "rope": {"base": 500_000},
+        "optim": {"warmup_steps": 1},
+        "stages": [{"steps": 7, "seq_len": 16, "batch_size": 2}],
+    }
+)
+
+
+def write(folder, table, summary):
+    images = {"curve": np.zeros((4, 6, 3), np.uint8)}
+    write_events(folder, table, summary, images, SweepConfig(name="short"), TRAINING)
 
     def read(name=""):
-        found = EventAccumulator(str(tmp_path / name), size_guidance={"scalars": 0})
+        found = EventAccumulator(str(folder / name), size_guidance={"scalars": 0})
         return found.Reload()
 
     return read
 
 
+@pytest.fixture
+def written(tmp_path):
+    return write(tmp_path, TABLE, SUMMARY)
+
+
+@pytest.fixture
+def several(tmp_path):
+    """A sweep of three checkpoints."""
+    earlier = tuple(dataclasses.replace(SUMMARY.newest, step=step) for step in (3, 5))
+    return write(tmp_path, TABLE + EARLIER, dataclasses.replace(SUMMARY, earlier=earlier))
+
+
+def points(found, tag):
+    return {event.step: event.value for event in found.Scalars(tag)}
+
+
+def layout(found):
+    (event,) = found.Tensors("custom_scalars__config__")
+    content = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    return {
+        category.title: {chart.title: list(chart.multiline.tag) for chart in category.chart}
+        for category in content.category
+    }
+
+
 def test_a_scaling_is_a_run_whose_step_is_the_length(written):
     found = written("ntk-4")
+    units = ("perplexity", "unit_nats_per_token", "unit_bits_per_byte")
     assert set(found.Tags()["scalars"]) == {
-        *(f"{u}/{p}" for u in ("nll", "perplexity", "bits_per_byte") for p in
-          ("same_tokens", "sliding")),
+        *(f"{unit}/{protocol}" for unit in units for protocol in ("same_tokens", "sliding")),
         *(f"summary/{name}" for name in
           ("usable_length", "blow_up_at_longest", "gain_over_truncation_at_longest")),
     }  # fmt: skip
-    points = [(e.step, e.value) for e in found.Scalars("nll/same_tokens")]
-    assert points == [(16, 1.5), (64, 1.25)]
-    assert found.Scalars("bits_per_byte/sliding")[0].value == pytest.approx(1.125 / math.log(2))
+    assert points(found, "unit_nats_per_token/same_tokens") == {16: 1.5, 64: 1.25}
+    assert points(found, "perplexity/same_tokens") == (
+        pytest.approx({16: math.exp(1.5), 64: math.exp(1.25)})
+    )
+    assert points(found, "unit_bits_per_byte/sliding") == pytest.approx({64: 1.125 / math.log(2)})
 
 
-def test_a_run_has_its_settings_and_their_outcome(written):
+def test_earlier_checkpoints_are_tags_and_not_runs(several, tmp_path):
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"trained", "ntk-4"}
+    assert not any(path.is_dir() for path in (tmp_path / "ntk-4").iterdir())
+    found = several("ntk-4")
+    assert points(found, "perplexity/same_tokens") == (
+        pytest.approx({16: math.exp(1.5), 64: math.exp(1.25)})
+    )
+    assert points(found, "perplexity/same_tokens_at_step_3") == pytest.approx({16: math.exp(3.5)})
+    assert points(found, "perplexity/same_tokens_at_step_5") == pytest.approx({16: math.exp(2.5)})
+    assert points(found, "perplexity_by_step/same_tokens/16") == (
+        pytest.approx({3: math.exp(3.5), 5: math.exp(2.5), 7: math.exp(1.5)})
+    )
+
+
+def test_perplexity_comes_first(several):
+    # TensorBoard sorts groups, and within a group tags, by name
+    tags = sorted(several("ntk-4").Tags()["scalars"])
+    assert tags[:2] == ["perplexity/same_tokens", "perplexity/same_tokens_at_step_3"]
+    groups = list(dict.fromkeys(tag.partition("/")[0] for tag in tags))
+    assert groups == ["perplexity", "perplexity_by_step", "summary", "unit_bits_per_byte",
+                      "unit_nats_per_token"]  # fmt: skip
+    assert next(iter(layout(several()))) == "perplexity"
+
+
+def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
     found = written("ntk-4").PluginTagToContent(metadata.PLUGIN_NAME)
-    content = found[metadata.SESSION_START_INFO_TAG]
-    start = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
-    assert start.hparams["scaling"].string_value == "ntk"
-    assert start.hparams["factor"].string_value == "4"
-    assert start.hparams["step"].number_value == 7
     content = found[metadata.EXPERIMENT_TAG]
     experiment = plugin_data_pb2.HParamsPluginData.FromString(content).experiment
-    names = {info.name.tag for info in experiment.metric_infos}
-    assert names == {"summary/usable_length", "summary/blow_up_at_longest",
-                     "summary/gain_over_truncation_at_longest"}  # fmt: skip
-    scalars = written("ntk-4").Scalars("summary/blow_up_at_longest")
-    assert scalars[0].value == pytest.approx(1.3)
+    # TensorBoard sorts the columns by name, and shows the first five, under their display names
+    infos = sorted(experiment.hparam_infos, key=lambda info: info.name)
+    shown = [info.display_name for info in infos]
+    assert shown[:5] == ["label", "base", "window", "sweep", "seed"]
+    assert shown[5:] == ["run", "step", "scaling", "factor", "map"]
+    content = found[metadata.SESSION_START_INFO_TAG]
+    settings = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    values = {info.display_name: settings[info.name].string_value for info in infos}
+    assert values == {
+        "label": "ntk-4",
+        "base": "500000",
+        "window": "16",
+        "sweep": "short",
+        "seed": "1",
+        "run": "demo",
+        "step": "7",
+        "scaling": "ntk",
+        "factor": "4",
+        "map": "",
+    }
+    assert {info.name.tag for info in experiment.metric_infos} == {
+        "summary/usable_length",
+        "summary/blow_up_at_longest",
+        "summary/gain_over_truncation_at_longest",
+    }
+    assert points(written("ntk-4"), "summary/blow_up_at_longest") == pytest.approx({0: 1.3})
     # without a summary there is no outcome
     assert "summary/usable_length" not in written("trained").Tags()["scalars"]
 
 
-def test_all_scalings_are_on_one_chart(written):
-    (event,) = written().Tensors("custom_scalars__config__")
-    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    charts = {
-        category.title: {chart.title: list(chart.multiline.tag) for chart in category.chart}
-        for category in layout.category
-    }
-    assert charts["perplexity"] == {
-        "same_tokens": ["perplexity/same_tokens"],
-        "sliding": ["perplexity/sliding"],
-    }
-    assert set(charts) == {"nats per token", "perplexity", "bits per byte"}
-    assert written().Images("curve")
+def test_all_scalings_are_on_one_chart(several):
+    assert layout(several()) == {
+        "perplexity": {"same_tokens": ["^perplexity/same_tokens$"],
+                       "sliding": ["^perplexity/sliding$"]},
+        "nats per token": {"same_tokens": ["^unit_nats_per_token/same_tokens$"],
+                           "sliding": ["^unit_nats_per_token/sliding$"]},
+        "bits per byte": {"same_tokens": ["^unit_bits_per_byte/same_tokens$"],
+                          "sliding": ["^unit_bits_per_byte/sliding$"]},
+        "perplexity by training step": {
+            "same_tokens, 16": ["^perplexity_by_step/same_tokens/16$"],
+            "same_tokens, 64": ["^perplexity_by_step/same_tokens/64$"],
+            "sliding, 64": ["^perplexity_by_step/sliding/64$"],
+        },
+        "perplexity of earlier checkpoints": {
+            "same_tokens, step 5": ["^perplexity/same_tokens_at_step_5$"],
+            "same_tokens, step 3": ["^perplexity/same_tokens_at_step_3$"],
+        },
+    }  # fmt: skip
+
+
+def test_figures_are_at_the_step_of_the_checkpoint(several):
+    (image,) = several().Images("summary/curve")
+    assert image.step == 7

@@ -12,9 +12,13 @@ from rope_jax.training.terminal import TrainingProgress, announce, conclude
 NAME = "a[red]x[/]:smile:"
 
 
-def console(terminal=False):
+def console(terminal=False, width=200):
     return plain_console(
-        file=io.StringIO(), width=200, force_terminal=terminal, no_color=True, legacy_windows=False
+        file=io.StringIO(),
+        width=width,
+        force_terminal=terminal,
+        no_color=True,
+        legacy_windows=False,
     )
 
 
@@ -23,8 +27,8 @@ def printed(console_):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console_.file.getvalue())
 
 
-def announced(done, **stage):
-    out = console()
+def announced(done, width=200, **stage):
+    out = console(width=width)
     stages = [{"steps": 5, "seq_len": 16, "batch_size": 4} | stage]
     config = Config.model_validate(
         {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
@@ -45,7 +49,7 @@ def announced(done, **stage):
 
 def test_names_and_paths_are_printed_as_they_are():
     text = announced(0)
-    assert f"[/]/{NAME} " in text
+    assert f"run        [/]/{NAME}\n" in text
     assert "train: [/] [bold]" in text
     assert "bytes, 257 tokens; document start: [/]" in text
     assert "320 tokens" in text
@@ -61,7 +65,8 @@ def test_windows_are_described_as_far_as_they_are_not_plain():
         mixed={"fraction": 0.25, "seq_len": 8},
         documents={"mask": "none"},
     )
-    assert "dynamic_pi: wavelengths 25.13 to" in text  # 2π · 4: the scaling sees 64 tokens
+    assert "dynamic_pi: slowest wavelength" in text
+    assert "frequencies × 0.25" in text  # the scaling sees 64 tokens
     assert "pose positions below 64" in text
     assert "1 of 4 rows: windows of 8 tokens, none" in text
     assert "documents: mask none, positions reset" in text
@@ -71,10 +76,16 @@ def test_a_run_that_resumes_says_after_which_step():
     assert "after step 3 of 5" in announced(3)
 
 
-def test_a_finished_run_is_reported_as_trained():
-    text = announced(5)
-    assert text.endswith("already trained to step 5: nothing is left to do\n")
-    assert "resumes" not in text
+def test_of_a_finished_run_one_line_is_shown():
+    assert announced(5) == f"[/]/{NAME}: already trained to step 5\n"
+
+
+def test_start_up_facts_fit_80_columns():
+    lines = announced(0, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "  training   5 steps × 4 windows × 16 tokens = 320 tokens" in lines
+    assert "             none: slowest wavelength 35,330 tokens" in lines
+    assert "  positions  rope: 16 pairs, base 10,000, trained window L 16" in lines
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -1,0 +1,110 @@
+"""The numbers of a comparison as text, in the quantity that its tables list."""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.config.presentation import Show
+from rope_jax.evaluation.statistics import Estimate, perplexity
+from rope_jax.evaluation.text import interval_text, perplexity_text
+
+QUANTITIES: dict[Show, str] = {
+    "perplexity": "perplexity",
+    "nats": "nats per token",
+    "bits_per_byte": "bits per byte",
+}
+BELOW_TRUNCATION = "*"
+
+
+class Cell(NamedTuple):
+    """A value of a table and its interval as text."""
+
+    value: str
+    interval: str
+    """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
+    half: str
+    """"±" and half the interval's width in any case; "" if there is none."""
+    is_below_truncation: bool
+    """Whether it is below what truncation costs by more than its interval."""
+
+    @property
+    def text(self) -> str:
+        """The whole cell."""
+        return f"{self.marked} {self.interval}".rstrip()
+
+    @property
+    def marked(self) -> str:
+        """The value, with a mark if it is below truncation."""
+        return self.value + BELOW_TRUNCATION * self.is_below_truncation
+
+
+EMPTY = Cell("", "", "", False)
+
+
+def cell(point: Point, show: Show) -> Cell:
+    """Return a point's value and interval, in what `show` names; empty where that is unknown."""
+    gains = point.gain is not None and point.gain.at_least > 0
+    if show == "perplexity":
+        nll = Estimate(value=point.nll, low=point.ci_low, high=point.ci_high)
+        half = _half(perplexity(point.ci_low), perplexity(point.ci_high))
+        return Cell(perplexity_text(point.nll), interval_text(nll), half, gains)
+    scale = 1.0 if show == "nats" else point.bits_per_nat
+    if scale is None:
+        return EMPTY
+    half = _half(point.ci_low * scale, point.ci_high * scale)
+    return Cell(f"{scale * point.nll:.3f}", half, half, gains)
+
+
+def gain_text(point: Point) -> str:
+    """Return the gain over truncation in nats per token, with half its interval; "" if unknown."""
+    if point.gain is None:
+        return ""
+    value, low, high = point.gain
+    return "0" if value == low == high == 0 else f"{value:+.3f} {_half(low, high)}".rstrip()
+
+
+def best_at(curves: Iterable[Curve], protocol: str, show: Show) -> dict[int, str]:
+    """Return the lowest value at each length, as `cell` shows it.
+
+    Marked groups do not count. What most curves share, as inside the window, is not the best.
+    """
+    points: dict[int, list[Point]] = {}
+    for curve in curves:
+        for point in curve.points:
+            if point.protocol == protocol and not curve.group.marked:
+                points.setdefault(point.length, []).append(point)
+    best = {}
+    for length, at_length in points.items():
+        known = [point for point in at_length if not math.isnan(point.nll)]
+        if not known:
+            continue
+        lowest = cell(min(known, key=lambda point: point.nll), show).value
+        sharing = sum(cell(point, show).value == lowest for point in known)
+        if 2 * sharing <= len(known):
+            best[length] = lowest
+    return best
+
+
+def units_text(units: int, documents: int) -> str:
+    """Return what an interval resamples: "64 documents", or "33 blocks of 3 documents"."""
+    of_documents = f"{documents:,} document{'s' * (documents != 1)}"
+    return of_documents if units <= documents else f"{units:,} blocks of {of_documents}"
+
+
+def units_of(comparison: Comparison) -> str:
+    """Return what the intervals of a comparison resample: "documents", "blocks", or both."""
+    points = [point for curve in comparison.curves for point in curve.points]
+    kinds = {"blocks" if point.units > point.documents else "documents" for point in points}
+    return " and ".join(sorted(kinds, reverse=True))
+
+
+def sampling_text(comparison: Comparison) -> str:
+    """Return what the intervals of a comparison are over, such as "documents and seeds"."""
+    has_seeds = any(len(group.sweeps) > 1 for group in comparison.groups)
+    return units_of(comparison) + " and seeds" * has_seeds
+
+
+def _half(low: float, high: float) -> str:
+    half = (high - low) / 2
+    return f"±{half:.2g}" if math.isfinite(half) else ""

@@ -1,0 +1,146 @@
+"""Draw a sweep's figures again from its files, or from its results.csv alone.
+
+Others may have written the files: nothing in them is trusted.
+"""
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from matplotlib.figure import Figure
+
+from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.config.redraw import RedrawConfig
+from rope_jax.errors import UserError
+from rope_jax.evaluation.results import Row
+from rope_jax.plots.saving import figure_files, save_figure
+from rope_jax.rope.files import read_limited
+from rope_jax.runs.tables import text_of_cell
+from rope_jax.sweeps.figures import SweptCheckpoint, draw_sweep
+
+_MOST_BYTES = 2**26
+# What a table from an earlier version lacks, with what stands for it; no figure shows it but `map`.
+_ABSENT = {"map": "", "corpus": "", "bos": "", "targets": "", "units": "0"}
+_FLOATS = ("nll", "ci_low", "ci_high")
+_INTEGERS = ("length", "first_position", "last_position", "step", "documents", "units")
+
+
+class _Checkpoint(NamedTuple):
+    """What summary.json would say."""
+
+    run: str
+    step: int
+    window: int
+    nll_at_window: float | None
+
+
+def redraw(path: Path, config: RedrawConfig) -> list[Path]:
+    """Draw the figures of a sweep's folder or of a table like results.csv; return the files.
+
+    Raises UserError.
+    """
+    if path.is_dir():
+        files = SweepFiles(path)
+        rows: Sequence[Row] = files.rows()
+        checkpoints: Sequence[SweptCheckpoint] = files.summaries()
+        place = path / "curve.png"
+    else:
+        rows = _read_rows(path)
+        checkpoints = _checkpoints(path, rows, config.window)
+        place = path.with_name("curve.png")
+    if config.output is not None:
+        place = Path(config.output)
+        if place.suffix != ".png":
+            raise UserError(f"output: {place} should end in .png")
+    figures = draw_sweep(rows, checkpoints, width=config.figure_width)
+    return _save(figures, place)
+
+
+def _save(figures: Mapping[str, Figure], place: Path) -> list[Path]:
+    """Save the curve at `place`, and the steps beside it."""
+    written: list[Path] = []
+    for name, figure in figures.items():
+        steps = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
+        path = place if name == "curve.png" else place.with_name(steps)
+        try:
+            save_figure(figure, path)
+        except OSError as error:
+            raise UserError(
+                f"output: {path} cannot be written ({error.strerror or error})"
+            ) from None
+        written += figure_files(path)
+    return written
+
+
+def _read_rows(path: Path) -> list[Row]:
+    """Return the rows of a table; columns that no figure needs may be missing."""
+    try:
+        text = read_limited(path, _MOST_BYTES).decode("utf-8")
+        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        found = [*(table.fieldnames or ()), *_ABSENT]
+        lines = [(number, line) for number, line in enumerate(table, start=2)]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: is no table of results ({error})") from None
+    missing = [column for column in Row._fields if column not in found]
+    if missing:
+        raise UserError(f"{path}: has no column {', '.join(missing)}; is it a results.csv?")
+    if not lines:
+        raise UserError(f"{path}: holds no results")
+    rows = []
+    for number, line in lines:
+        if None in line or None in line.values():
+            raise UserError(f"{path}: line {number} is incomplete")
+        try:
+            rows.append(_row(_ABSENT | line))
+        except ValueError as error:
+            raise UserError(f"{path}: line {number}: {error}") from None
+    return rows
+
+
+def _row(line: Mapping[str, str]) -> Row:
+    values: dict[str, object] = {key: text_of_cell(line[key]) for key in Row._fields}
+    for column in _FLOATS:
+        values[column] = float(line[column])
+    for column in ("factor", "bpb"):
+        values[column] = float(line[column]) if line[column] else None
+    for column in _INTEGERS:
+        values[column] = int(line[column])
+    if not 0 < int(line["last_position"]) < 2**31:
+        raise ValueError(f"last_position should be a length, not {line['last_position']}")
+    for column in ("auto", "reliable"):
+        values[column] = line[column] == "True"
+    return Row(**values)  # type: ignore[arg-type]
+
+
+def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_Checkpoint]:
+    """Return the checkpoints of a table, the newest first, all with the same window."""
+    if window is None:
+        # an automatic factor is the length over the window
+        found = {
+            round(row.length / row.factor)
+            for row in rows
+            if row.auto and row.factor is not None and math.isfinite(row.factor) and row.factor > 1
+        }
+        if len(found) != 1:
+            raise UserError(
+                f"window: {path} does not say at which window the model was trained; give it, such "
+                "as window=256"
+            )
+        (window,) = found
+    checkpoints = []
+    for step in sorted({row.step for row in rows}, reverse=True):
+        at_window = [
+            row.nll
+            for row in rows
+            if (row.name, row.protocol, row.length, row.step)
+            == ("trained", "same_tokens", window, step)
+        ]
+        checkpoints.append(
+            _Checkpoint(rows[0].run, step, window, at_window[0] if at_window else None)
+        )
+    return checkpoints

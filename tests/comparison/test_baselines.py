@@ -1,0 +1,89 @@
+"""`none` on a model that was trained with none is what others call `trained`."""
+
+from dataclasses import replace
+
+import pytest
+
+from rope_jax.comparison.baselines import align_baselines, truncation_key
+from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.curves import compare
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.read import read_sweep
+from rope_jax.config.comparison import CompareConfig
+
+CONFIG = CompareConfig(resamples=50)
+
+
+def read(*runs):
+    return [read_sweep(folder) for folder in find_sweeps(runs, None)]
+
+
+def compared(sweeps):
+    return compare(sweeps, find_mismatches(sweeps), CONFIG)
+
+
+def test_none_stands_beside_trained(sweep_of):
+    one = sweep_of("one", own="trained")
+    two = sweep_of("two", own="none", shift=0.5, model="hidden_size: 32")
+    found = compared(align_baselines(read(one, two)))
+    assert [(c.group.label, c.name) for c in found.curves] == [
+        *(("one", "trained"), ("one", "yarn-4"), ("two", "trained"), ("two", "yarn-4"))
+    ]
+    assert found.baseline == "trained"
+    assert found.notes == [
+        "two: its curve none is shown as trained, because the model was trained with this scaling"
+    ]
+    renamed = found.curves[2]
+    for p, other in zip(renamed.points, found.curves[0].points, strict=True):
+        assert p.difference is None
+        assert p.from_first.value == pytest.approx(p.nll - other.nll)
+    # everything else is as in a comparison of this sweep alone
+    (alone, _) = compared(read(two)).curves
+    assert alone.name == "none"
+    assert renamed.usable == alone.usable
+    assert [p.gain for p in renamed.points] == [p.gain for p in alone.points]
+    assert [p.nll for p in renamed.points] == [p.nll for p in alone.points]
+
+
+def test_seeds_with_either_name_are_pooled(sweep_of):
+    runs = sweep_of("x-s0", own="trained"), sweep_of("x-s1", own="none", seed=1)
+    found = compared(align_baselines(read(*runs)))
+    assert [(c.name, len(c.points[0].nll_by_seed)) for c in found.curves] == [
+        *(("trained", 2), ("yarn-4", 2))
+    ]
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"own": "none", "trained_with": "yarn", "beta_fast": 8},  # has no curve of its own scaling
+        {"own": "trained"},
+    ],
+)
+def test_other_sweeps_keep_their_names(sweep_of, second):
+    sweeps = read(sweep_of("one"), sweep_of("two", **second))
+    assert align_baselines(sweeps) == sweeps
+
+
+def test_without_any_trained_the_name_none_stays(sweep_of):
+    sweeps = read(sweep_of("one", own="none"), sweep_of("two", own="none", seed=1, shift=0.2))
+    assert align_baselines(sweeps) == sweeps
+    found = compared(sweeps)
+    assert (found.baseline, found.notes) == ("none", [])
+    (none, yarn) = found.curves
+    assert all(p.difference is None for p in none.points)
+    for p in (p for p in yarn.points if p.protocol == "same_tokens" and p.length >= 16):
+        at_window = none.points[[q.length for q in none.points].index(16)]
+        assert p.gain.value == pytest.approx(at_window.nll - p.nll)
+    assert none.usable == (16, False, True)
+
+
+def test_truncation_is_read_from_none_where_trained_was_not_measured(sweep_of):
+    (sweep,) = read(sweep_of("one", own="none"))
+    assert truncation_key(sweep, 100) == ("trained", "same_tokens", 16, 100)
+    sums = {key: value for key, value in sweep.sums.items() if key.name != "trained"}
+    other = replace(sweep, sums=sums)
+    assert truncation_key(other, 100) == ("none", "same_tokens", 16, 100)
+    for one, two in zip(compared([sweep]).curves, compared([other]).curves, strict=True):
+        assert one.usable == two.usable
+        assert [p.gain for p in one.points] == [p.gain for p in two.points]
