@@ -94,7 +94,7 @@ def test_training_again_changes_nothing(folder: Path) -> None:
 
 
 def test_a_sweep_writes_its_files(folder: Path) -> None:
-    _, err = call(
+    out, err = call(
         folder,
         "eval_ppl.py",
         "runs/tiny",
