@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: N
     (made / "run.yaml").write_text("name: tiny\nstages: []\n")
     out, err = call(made, "train.py", "run.yaml", *TINY)
     assert err == ""
-    for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength", "L 16"):
+    for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 35,330", "L 16"):
         assert said in out
     assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
     return made
@@ -104,7 +104,6 @@ def test_a_sweep_writes_its_files(folder: Path) -> None:
         "resamples=200",
     )
     assert err == ""
-    assert "3 compilations" in out
     assert next_lines(out) == [
         f"{ROOT / 'scripts/compare.py'} runs/tiny/evals/short  # an interactive page",
         "--logdir runs/tiny",
@@ -120,6 +119,7 @@ def test_a_sweep_writes_its_files(folder: Path) -> None:
     assert len(same) == 1
     summary = json.loads((evals / "summary.json").read_text())
     assert summary["window"] == 16
+    assert summary["compilations"] == 3
     assert summary["curves"]["trained"]["blow_up"]["16"]["value"] == 1
     assert imread(evals / "curve.png").shape[1] > 1000
     for name in names:

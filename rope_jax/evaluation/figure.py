@@ -15,4 +15,5 @@ def results_figure(result: SweepResult, bytes_per_token: float | None, title: st
         window=result.window,
         truncation=None if baseline is None else baseline.sums.mean(),
         title=title,
+        width=result.config.figure_width,
     )

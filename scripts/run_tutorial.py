@@ -1,0 +1,194 @@
+"""Run the blocks of docs/tutorial.md in order, and write what they print below each of them.
+
+python scripts/run_tutorial.py           # about two minutes on 2 CPU cores
+python scripts/run_tutorial.py --check   # only say where the page differs; exit with status 1
+
+Blocks of `bash` are run by a shell, those of `python` in one interpreter, all in a new folder that
+holds this repository's commands. A block of `text` that follows one of them is its output.
+`--check` compares numbers up to a tolerance and ignores times, speeds and memory, which differ
+between machines.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/tutorial.md"
+COMMANDS = ("train.py", "eval_ppl.py", "scripts", "configs")
+# Where the page says it is run.
+_FOLDER = "/home/you/rope-jax"
+# Other versions of JAX train a slightly different model. Half-widths of intervals vary more than
+# the values themselves.
+_TOLERANCE, _TOLERANCE_OF_HALF = 0.2, 0.6
+_BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
+# Values that belong to the machine.
+_OF_MACHINE = re.compile(
+    r"\d[\d.,]*k? (?:[kMGT]?FLOP/s|tokens/s|tokens per second|MiB|GiB|minutes?|seconds?|min|ms|s)\b"
+    r"|\d+:\d\d(?::\d\d)?"
+)
+_FRAMES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┼┬┴╭╮╰╯╸╺═║]")
+_NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
+# Runs the blocks of Python that arrive as lines of JSON, and answers with what each prints.
+_INTERPRETER = """
+import contextlib, io, json, sys
+names = {"__name__": "__main__"}
+for line in sys.stdin:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        exec(compile(json.loads(line), "tutorial.md", "exec"), names)
+    print(json.dumps(printed.getvalue()), flush=True)
+"""
+
+
+class Block(NamedTuple):
+    """A block of code; shown: its output in the page, "" if it has none."""
+
+    language: str
+    code: str
+    shown: str
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the blocks of code in a page, in order."""
+    return [Block(found[1], found[2], found[3] or "") for found in _BLOCK.finditer(page)]
+
+
+def run(page: str, folder: Path) -> Iterator[str]:
+    """Run a page's blocks in an empty folder, and yield what each prints.
+
+    RuntimeError: a block fails; the message has what it printed.
+    """
+    for name in COMMANDS:
+        (folder / name).symlink_to(ROOT / name)
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+        "XDG_CACHE_HOME": str(folder / "cache"),
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+    }
+    interpreter = subprocess.Popen(
+        [sys.executable, "-c", _INTERPRETER],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with interpreter:
+        for block in blocks(page):
+            if block.language == "python":
+                printed = _run_python(interpreter, block.code)
+            else:
+                printed = _run_shell(block.code, folder, environment)
+            yield _tidy(printed).replace(str(folder), _FOLDER)
+        if interpreter.stdin is not None:
+            interpreter.stdin.close()
+
+
+def _run_python(interpreter: "subprocess.Popen[str]", code: str) -> str:
+    if interpreter.stdin is None or interpreter.stdout is None or interpreter.stderr is None:
+        raise RuntimeError("the interpreter was started without pipes")
+    interpreter.stdin.write(json.dumps(code) + "\n")
+    interpreter.stdin.flush()
+    answer = interpreter.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"{code}\n{interpreter.stderr.read()}")
+    return str(json.loads(answer))
+
+
+def _run_shell(code: str, folder: Path, environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        ["bash", "-e", "-c", code],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{code}\n{done.stdout}")
+    return done.stdout
+
+
+def _tidy(printed: str) -> str:
+    """Return output without spaces at the ends of lines and without empty lines around it."""
+    lines = [line.rstrip() for line in printed.splitlines()]
+    text = "\n".join(lines).strip("\n")
+    return f"{text}\n" if text else ""
+
+
+def with_outputs(page: str, printed: Sequence[str]) -> str:
+    """Return a page with the output of each block below it."""
+    outputs = iter(printed)
+
+    def written(found: re.Match[str]) -> str:
+        output = next(outputs)
+        code = f"```{found[1]}\n{found[2]}```\n"
+        return f"{code}\n```text\n{output}```\n" if output else code
+
+    return _BLOCK.sub(written, page)
+
+
+def difference(shown: str, printed: str) -> str:
+    """Return the first difference between two outputs, "" if there is none that matters."""
+    ours, theirs = _words(shown), _words(printed)
+    half = False
+    for place, (one, other) in enumerate(zip(ours, theirs, strict=False)):
+        if not _agree(one, other, _TOLERANCE_OF_HALF if half else _TOLERANCE):
+            around = slice(max(0, place - 5), place + 5)
+            return f"shown: {' '.join(ours[around])}\nprinted: {' '.join(theirs[around])}"
+        half = one in ("±", "[")
+    if len(ours) == len(theirs):
+        return ""
+    least = min(len(ours), len(theirs))
+    return f"shown: {' '.join(ours[least:])}\nprinted: {' '.join(theirs[least:])}"
+
+
+def _words(text: str) -> list[str]:
+    """Return words, numbers and punctuation, without what belongs to the machine."""
+    text = " ".join(_FRAMES.sub(" ", text).split())
+    return re.findall(rf"{_NUMBER.pattern}|\w+|[^\w\s]", _OF_MACHINE.sub("…", text))
+
+
+def _agree(one: str, other: str, tolerance: float) -> bool:
+    """Whether two words agree: numbers with decimals up to the tolerance or their last digit."""
+    if one == other:
+        return True
+    if not (_NUMBER.fullmatch(one) and _NUMBER.fullmatch(other) and "." in one + other):
+        return False
+    a, b = (float(word.replace(",", "").replace("−", "-")) for word in (one, other))
+    last_digit = 10.0 ** -len(one.partition(".")[2].partition("e")[0])
+    return abs(a - b) <= max(tolerance * abs(a), 1.5 * last_digit)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--check", action="store_true", help="only report differences")
+    check = parser.parse_args().check
+    page = PAGE.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        printed = list(run(page, Path(folder)))
+    if check:
+        shown = (block.shown for block in blocks(page))
+        found = [difference(*pair) for pair in zip(shown, printed, strict=True)]
+        print("\n\n".join(filter(None, found)) or "the page shows what its blocks print")
+        return 1 if any(found) else 0
+    PAGE.write_text(with_outputs(page, printed), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)}: written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+"""docs/tutorial.md: its blocks run in order, and print what the page shows."""
+
+import ast
+import subprocess
+
+import pytest
+
+from scripts.run_tutorial import PAGE, blocks, difference, run, with_outputs
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_the_blocks_print_what_the_page_shows(tmp_path):
+    page = blocks(TEXT)
+    for block, printed in zip(page, run(TEXT, tmp_path), strict=True):
+        assert not (found := difference(block.shown, printed)), (
+            f"{block.code}\n{found}\nif this is right: python scripts/run_tutorial.py"
+        )
+    assert (tmp_path / "one-layer.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "comparison/comparison.html").is_file()
+
+
+def test_every_block_is_valid_and_most_show_their_output():
+    page = blocks(TEXT)
+    assert {block.language for block in page} == {"bash", "python"}
+    assert len(page) == TEXT.count("\n```bash\n") + TEXT.count("\n```python\n")
+    assert sum(bool(block.shown) for block in page) == TEXT.count("\n```text\n") > 5
+    for block in page:
+        if block.language == "python":
+            ast.parse(block.code)
+        else:
+            subprocess.run(["bash", "-n", "-c", block.code], check=True)
+
+
+PAGE_OF_TWO = """\
+```python
+x = 1
+print("a " * 2)
+```
+
+```text
+old
+```
+
+between
+
+```bash
+true
+```
+
+```bash
+echo $((1 + 1))
+```
+"""
+
+
+def test_outputs_are_written_below_their_blocks(tmp_path):
+    printed = list(run(PAGE_OF_TWO.replace("echo", "test -e train.py && echo"), tmp_path))
+    assert printed == ["a a\n", "", "2\n"]
+    written = with_outputs(PAGE_OF_TWO, printed)
+    assert written == PAGE_OF_TWO.replace("old", "a a") + "\n```text\n2\n```\n"
+    assert with_outputs(written, printed) == written
+    assert [block.shown for block in blocks(written)] == printed
+
+
+def test_a_block_that_fails_says_what_it_printed(tmp_path):
+    with pytest.raises(RuntimeError, match=r"ls none\n(?s:.)*No such file"):
+        list(run("```bash\nls none\n```\n", tmp_path))
+    (tmp_path / "python").mkdir()
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        list(run("```python\n1 / 0\n```\n", tmp_path / "python"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("loss 1.204, 11.4k tokens/s", "loss 1.219, 2,000 tokens/s"),
+        ("trained in 0.5 minutes", "trained in 12 seconds"),
+        ("0:00:12 done", "1:07 done"),
+        ("│ 3.32 │ ±0.058 │\n──────", "3.40   ±0.07"),
+        ("peak 57 GFLOP/s", "peak 1.5 TFLOP/s"),
+        ("0.0", "-0.1"),
+        ("−1.32 [−1.35, −1.29]", "−1.30 [−1.39, −1.22]"),
+    ],
+)
+def test_what_differs_between_machines_is_no_difference(shown, printed):
+    assert difference(shown, printed) == ""
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("loss 1.204", "loss 1.504"),
+        ("64 tokens", "65 tokens"),
+        ("3.32 ±0.058", "3.32 ±0.158"),
+        ("pi-auto 3.3", "pi-4 3.3"),
+        ("a b", "a"),
+        ("a", "a b"),
+        ("1.5", "inf"),
+    ],
+)
+def test_what_a_reader_would_notice_is_a_difference(shown, printed):
+    assert difference(shown, printed)
