@@ -18,7 +18,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.redraw import RedrawConfig
 
     parser = cli.parser(
-        "plot_sweep.py SWEEP [key=value ...] [--print-config]",
+        "SWEEP [key=value ...] [--print-config]",
         "Draw the figures of a sweep again. Keys:",
         RedrawConfig,
     )
