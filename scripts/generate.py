@@ -18,6 +18,9 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+# This repository's package and scripts, whichever are installed: the files below describe them.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from rope_jax.config.annotations import models_in
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from rope_jax.positions.maps import relative_positions
-from tests.recipes import copy_repository, replace_once, runner
+from tests.recipes import (
+    add_environment,
+    add_import,
+    commands_in,
+    copy_repository,
+    replace_once,
+    run_command,
+    train_small_demo,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/positions.md").read_text(encoding="utf-8")
-TRAINING = [
-    "name=tiny",
-    "model={hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}",
-    "stages=[{steps: 2, seq_len: 16, batch_size: 4}]",
-    "optim.warmup_steps=1",
-    "data={type: text, files: [texts/*], test_fraction: 0.4, validation_fraction: 0.2, "
-    "cache_dir: cache}",
-]
 
 
 class Recipe:
@@ -29,6 +29,7 @@ class Recipe:
     def __init__(self, heading):
         text = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         self.file = re.search(r"in a file of its own, `(\S+)`", text)[1]
+        self.commands = commands_in(text)
         self.code, self.test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         self.name = re.search(r"^class (\w+)", self.code, re.MULTILINE)[1]
         self.type = Path(self.file).stem
@@ -82,9 +83,8 @@ def follow(recipe, copy, example_in, examples, test_in):
     (copy / recipe.file).write_text(recipe.code, encoding="utf-8")
     registry = copy / recipe.list
     module = recipe.file.removesuffix(".py").replace("/", ".")
+    add_import(registry, f"from {module} import {recipe.name}")
     text = registry.read_text(encoding="utf-8")
-    first_import = re.search(r"^from rope_jax.*$", text, re.MULTILINE)[0]
-    replace_once(registry, first_import, f"{first_import}\nfrom {module} import {recipe.name}")
     listed = re.search(r"^_ALL: .* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)[1]
     replace_once(registry, f"({listed})", f"({listed.rstrip().rstrip(',')}, {recipe.name})")
     replace_once(
@@ -103,18 +103,17 @@ def copy(tmp_path):
     follow(MAP, copy, maps, "DEFINITIONS", maps)
     encodings = "tests/positions/encodings"
     follow(ENCODING, copy, f"{encodings}/dense.py", "SETTINGS", f"{encodings}/test_definitions.py")
+    add_environment(copy)
     return copy
 
 
 @pytest.mark.slow
-def test_following_the_recipes_adds_a_working_map_and_encoding(copy, tmp_path):
-    run = runner(copy)
-    # imports and lists in ruff's order and form, as an editor would leave them
-    registries = [MAP.list, ENCODING.list]
-    run("-m", "ruff", "check", "-q", "--fix", "--select", "I", *registries)
-    run("-m", "ruff", "format", "-q", *registries)
-    run("scripts/generate.py")
-    run("scripts/generate.py", "--check")
+def test_following_the_recipes_adds_a_working_map_and_encoding(copy):
+    train_small_demo(copy)
+    make, tests, show, sweep = MAP.commands
+    made_again, tests_again, train = ENCODING.commands
+    assert (make, tests.split()[:-1]) == (made_again, tests_again.split())
+    run_command(make, copy)
     readme, page = (copy / "README.md").read_text(), (copy / "docs/positions.md").read_text()
     assert "| `grouped` | ⌊i/G⌋ − ⌊j/G⌋ | `group` auto: n/L, rounded up | you, today |" in readme
     assert "| `recency` | Recency: logits q·k/√H − (i − j)/reach," in readme
@@ -123,31 +122,26 @@ def test_following_the_recipes_adds_a_working_map_and_encoding(copy, tmp_path):
     assert "| `recency` | `reach` | 32 |" in page
     assert '"grouped"' in (copy / "configs/schema/sweep.json").read_text()
     assert '"recency"' in (copy / "configs/schema/train.json").read_text()
-    run("-m", "ruff", "check", *registries, MAP.file, ENCODING.file)
-    run("-m", "ruff", "format", "--check", MAP.file, ENCODING.file)
-    tests = ["tests/positions", "tests/inspection/test_maps.py", "tests/test_bad_input.py"]
-    run("-m", "pytest", "-n", "0", "-q", *tests)
+    assert " passed" in run_command(tests, copy)
 
-    rng = np.random.default_rng(0)
-    (tmp_path / "texts").mkdir()
-    for index in range(10):
-        text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 60))
-        (tmp_path / "texts" / f"{index}.txt").write_text(text)
-    (tmp_path / "run.yaml").write_text("stages: []\n")
-
-    def swept(run_name, *words, scalings):
-        run(str(copy / "train.py"), "run.yaml", *TRAINING, *words, folder=tmp_path)
-        sweep = [f"scalings={scalings}", "lengths=[16, 32]"]
-        run(str(copy / "eval_ppl.py"), f"runs/{run_name}", *sweep, folder=tmp_path)
-        with (tmp_path / f"runs/{run_name}/evals/sweep/results.csv").open(newline="") as file:
-            return {(row["name"], row["length"]): row for row in csv.DictReader(file)}
-
-    rows = swept("tiny", scalings="[trained, {type: none, map: {type: grouped}}]")
-    maps = {key: row["map"] for key, row in rows.items() if key[0] != "trained"}
+    run_command(show, copy)
+    assert (copy / "maps.png").exists()
+    run_command(sweep, copy)
+    rows = swept(copy, "demo")
     name = "none-grouped"
-    assert maps == {(name, "16"): "", (name, "32"): "grouped+group=2"}
+    maps = {int(n): row["map"] for (label, n), row in rows.items() if label == name}
+    assert maps[8] == maps[16] == ""
+    assert maps[32] == "grouped+group=2"
     assert rows[name, "32"]["nll"] != rows["trained", "32"]["nll"]
-    position = "model.position={type: recency, reach: 8}"
-    rows = swept("near", position, "name=near", scalings="[trained]")
-    assert np.isfinite([float(row["nll"]) for row in rows.values()]).all()
-    run("scripts/show_maps.py", "maps=[grouped]", f"output={tmp_path}/maps.png")
+
+    command, config, *words = train.split(" ", 3)[1:]
+    assert (command, config) == ("train.py", "configs/demo.yaml")
+    train_small_demo(copy, *words)
+    run_command(".venv/bin/python eval_ppl.py runs/near 'scalings=[trained]'", copy)
+    assert np.isfinite([float(row["nll"]) for row in swept(copy, "near").values()]).all()
+
+
+def swept(copy, run):
+    """Return the rows of a run's sweep by curve and length."""
+    with (copy / f"runs/{run}/evals/sweep/results.csv").open(newline="") as file:
+        return {(row["name"], row["length"]): row for row in csv.DictReader(file)}

@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 
 from rope_jax.rope import RotaryGeometry
-from tests.recipes import copy_repository, replace_once, runner
+from tests.recipes import (
+    add_environment,
+    add_import,
+    commands_in,
+    copy_repository,
+    replace_once,
+    run_command,
+    train_small_demo,
+)
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPE = README.partition("### Add one\n")[2].partition("\n## ")[0]
+PROSE = RECIPE.replace("\n", " ")
 FILE = re.search(r"in a file of its own, `(\S+)`", RECIPE)[1]
 STRATEGY, GOLDEN_TEST = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
 NAME = re.search(r"^class (\w+)", STRATEGY, re.MULTILINE)[1]
-TRAINING = [
-    "name=tiny",
-    "model={hidden_size: 16, intermediate_size: 24, num_hidden_layers: 1, num_attention_heads: 2}",
-    "stages=[{steps: 2, seq_len: 16, batch_size: 4}]",
-    "optim.warmup_steps=1",
-    "data={type: text, files: [texts/*], test_fraction: 0.4, validation_fraction: 0.2, "
-    "cache_dir: cache}",
-]
 
 
 def test_the_strategy_gives_the_golden_values_beside_it() -> None:
@@ -45,39 +46,34 @@ def copy(tmp_path: Path) -> Path:
     copy = tmp_path / "copy"
     copy_repository(copy)
     (copy / FILE).write_text(STRATEGY, encoding="utf-8")
-    registry = copy / re.search(rf"Import `{NAME}` in `(\S+)`", RECIPE)[1]
-    module = FILE.removesuffix(".py").replace("/", ".")
-    after = "from rope_jax.rope.strategies.explicit import ExplicitScaling\n"
-    replace_once(registry, after, f"{after}from {module} import {NAME}\n")
+    registry = copy / re.search(rf"Import `{NAME}` in `(\S+)` and add it to `PLAIN`", PROSE)[1]
+    add_import(registry, f"from {FILE.removesuffix('.py').replace('/', '.')} import {NAME}")
     replace_once(registry, "    ExplicitScaling,\n)", f"    ExplicitScaling,\n    {NAME},\n)")
-    tests = copy / "tests/rope/test_strategies.py"
-    example = re.search(r'add an example, `("half": .*?)`', RECIPE.replace("\n", " "))[1]
+    found = re.search(r'In `(\S+)`, add an example, `("half": .*?)`, to `SETTINGS`', PROSE)
+    tests, example = copy / found[1], found[2]
     replace_once(tests, "SETTINGS = {\n", f"SETTINGS = {{\n    {example}\n")
     tests.write_text(f"{tests.read_text(encoding='utf-8')}\n\n{GOLDEN_TEST}", encoding="utf-8")
+    add_environment(copy)
     return copy
 
 
 @pytest.mark.slow
-def test_following_the_recipe_adds_a_working_strategy(copy: Path, tmp_path: Path) -> None:
-    run = runner(copy)
-    run("scripts/generate.py")
-    run("scripts/generate.py", "--check")
+def test_following_the_recipe_adds_a_working_strategy(copy: Path) -> None:
+    train_small_demo(copy)
+    commands = commands_in(RECIPE)
+    assert [command.split()[:2] for command in commands] == [
+        ["make", "format"],
+        [".venv/bin/python", "-m"],
+        [".venv/bin/python", "eval_ppl.py"],
+    ]
+    said = [run_command(command, copy) for command in commands]
+    assert " passed" in said[1]
     assert "| `half` | Position interpolation of the slower" in (copy / "README.md").read_text()
     assert "| `half` | `factor` |" in (copy / "docs/scalings.md").read_text()
     assert '"half"' in (copy / "configs/schema/sweep.json").read_text()
-    run("-m", "ruff", "check", ".")
-    run("-m", "ruff", "format", "--check", ".")
-    run("-m", "pytest", "-n", "0", "-q", "tests/rope", "tests/config", "tests/test_bad_input.py")
-
-    rng = np.random.default_rng(0)
-    (tmp_path / "texts").mkdir()
-    for index in range(10):
-        text = "".join(rng.choice(["rope ", "turns ", "slow\n", "fast "], 60))
-        (tmp_path / "texts" / f"{index}.txt").write_text(text)
-    (tmp_path / "run.yaml").write_text("stages: []\n")
-    run(str(copy / "train.py"), "run.yaml", *TRAINING, folder=tmp_path)
-    sweep = ["scalings=[trained, {type: half, factor: auto}]", "lengths=[16, 32]"]
-    run(str(copy / "eval_ppl.py"), "runs/tiny", *sweep, folder=tmp_path)
-    with (tmp_path / "runs/tiny/evals/sweep/results.csv").open(newline="") as file:
+    with (copy / "runs/demo/evals/sweep/results.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["scaling"] == "half"]
-    assert [(row["length"], row["factor"]) for row in rows] == [("16", "1.0"), ("32", "2.0")]
+    assert [(row["length"], row["factor"]) for row in rows[:3]] == [
+        *(("8", "1.0"), ("16", "1.0"), ("32", "2.0")),
+    ]
+    assert "half" in run_command(".venv/bin/python train.py --help rope.scaling", copy)

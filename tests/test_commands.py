@@ -58,6 +58,12 @@ def call(folder: Path, script: str, *arguments: str) -> tuple[str, str]:
     return finish(start(folder, str(ROOT / script), *arguments))
 
 
+def next_lines(out: str) -> list[str]:
+    """Return the commands that the last lines name, without the word for Python."""
+    *_, lines = out.partition("\nnext: ")
+    return [line.strip().partition(" ")[2] for line in lines.splitlines()]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: None) -> Path:
     """A working directory with texts and one trained run."""
@@ -70,8 +76,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: N
     (made / "run.yaml").write_text("name: tiny\nstages: []\n")
     out, err = call(made, "train.py", "run.yaml", *TINY)
     assert err == ""
-    for said in ("parameters", "cpu", "1,280 tokens", "none: wavelengths 6.283 to", "L 16"):
+    for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 35,330", "L 16"):
         assert said in out
+    assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
     return made
 
 
@@ -97,7 +104,10 @@ def test_a_sweep_writes_its_files(folder: Path) -> None:
         "resamples=200",
     )
     assert err == ""
-    assert "3 compilations" in out
+    assert next_lines(out) == [
+        f"{ROOT / 'scripts/compare.py'} runs/tiny/evals/short  # an interactive page",
+        "--logdir runs/tiny",
+    ]
     evals = folder / "runs/tiny/evals/short"
     with (evals / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -109,6 +119,7 @@ def test_a_sweep_writes_its_files(folder: Path) -> None:
     assert len(same) == 1
     summary = json.loads((evals / "summary.json").read_text())
     assert summary["window"] == 16
+    assert summary["compilations"] == 3
     assert summary["curves"]["trained"]["blow_up"]["16"]["value"] == 1
     assert imread(evals / "curve.png").shape[1] > 1000
     for name in names:

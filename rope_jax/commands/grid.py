@@ -23,7 +23,7 @@ def main(argv: list[str]) -> None:
     from rope_jax.grids.expand import GRIDS, expand
     from rope_jax.grids.launchers import shell_lines, submit
     from rope_jax.grids.run import done_jobs, print_failures, print_line, run_jobs
-    from rope_jax.invocation import repository
+    from rope_jax.invocation import browser_line, repository
 
     stopping.check()
     jobs, logs = expand(grid), Path(grid.runs_dir) / GRIDS / grid.name
@@ -42,3 +42,5 @@ def main(argv: list[str]) -> None:
         if failed:
             print_failures(console, jobs, failed, logs)
             sys.exit(1)
+        if grid.compare is not None:
+            cli.print_next(browser_line(Path(grid.compare.output) / "comparison.html"))

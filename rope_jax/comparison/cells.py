@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.config.presentation import Show
-from rope_jax.evaluation.statistics import Estimate, perplexity
-from rope_jax.evaluation.text import interval_text, perplexity_text
+from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
+from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text
 
 QUANTITIES: dict[Show, str] = {
     "perplexity": "perplexity",
     "nats": "nats per token",
     "bits_per_byte": "bits per byte",
 }
-BELOW_TRUNCATION = "*"
+# As in the tables of sweeps.
+BEST, BELOW_TRUNCATION = "•", "*"
 
 
 class Cell(NamedTuple):
@@ -23,37 +24,35 @@ class Cell(NamedTuple):
     value: str
     interval: str
     """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
-    half: str
-    """"±" and half the interval's width in any case; "" if there is none."""
+    halves: tuple[str, str]
+    """"±" and half the interval's width in any case, with two digits and with one."""
     is_below_truncation: bool
-    """Whether it is below what truncation costs by more than its interval."""
+    """Whether it is below what truncation costs by more than the interval of the difference."""
 
     @property
     def text(self) -> str:
-        """The whole cell."""
-        return f"{self.marked} {self.interval}".rstrip()
-
-    @property
-    def marked(self) -> str:
-        """The value, with a mark if it is below truncation."""
-        return self.value + BELOW_TRUNCATION * self.is_below_truncation
+        """The whole cell, with a mark if it is below truncation."""
+        return (
+            f"{self.value} {self.interval}".rstrip() + BELOW_TRUNCATION * self.is_below_truncation
+        )
 
 
-EMPTY = Cell("", "", "", False)
+EMPTY = Cell("", "", ("", ""), False)
 
 
 def cell(point: Point, show: Show) -> Cell:
     """Return a point's value and interval, in what `show` names; empty where that is unknown."""
-    gains = point.gain is not None and point.gain.at_least > 0
+    is_reliable = point.units >= RELIABLE_UNITS
+    gains = is_reliable and point.gain is not None and point.gain.at_least > 0
     if show == "perplexity":
         nll = Estimate(value=point.nll, low=point.ci_low, high=point.ci_high)
-        half = _half(perplexity(point.ci_low), perplexity(point.ci_high))
-        return Cell(perplexity_text(point.nll), interval_text(nll), half, gains)
+        low, high = perplexity(point.ci_low), perplexity(point.ci_high)
+        return Cell(perplexity_text(point.nll), interval_text(nll), _halves(low, high), gains)
     scale = 1.0 if show == "nats" else point.bits_per_nat
     if scale is None:
         return EMPTY
-    half = _half(point.ci_low * scale, point.ci_high * scale)
-    return Cell(f"{scale * point.nll:.3f}", half, half, gains)
+    halves = _halves(point.ci_low * scale, point.ci_high * scale)
+    return Cell(f"{scale * point.nll:.3f}", halves[0], halves, gains)
 
 
 def gain_text(point: Point) -> str:
@@ -61,7 +60,7 @@ def gain_text(point: Point) -> str:
     if point.gain is None:
         return ""
     value, low, high = point.gain
-    return "0" if value == low == high == 0 else f"{value:+.3f} {_half(low, high)}".rstrip()
+    return "0" if value == low == high == 0 else f"{value:+.3f} {_halves(low, high)[0]}".rstrip()
 
 
 def best_at(curves: Iterable[Curve], protocol: str, show: Show) -> dict[int, str]:
@@ -105,6 +104,8 @@ def sampling_text(comparison: Comparison) -> str:
     return units_of(comparison) + " and seeds" * has_seeds
 
 
-def _half(low: float, high: float) -> str:
+def _halves(low: float, high: float) -> tuple[str, str]:
     half = (high - low) / 2
-    return f"±{half:.2g}" if math.isfinite(half) else ""
+    if not math.isfinite(half):
+        return "", ""
+    return half_width_text(half), half_width_text(half, digits=1)

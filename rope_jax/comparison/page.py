@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.cells import units_of, units_text
+from rope_jax.comparison.cells import cell, units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.figure import (
@@ -119,6 +119,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "seeds": [_number(nll) for nll in point.nll_by_seed],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),
+        "below_truncation": cell(point, "nats").is_below_truncation,
         "from_first": _estimate(point.from_first),
         "above_truncation": _estimate(point.above_truncation),
     }

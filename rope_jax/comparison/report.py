@@ -114,7 +114,7 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     points = [point for one in plotted for point in one.points.values()]
     if any(cell(point, comparison.show).is_below_truncation for point in points):
         mark = escape_markdown(BELOW_TRUNCATION)
-        about += f" {mark} is below truncation to the window by more than its interval."
+        about += f" {mark} is below truncation by more than the interval of the difference."
     parts = [f"## `{protocol}`, {units}\n", about + "\n", measured]
     for caption, difference in (
         (f"The difference from {_code(comparison.baseline)} at the same length", _difference_cell),

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from rope_jax.comparison.cells import (
     BELOW_TRUNCATION,
+    BEST,
     EMPTY,
     QUANTITIES,
     best_at,
@@ -20,13 +21,14 @@ from rope_jax.comparison.cells import (
 from rope_jax.comparison.curves import Comparison, Curve
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
+from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
 
 _NARROWEST_NAMES = 12  # where names are folded
 
 
-# How a value and its interval stand in a column; "values": without intervals.
-_Layout = Literal["wide", "close", "values"]
+# How a value and its interval stand in a column: "4.08 ±0.57", "4.08±0.57", "4.08±0.6", "4.08".
+_Layout = Literal["wide", "close", "closest", "values"]
 
 
 class _Column(NamedTuple):
@@ -64,7 +66,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         if _width([*listed, extra]) + max(map(cell_len, names)) <= console.width:
             listed.append(extra)
     has_settings = len(listed) > len(columns) and listed[-1].texts == settings
-    console.print(Text(_title(comparison, curves, protocol, has_intervals), style="bold"))
+    print_wrapped(console, _title(comparison, curves, protocol), "bold")
     for part in _parts(listed, console.width - _folded_width(names)):
         _print_part(console, part, names, headings, settings, has_settings)
     if not has_settings and not any(headings):
@@ -75,7 +77,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
                 console.print(Text.assemble(printable(label), (f": {text}", "dim")))
     _print_legend(console, columns, sampling_text(comparison) if has_intervals else None)
     for note in comparison.notes:
-        console.print(Text(printable(note), style="yellow"))
+        print_wrapped(console, note, "yellow")
 
 
 def _names(curves: Sequence[Curve]) -> list[str]:
@@ -116,7 +118,10 @@ def _fitting(
 ) -> tuple[list[_Column], bool]:
     """Return the widest columns that fit beside the names, and whether they have intervals."""
     whole, folded = max(map(cell_len, names)), _folded_width(names)
-    layouts: list[tuple[_Layout, int]] = [("wide", whole), ("close", whole), ("close", folded)]
+    layouts: list[tuple[_Layout, int]] = [
+        *(("wide", whole), ("close", whole), ("closest", whole), ("close", folded)),
+        ("closest", folded),
+    ]
     for layout, beside in layouts:
         columns = _columns(plotted, comparison, protocol, layout)
         if _width(columns) <= width - beside:
@@ -138,14 +143,21 @@ def _columns(
             bool(found.value) and found.value == best.get(n) and not one.curve.group.marked
             for found, one in zip(cells, plotted, strict=True)
         ]
-        with_mark = any(c.is_below_truncation for c in cells)
-        texts = [f"{c.marked}{' ' * (with_mark and not c.is_below_truncation)}" for c in cells]
-        if layout == "close":
-            texts = [f"{text}{c.half}".rstrip() for text, c in zip(texts, cells, strict=True)]
-        elif layout == "wide":  # intervals begin below each other, and so do the values
-            width = max(cell_len(c.interval) for c in cells)
-            texts = [f"{text} {c.interval:<{width}}" for text, c in zip(texts, cells, strict=True)]
-        columns.append(_Column(f"{n:,}", texts, is_best, " " if layout == "close" else "  "))
+        marks = [
+            BEST * best + BELOW_TRUNCATION * found.is_below_truncation
+            for best, found in zip(is_best, cells, strict=True)
+        ]
+        texts = [found.value for found in cells]
+        if layout == "wide":  # intervals begin below each other, and so do the values
+            width = max(cell_len(found.interval) for found in cells)
+            texts = [f"{found.value} {found.interval:<{width}}" for found in cells]
+        elif layout != "values":
+            digits = 0 if layout == "close" else 1
+            texts = [found.value + found.halves[digits] for found in cells]
+        width = max(map(len, marks))
+        texts = [f"{text}{mark:<{width}}" for text, mark in zip(texts, marks, strict=True)]
+        gap = "  " if layout in ("wide", "values") else " "
+        columns.append(_Column(f"{n:,}{' ' * width}", texts, is_best, gap))
     return columns
 
 
@@ -161,16 +173,14 @@ def _extras(plotted: Sequence[PlottedCurve], settings: Sequence[str]) -> list[_C
     return [_Column(heading, t, [False] * len(t)) for heading, t in texts.items() if any(t)]
 
 
-def _title(
-    comparison: Comparison, curves: Sequence[Curve], protocol: str, has_intervals: bool
-) -> str:
+def _title(comparison: Comparison, curves: Sequence[Curve], protocol: str) -> str:
     """Return what the table shows, with what all of its lines have in common."""
     title = QUANTITIES[comparison.show]
     if len({curve.group for curve in curves}) == 1:
         title += f" of {printable(curves[0].group.label)}"
     elif len({curve.name for curve in curves}) == 1:
         title += f" of {printable(curves[0].name)}"
-    return f"{title}, {protocol}{' ± half of the 95% interval' if has_intervals else ''}"
+    return f"{title}; {protocol}"
 
 
 def _width(columns: Sequence[_Column]) -> int:
@@ -247,12 +257,17 @@ def _fold(name: str, width: int) -> list[str]:
 
 def _print_legend(console: Console, columns: Sequence[_Column], sampled: str | None) -> None:
     """Print what the marks mean; sampled: what the intervals are over, None without intervals."""
-    marks = ["bold: the best of its column"] if any(any(c.best) for c in columns) else []
-    if any(BELOW_TRUNCATION in text for column in columns for text in column.texts):
-        marks.append(f"{BELOW_TRUNCATION} below truncation to the window by more than its interval")
+    texts = [text for column in columns for text in column.texts]
+    marks = []
+    if any(BEST in text for text in texts):
+        marks.append(f"{BEST} best of its column")
+    if any(BELOW_TRUNCATION in text for text in texts):
+        marks.append(
+            f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference"
+        )
     marks.append(
-        "too narrow for the intervals, which are in comparison.md"
+        "intervals without room: in comparison.md"
         if sampled is None
-        else f"intervals over {sampled}"
+        else f"± half of the 95% interval over {sampled}"
     )
-    console.print(Text("; ".join(marks), style="dim"))
+    print_wrapped(console, "; ".join(marks), "dim")

@@ -23,15 +23,20 @@ _QUANTITIES: Mapping[Show, str] = {
     "bits_per_byte": "bits per byte",
 }
 _CAPTIONS = {
-    "same_tokens": "by context length",
-    "whole_window": "by length of adjacent windows",
-    "sliding": "by length of windows that start {stride} tokens apart",
-    "per_position": "by position in the window",
-    "yarn_compat": "by length of windows that start {stride} tokens apart, mean of their means",
+    "same_tokens": "context length",
+    "whole_window": "length of adjacent windows",
+    "sliding": "length of windows that start {stride} tokens apart",
+    "per_position": "position in the window",
+    "yarn_compat": "length of windows that start {stride} tokens apart, mean of their means",
 }
 # Tried in this order until a table fits: how intervals are written (" ±0.57", "±0.57", "±0.6"), and
 # how many of usable length, gain and blow-up follow.
 _FORMS = ((0, 3), (0, 2), (0, 1), (1, 1), (0, 0), (1, 0), (2, 0))
+
+
+def caption(protocol: str, stride: int | None) -> str:
+    """Return what the lengths in a protocol's table are, such as "context length"."""
+    return _CAPTIONS[protocol].format(stride="" if stride is None else f"{stride:,}")
 
 
 class SweepProgress:
@@ -189,15 +194,14 @@ def _print_protocol(
 
 
 def _title(rows: Sequence[Row], show: Show) -> str:
-    protocol, stride = rows[0].protocol, rows[0].stride
+    protocol = rows[0].protocol
     counts = [row.tokens for row in {row.last_position: row for row in rows}.values()]
     if protocol == "per_position":  # the positions divide the windows' tokens among them
         counts = [sum(counts)]
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     documents = f"{rows[0].documents:,} document{'s' * (rows[0].documents != 1)}"
-    stride_text = "" if stride is None else f"{stride:,}"
-    what = f"{_QUANTITIES[show]} {_CAPTIONS[protocol].format(stride=stride_text)}"
+    what = f"{_QUANTITIES[show]} by {caption(protocol, rows[0].stride)}"
     return f"{what}; {protocol}, {tokens} tokens of {documents}"
 
 

@@ -279,6 +279,8 @@ def test_the_command_writes_every_file(sweep_of, run_command, tmp_path):
     assert (code, err) == (0, "")
     assert "(2 seeds)" in out
     assert {path.name for path in (tmp_path / "new/place").iterdir()} == set(FILES)
+    page = tmp_path / "new/place/comparison.html"
+    assert out.splitlines()[-1].endswith(f" -m webbrowser {page.as_uri()}")
 
 
 def test_mismatches_are_refused_unless_forced(sweep_of, run_command, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -11,12 +12,14 @@ import pytest
 
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.load import load
+from rope_jax.config.named import config_folder
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
 from rope_jax.grids.launchers import shell_lines, submit
 from rope_jax.grids.run import done_jobs
 
+CONFIGS = config_folder()
 LOGS = Path("runs/grids/small")
 
 
@@ -63,6 +66,20 @@ def test_the_printed_commands_run_under_sh(stand_ins, folder):
     assert done == {job.name for job in jobs} - {"compare"}  # a comparison's settings are not known
     (compare,) = shell_lines(jobs, done, stand_ins)
     assert compare.endswith("# compare")
+
+
+def test_without_a_repository_the_installed_command_is_called(folder):
+    _, jobs = grid_of()
+    words = [line.partition("  # ")[0].split(" ") for line in shell_lines(jobs, frozenset(), None)]
+    assert all(line[:3] == [sys.executable, "-m", "rope_jax"] for line in words)
+    assert [line[3] for line in words] == ["train", "sweep", "train", "sweep", "compare"]
+
+
+def test_a_grid_may_name_the_packages_configs(folder):
+    _, jobs = grid_of("runs.0.train=demo", "runs.0.sweeps=[demo]")
+    train, sweep = (shlex.split(line) for line in shell_lines(jobs, frozenset(), None)[:2])
+    assert train[4] == str(CONFIGS / "demo.yaml")
+    assert sweep[6] == str(CONFIGS / "sweeps/demo.yaml")
 
 
 def test_a_missing_package_is_said(stand_ins, folder, monkeypatch):

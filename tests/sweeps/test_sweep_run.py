@@ -232,10 +232,11 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
 def test_a_sweep_prints_its_plan(run, monkeypatch):
     found = load_model(*run, plain_console(quiet=True)).memory
     _, said = swept(run, name="small", scalings=["trained"])
-    assert re.search(r"\n +memory +[0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens *\n", said)
-    monkeypatch.setattr("rope_jax.sweeps.run.device_bytes", lambda: 2 * found.at(64).total)
+    assert re.search(r"\n  devices +.*; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
+    available = 1.5 * found.at(64).total
+    monkeypatch.setattr("rope_jax.sweeps.run.device_bytes", lambda: available)
     _, said = swept(run, name="tight", scalings=["trained"])
-    there_are = f"there are {2 * found.at(64).total / 2**20:,.1f}"
+    there_are = f"there are {available / 2**20:,.1f}"
     assert f"memory per device for one window, in MiB; {there_are}" in said
     lines = [line.split() for line in said.splitlines()]
     weights = f"{found.at(64).weights / 2**20:.2f}"
@@ -246,12 +247,15 @@ def test_a_sweep_prints_its_plan(run, monkeypatch):
 
 def test_every_measurement_has_perplexity_nats_and_bits(run):
     folder, said = swept(run, name="units")
+    _, in_nats = swept(run, name="units", show="nats")
+    _, in_bits = swept(run, name="units", show="bits_per_byte")
     for row in rows(folder):
         assert row["ppl"] == pytest.approx(np.exp(row["nll"]))
         assert row["bpb"] == pytest.approx(row["nll"] / np.log(2))  # a token is a byte
     first = rows(folder)[0]
-    for figure in (f"{first['ppl']:.0f}", f"{first['nll']:.3f}", f"{first['bpb']:.3f}"):
-        assert figure in said
+    assert f"{first['ppl']:.0f}" in said
+    assert f"{first['nll']:.3f}" in in_nats
+    assert f"{first['bpb']:.3f}" in in_bits
 
 
 @pytest.mark.slow
@@ -268,8 +272,7 @@ def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
     # One per length, the first stage's window included, for both checkpoints of that stage. In the
     # second stage `trained` is PI and differs from NTK at 4 and 8, so batches are larger there.
     assert len(compiled) == 4 + 2
-    assert "6 compilations" in said
-    assert "steps 2, 4, 6, window 16 tokens, scaling pi" in said
+    assert "steps 2, 4, 6; window 16 tokens, scaling pi" in said
     found = rows(together)
     assert {row["step"] for row in found} == {2, 4, 6}
     asked["lengths"] = [4, 8, 16, 64]
@@ -302,9 +305,11 @@ def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
         return {event.step: event.value for event in events.Scalars(tag)}
 
     for name in ("trained", "dynamic_ntk"):
-        for step, place in ((2, f"{name}/step-2"), (6, name)):
-            for length, nll in scalars(place, "nll/same_tokens").items():
-                assert nll == pytest.approx(found[name, step, length]["nll"])
+        for length, nll in scalars(name, "unit_nats_per_token/same_tokens").items():
+            assert nll == pytest.approx(found[name, 6, length]["nll"])
+        for step, tag in ((2, "same_tokens_at_step_2"), (6, "same_tokens")):
+            for length, ppl in scalars(name, f"perplexity/{tag}").items():
+                assert ppl == pytest.approx(found[name, step, length]["ppl"])
         by_step = scalars(name, "perplexity_by_step/same_tokens/64")
         assert by_step == pytest.approx({s: found[name, s, 64]["ppl"] for s in (2, 6)})
 
@@ -351,8 +356,8 @@ def test_an_older_checkpoint_that_replaces_a_damaged_one_is_swept_at_its_own_win
     folder, said = swept((copy, config), name="older", lengths=None, scalings=["trained"])
     assert {row["length"] for row in rows(folder)} == {4, 8, 16, 32, 64, 128}
     first, _, then = said.partition("the checkpoint of step 6 is damaged")
-    assert "step 6, window 16 tokens" in first
-    assert "step 4, window 8 tokens" in then
+    assert "step 6; window 16 tokens" in first
+    assert "step 4; window 8 tokens" in then
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def test_a_finished_run_is_not_changed(whole: tuple[Config, RunDirectory]) -> No
     before = files()
     shown = io.StringIO()
     train(config_, plain_console(file=shown, width=300, force_terminal=True, no_color=True))
-    assert "already trained to step 9: nothing is left to do" in shown.getvalue()
+    assert shown.getvalue().endswith(f"{run.path}: already trained to step 9\n")
     assert "compiling" not in shown.getvalue()
     assert "9/9" not in shown.getvalue()
     assert files() == before

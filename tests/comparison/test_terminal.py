@@ -1,0 +1,204 @@
+"""The comparison in a terminal: one line per curve, whatever fits beside it, and names in full."""
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.curves import compare
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.report import format_markdown
+from rope_jax.comparison.terminal import print_comparison
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.evaluation.text import half_width_text
+
+LENGTHS = (8, 16, 32, 64)
+WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
+
+
+def compared(*runs, **settings):
+    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
+    config = CompareConfig(resamples=50, **settings)
+    return compare(sweeps, find_mismatches(sweeps), config)
+
+
+def printed(comparison, width, make=plain_console, **options):
+    stream = io.StringIO()
+    print_comparison(make(file=stream, width=width, **options), comparison)
+    return stream.getvalue()
+
+
+@pytest.fixture
+def one(sweep_of):
+    return compared(sweep_of("one", **WAYS))
+
+
+@pytest.fixture
+def two(sweep_of):
+    """Two groups of two curves."""
+    return compared(sweep_of("first", **WAYS), sweep_of("second", model="hidden_size: 32", **WAYS))
+
+
+def values(comparison, name, group=0):
+    (curve,) = (
+        c
+        for c in comparison.curves
+        if c.name == name and c.group is comparison.groups[group] and c.is_newest
+    )
+    return {p.length: p for p in curve.points if p.protocol == "same_tokens"}
+
+
+def test_each_curve_has_one_line_with_its_values_and_intervals(one):
+    lines = printed(one, 80).splitlines()
+    assert lines[0] == "perplexity of one; same_tokens"
+    (trained,) = (line for line in lines if line.startswith("trained"))
+    points = values(one, "trained")
+    for n in LENGTHS:
+        assert f" {points[n].ppl:.2f}" in trained
+    assert trained.count("±") + trained.count("[") == len(LENGTHS)
+    (yarn,) = (line for line in lines if line.startswith("yarn-4"))
+    below = values(one, "yarn-4")[32]
+    assert below.gain.low > 0
+    assert re.search(rf"{below.ppl:.2f} ?[±\[][^*]*•\*", yarn)
+    assert yarn.count("*") == 1
+    assert " ".join(lines).endswith(
+        "• best of its column; * below truncation by more than the interval of the difference; "
+        "± half of the 95% interval over documents"
+    )
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 160, 300])
+def test_no_line_is_wider_than_the_terminal(one, two, width):
+    for comparison in (one, two):
+        text = printed(comparison, width)
+        assert max(map(len, text.splitlines())) <= width
+        for name in ("trained", "yarn-4"):
+            assert re.search(rf"^ *{name} ", text, re.MULTILINE)
+        for p in values(comparison, "yarn-4").values():
+            assert f"{p.ppl:.2f}" in text  # no number is cut
+
+
+def test_a_wide_terminal_has_usable_lengths_gains_and_settings(one, sweep_of):
+    text = printed(one, 160)
+    assert "usable  gain at 64 (nats)" in text
+    gain = values(one, "yarn-4")[64].gain
+    assert f"{gain.value:+.3f} ±" in text
+    assert "usable" not in printed(one, 50)
+    single = [
+        sweep_of(run, own=None, model=f"hidden_size: {n}") for run, n in (("a", 16), ("b", 32))
+    ]
+    text = printed(compared(*single), 160)
+    assert re.search(r"^a .* model\.hidden_size 16\n", text, re.MULTILINE)
+    assert re.search(r"^b .* model\.hidden_size 32\n", text, re.MULTILINE)
+    # where there is no room, below the table
+    text = printed(compared(*single), 60)
+    assert "\na: model.hidden_size 16\nb: model.hidden_size 32\n" in text
+
+
+def test_groups_have_headings_that_say_what_differs(two):
+    for width in (80, 160):
+        lines = printed(two, width).splitlines()
+        assert lines.count("first  model.hidden_size 16") == 1
+        assert lines.count("second  model.hidden_size 32") == 1
+        assert sum("yarn-4" in line for line in lines) == 2
+
+
+def test_nothing_is_below_truncation_for_sure_over_few_documents(sweep_of):
+    text = printed(compared(sweep_of("one", documents=19, **WAYS)), 80)
+    assert "*" not in text
+    assert "intervals are unreliable below 20 documents" in text
+
+
+def test_the_best_of_a_column_is_bold_and_marked_unless_most_share_it(one, two):
+    text = printed(one, 120, force_terminal=True, color_system="standard")
+    bold = re.findall(r"\x1b\[1m([^\x1b]*)\x1b\[0m", text)
+    best = [min(values(one, name)[n].ppl for name in ("trained", "yarn-4")) for n in LENGTHS]
+    assert all("•" in cell for cell in bold[1:])
+    assert text.count("•") == len(bold[1:]) + 1  # and what it means
+    assert [float(cell.split()[0]) for cell in bold[1:]] == [
+        pytest.approx(best[i], abs=0.005) for i in range(4) if i != 1
+    ]  # at 16, the window, both curves are the same
+    marked = replace(two.groups[0], marked=True)
+    curves = [replace(c, group=marked) if c.group is two.groups[0] else c for c in two.curves]
+    alone = printed(
+        replace(two, groups=[marked, two.groups[1]], curves=curves),
+        120,
+        force_terminal=True,
+        color_system="standard",
+    )
+    first, _, second = alone.partition("second")
+    assert "\x1b[1m" not in first.partition("first")[2]
+    assert "\x1b[1m" in second
+
+
+def test_long_names_are_folded_and_never_cut(one):
+    name = "a_scaling-with-an.exceedingly_long-name"
+    curves = [replace(c, name=name) if c.name == "yarn-4" else c for c in one.curves]
+    for width in (40, 50, 60):
+        text = printed(replace(one, curves=curves), width)
+        shown = [re.match(r"(\S*)", line)[1] for line in text.splitlines()]
+        assert name in "".join(shown)
+        assert max(map(len, text.splitlines())) <= width
+
+
+@pytest.mark.parametrize(
+    ("show", "title", "scale"),
+    [("nats", "nats per token", 1.0), ("bits_per_byte", "bits per byte", None)],
+)
+def test_what_is_listed_can_be_chosen(sweep_of, show, title, scale):
+    run = sweep_of("one", **WAYS)
+    found = compared(run, show=show)
+    text, markdown = printed(found, 100), format_markdown(found)
+    assert text.startswith(f"{title} of one; same_tokens")
+    assert f"Each cell is in {title}, " in markdown
+    for p in values(found, "yarn-4").values():
+        value = p.nll * (p.bits_per_nat if scale is None else scale)
+        half = (p.ci_high - p.ci_low) / 2 * (p.bits_per_nat if scale is None else scale)
+        assert f"{value:.3f} {half_width_text(half)}" in text
+        assert f"{value:.3f} {half_width_text(half)}" in markdown.replace("*", "")
+    if scale is None:
+        assert values(found, "trained")[16].bpb == pytest.approx(
+            values(found, "trained")[16].nll * values(found, "trained")[16].bits_per_nat
+        )
+
+
+def test_bits_per_byte_that_are_not_known_are_refused(sweep_of):
+    sweeps = [read_sweep(sweep_of("one") / "evals/demo")]
+    rows = [row._replace(bpb=None) for row in sweeps[0].rows]
+    unknown = [replace(sweeps[0], rows=rows)]
+    with pytest.raises(UserError, match=r"^show: these results have no bits per byte"):
+        compare(unknown, [], CompareConfig(show="bits_per_byte"))
+    compare(unknown, [], CompareConfig(show="nats", resamples=50))
+
+
+EVIL = "[red]x [/] \\[b] :smile: \x1b[31m"
+
+
+def test_names_settings_and_notes_are_shown_as_they_are(two):
+    group = replace(two.groups[0], label=EVIL, settings={"[/]": "[bold]\\x1b"})
+    curves = [replace(c, group=group) if c.group is two.groups[0] else c for c in two.curves]
+    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL])
+    for make in (plain_console, Console):  # also on a console that reads markup
+        for width in (60, 200):
+            text = printed(odd, width, make, force_terminal=True, color_system=None)
+            shown = EVIL.replace("\x1b", "\\x1b")
+            assert shown + "  [/] [bold]\\x1b\n" in text
+            assert shown + "\n" in text  # the note
+            assert "\x1b" not in text
+
+
+def test_blocks_are_named_where_documents_are_too_few(one):
+    curves = [
+        replace(c, points=tuple(replace(p, units=33, documents=3) for p in c.points))
+        for c in one.curves
+    ]
+    few = replace(one, curves=curves)
+    assert printed(few, 80).rstrip().endswith("± half of the 95% interval over blocks")
+    assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
+    assert "interval over documents" in printed(one, 80)
