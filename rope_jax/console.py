@@ -274,7 +274,7 @@ def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: i
         parts.append(f"m {m:.3g}")
     if scaling.query_scale is not None:
         last = scaling.query_scale_at(geometry, np.array([seq_len - 1]))[0]
-        parts.append(f"queries × {_range(1, last)} ({scaling.query_scale.type})")
+        parts.append(f"queries × {_range(1.0, float(last))} ({scaling.query_scale.type})")
     return "; ".join(parts)
 
 

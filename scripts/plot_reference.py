@@ -17,7 +17,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from rope_jax.comparison.groups import without_seed
-from rope_jax.plots.saving import save_figure
+from rope_jax.plots.saving import write_figure
+from rope_jax.plots.style import WIDTHS, ZERO_LINE, figure_style
+from rope_jax.runs.files import replacing
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/reference"
@@ -64,10 +66,10 @@ WAYS = (
 # By run and curve: the colour (Okabe and Ito's), marker and dashes of the ways that are drawn.
 STYLES = {
     ("demo", "trained"): ("#999999", "o", "--"),
-    ("demo", "yarn-auto"): ("#E69F00", "o", "--"),
-    ("demo", "rerope-logn"): ("#0072B2", "o", "--"),
-    ("demo", "far-x4"): ("#56B4E9", "s", "-"),
-    ("demo", "far-all"): ("#0072B2", "s", "-"),
+    ("demo", "yarn-auto"): ("#E69F00", "s", "--"),
+    ("demo", "rerope-logn"): ("#0072B2", "P", "--"),
+    ("demo", "far-x4"): ("#56B4E9", "<", "-"),
+    ("demo", "far-all"): ("#0072B2", ">", "-"),
     ("extend-none-x1-120", "trained"): ("#CC79A7", "", ":"),
     ("extend-yarn-x{factor}-120", "trained"): ("#D55E00", "^", "-"),
     ("extend-long-none-x1-500", "trained"): ("#000000", "", ":"),
@@ -141,9 +143,17 @@ def measured_ways() -> Iterator[tuple[Way, Mapping[int, Above]]]:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "").parse_args()
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    with figure_style():
+        figure = draw_reference()
+    with replacing(FIGURE) as temporary:
+        write_figure(figure, temporary)
+
+
+def draw_reference() -> Figure:
+    """Draw the ways in STYLES, relative to truncation."""
+    figure = Figure(figsize=(WIDTHS["page"], 4.2), layout="constrained")
     axis = figure.subplots()
-    axis.axhline(0, color="black", linewidth=0.8)
+    axis.axhline(0, **ZERO_LINE)
     for way, losses in measured_ways():
         if (way.run, way.curve) not in STYLES:
             continue
@@ -164,8 +174,9 @@ def main() -> None:
     axis.yaxis.set_minor_locator(NullLocator())
     axis.set_xlabel("context length, tokens (trained window: 128)")
     axis.set_ylabel("nats per token above truncation")
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    save_figure(figure, FIGURE)
+    axis.grid(True)
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
 
 
 if __name__ == "__main__":

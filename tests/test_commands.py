@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, commands_compile_quickly: N
     (made / "run.yaml").write_text("name: tiny\nstages: []\n")
     out, err = call(made, "train.py", "run.yaml", *TINY)
     assert err == ""
-    for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 35,330", "L 16"):
+    for said in ("parameters", "cpu", "1,280 tokens", "none: slowest wavelength 6,283", "L 16"):
         assert said in out
     assert next_lines(out) == [f"{ROOT / 'eval_ppl.py'} runs/tiny"]
     return made

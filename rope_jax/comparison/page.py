@@ -70,7 +70,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
-    """Return a group's texts and its dashes, or its colour if colours stand for groups."""
+    """Return a group's texts and its dashes, or its colour and marker if these stand for groups."""
     style = assign_group_styles(comparison).get(group.label)
     dash = dash_of(group, comparison.groups).plotly if style is None else "solid"
     return {
@@ -80,6 +80,7 @@ def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
         "settings": describe_settings(group.settings, briefly=False),
         "dash": dash,
         "color": None if style is None else style.color,
+        "symbol": None if style is None else _SYMBOLS[style.marker],
     }
 
 

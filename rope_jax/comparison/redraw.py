@@ -6,14 +6,16 @@ Others may have written the files: nothing in them is trusted.
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from matplotlib.figure import Figure
 
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.redraw import RedrawConfig
+from rope_jax.config.sweep import Protocol
+from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import Row
 from rope_jax.plots.saving import figure_files, save_figure
@@ -104,17 +106,25 @@ def _read_rows(path: Path) -> list[Row]:
 
 def _row(line: Mapping[str, str]) -> Row:
     values: dict[str, object] = {key: text_of_cell(line[key]) for key in Row._fields}
-    for column in _FLOATS:
-        values[column] = float(line[column])
-    for column in ("factor", "bpb"):
-        values[column] = float(line[column]) if line[column] else None
-    for column in _INTEGERS:
-        values[column] = int(line[column])
-    if not 0 < int(line["last_position"]) < 2**31:
+    values |= {column: _number(line, column, float) for column in _FLOATS}
+    values |= {c: _number(line, c, float) if line[c] else None for c in ("factor", "bpb")}
+    values |= {column: _number(line, column, int) for column in _INTEGERS}
+    if not 0 < _number(line, "last_position", int) < 2**31:
         raise ValueError(f"last_position should be a length, not {line['last_position']}")
+    if line["protocol"] not in get_args(Protocol):
+        known = ", ".join(get_args(Protocol))
+        raise ValueError(f"protocol should be {known}, not {shorten(repr(line['protocol']))}")
     for column in ("auto", "reliable"):
         values[column] = line[column] == "True"
     return Row(**values)  # type: ignore[arg-type]
+
+
+def _number(line: Mapping[str, str], column: str, kind: Callable[[str], float]) -> float:
+    try:
+        return kind(line[column])
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise ValueError(f"{column} should be {what}, not {shorten(repr(line[column]))}") from None
 
 
 def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_Checkpoint]:

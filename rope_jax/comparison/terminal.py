@@ -147,17 +147,20 @@ def _columns(
             BEST * best + BELOW_TRUNCATION * found.is_below_truncation
             for best, found in zip(is_best, cells, strict=True)
         ]
-        texts = [found.value for found in cells]
+        room = max(map(len, marks))
         if layout == "wide":  # intervals begin below each other, and so do the values
-            width = max(cell_len(found.interval) for found in cells)
-            texts = [f"{found.value} {found.interval:<{width}}" for found in cells]
-        elif layout != "values":
-            digits = 0 if layout == "close" else 1
-            texts = [found.value + found.halves[digits] for found in cells]
-        width = max(map(len, marks))
-        texts = [f"{text}{mark:<{width}}" for text, mark in zip(texts, marks, strict=True)]
+            after = [f" {found.interval}{mark}" for found, mark in zip(cells, marks, strict=True)]
+            width = max(map(cell_len, after))
+        else:
+            part = {"close": 0, "closest": 1}.get(layout)
+            after = [
+                f"{'' if part is None else found.halves[part]}{mark:<{room}}"
+                for found, mark in zip(cells, marks, strict=True)
+            ]
+            width = 0
+        texts = [f"{found.value}{end:<{width}}" for found, end in zip(cells, after, strict=True)]
         gap = "  " if layout in ("wide", "values") else " "
-        columns.append(_Column(f"{n:,}{' ' * width}", texts, is_best, gap))
+        columns.append(_Column(f"{n:,}{' ' * room}", texts, is_best, gap))
     return columns
 
 

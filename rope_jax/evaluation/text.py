@@ -6,16 +6,16 @@ from rope_jax.evaluation.statistics import Estimate, perplexity
 
 _CAPTIONS = {
     "same_tokens": "context length",
-    "whole_window": "length of the windows, which are adjacent",
-    "sliding": "length of the windows, {stride} tokens apart; the first one is scored whole",
-    "per_position": "position in the window; the context length is the end of the column's range",
-    "yarn_compat": "length of the windows, {stride} tokens apart; the mean of the windows' means",
+    "whole_window": "length of adjacent windows",
+    "sliding": "length of windows that start {stride} tokens apart",
+    "per_position": "position in the window",
+    "yarn_compat": "length of windows that start {stride} tokens apart, mean of their means",
 }
 
 
 def caption(protocol: str, stride: int | None) -> str:
-    """Return a caption that explains the lengths in a protocol's table."""
-    return _CAPTIONS[protocol].format(stride=stride)
+    """Return what the lengths in a protocol's table are, such as "context length"."""
+    return _CAPTIONS[protocol].format(stride="" if stride is None else f"{stride:,}")
 
 
 def perplexity_text(nll: float) -> str:

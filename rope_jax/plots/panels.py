@@ -32,7 +32,6 @@ from rope_jax.plots.style import (
     WIDTHS,
 )
 
-_MOST_TICKS = 7
 _PROTOCOL_TITLES = {
     "same_tokens": "the same tokens at every length",
     "whole_window": "every token of the window",
@@ -91,7 +90,10 @@ def make_panels(
     rows_each = -(-len(blocks[0]) // columns)
     inches = WIDTHS[width]
     height = rows_each * len(blocks) * _ROW_HEIGHTS[width][columns]
-    height += 0.4 + _LEGEND_LINE * len(fold_title(title, inches).splitlines())
+    title = fold_title(title, inches)
+    if keys is not None and len(protocols) == 1:  # the panels' titles are the keys alone
+        title += f"\n{_PROTOCOL_TITLES[protocols[0]]}"
+    height += 0.4 + _LEGEND_LINE * len(title.splitlines())
     headings = {
         (protocol, key): _panel_title(protocol, key, len(protocols), inches / columns)
         for block in blocks
@@ -101,7 +103,7 @@ def make_panels(
     folded = max(heading.count("\n") for heading in headings.values())
     height += rows_each * len(blocks) * (0.13 * folded + 0.3 * (keys is None and columns > 1))
     figure = ShownFigure(figsize=(inches, height), layout="constrained")
-    figure.suptitle(fold_title(title, inches))
+    figure.suptitle(title)
     grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, banded=banded)
     axes: dict[tuple[str, str], Axes] = {}
@@ -116,7 +118,7 @@ def make_panels(
             if keys is not None and place + columns >= len(block) and not is_lowest:
                 above_gap.append(axis)
             at = [point for point in points if point.protocol == protocol]
-            _scale(axis, at, limits)
+            _scale(axis, at, limits, most_ticks=5 if columns > 2 and keys is not None else 7)
             axis.tick_params(labelbottom=is_lowest or keys is None)
             if is_lowest or keys is None:
                 axis.set_xlabel(x_label(protocol, is_narrow=inches / columns < 2))
@@ -215,9 +217,11 @@ def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
     )
 
 
-def _scale(axis: Axes, points: Sequence[PlottedPoint], limits: tuple[float, float]) -> None:
+def _scale(
+    axis: Axes, points: Sequence[PlottedPoint], limits: tuple[float, float], *, most_ticks: int
+) -> None:
     lengths = sorted({point.last_position for point in points})
-    set_scales(axis, lengths, limits)
+    set_scales(axis, lengths, limits, most_ticks=most_ticks)
     margin = max(lengths[-1] / lengths[0], 2) ** 0.04
     axis.set_xlim(lengths[0] / margin, lengths[-1] * margin)
 
@@ -258,31 +262,36 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def set_scales(axis: Axes, lengths: Sequence[int], limits: tuple[float, float]) -> None:
-    """Make both axes logarithmic, with a tick at each length and perplexities within `limits`."""
+def set_scales(
+    axis: Axes, lengths: Sequence[int], limits: tuple[float, float], *, most_ticks: int
+) -> None:
+    """Make both axes logarithmic, with a tick at each length and perplexities within `limits`.
+
+    most_ticks: how many ticks the vertical axis may have.
+    """
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
     low, high = limits
     axis.set_ylim(low, high)
-    axis.set_yticks(_perplexity_ticks(low, high))
+    axis.set_yticks(_perplexity_ticks(low, high, most_ticks))
     axis.minorticks_off()
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
     axis.grid(True, which="major")
 
 
-def _perplexity_ticks(low: float, high: float) -> NDArray[np.float64]:
-    """Return three to seven ticks at round numbers, as dense as that allows."""
+def _perplexity_ticks(low: float, high: float, most: int) -> NDArray[np.float64]:
+    """Return three or more ticks at round numbers, as dense as `most` allows."""
     decades = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
     for digits in ([1, 1.5, 2, 3, 4, 5, 7], [1, 2, 3, 5], [1, 2, 5], [1, 3], [1]):
         ticks = np.multiply.outer(decades, digits).ravel()
         ticks = ticks[(ticks >= low) & (ticks <= high)]
-        if ticks.size <= _MOST_TICKS:
+        if ticks.size <= most:
             break
     if ticks.size < 3:  # less than an octave
         ticks = np.asarray(MaxNLocator(5).tick_values(low, high))
         return ticks[(ticks >= low) & (ticks <= high)]
-    return ticks[:: -(-ticks.size // _MOST_TICKS)]
+    return ticks[:: -(-ticks.size // most)]
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:

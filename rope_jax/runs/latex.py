@@ -19,7 +19,7 @@ _SPECIAL = {
     "±": r"$\pm$",
     "≥": r"$\geq$",
     "†": r"\dag{}",
-    "–": "--",
+    "–": r"\textendash{}",
     "…": r"\ldots{}",
     "∞": r"$\infty$",
 }

@@ -14,7 +14,13 @@ from rope_jax.console import Column, print_columns, print_wrapped, progress_bar,
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text, usable_text
+from rope_jax.evaluation.text import (
+    caption,
+    half_width_text,
+    interval_text,
+    perplexity_text,
+    usable_text,
+)
 
 _BEST, _BELOW = "•", "*"
 _QUANTITIES: Mapping[Show, str] = {
@@ -22,21 +28,9 @@ _QUANTITIES: Mapping[Show, str] = {
     "nats": "nats per token",
     "bits_per_byte": "bits per byte",
 }
-_CAPTIONS = {
-    "same_tokens": "context length",
-    "whole_window": "length of adjacent windows",
-    "sliding": "length of windows that start {stride} tokens apart",
-    "per_position": "position in the window",
-    "yarn_compat": "length of windows that start {stride} tokens apart, mean of their means",
-}
 # Tried in this order until a table fits: how intervals are written (" ±0.57", "±0.57", "±0.6"), and
 # how many of usable length, gain and blow-up follow.
 _FORMS = ((0, 3), (0, 2), (0, 1), (1, 1), (0, 0), (1, 0), (2, 0))
-
-
-def caption(protocol: str, stride: int | None) -> str:
-    """Return what the lengths in a protocol's table are, such as "context length"."""
-    return _CAPTIONS[protocol].format(stride="" if stride is None else f"{stride:,}")
 
 
 class SweepProgress:

@@ -1,6 +1,7 @@
 """Whether a run may go on under a config that differs from the one it began with."""
 
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -59,5 +60,5 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
     return (
         f"its learning rate is planned for {planned:,} steps ({old.optim.schedule}), and {steps:,} "
         "would change the steps it has trained; keep them and add a stage with a learning_rate "
-        "of its own, or start another run from this one with init_from"
+        f"of its own, or start a new run: name=NEW init_from={Path(new.runs_dir) / new.name}"
     )

@@ -115,7 +115,10 @@ def test_the_figure_has_one_colour_per_scaling_and_one_dash_per_group(comparison
     assert "CANNOT BE COMPARED" in drawn.get_suptitle()
     (legend,) = drawn.legends
     shown = [text.get_text() for text in legend.get_texts()]
-    assert shown[:-1] == ["trained", "yarn-4", "a (2 seeds)", "b", "c †", "each seed"]
+    assert shown == [
+        *("trained", "yarn-4", "a (2 seeds; model.hidden_size 16)", "b (model.hidden_size 32)"),
+        *("c † (model.hidden_size 16)", "each seed", "95% interval", "truncation to the window"),
+    ]
 
 
 def test_the_page_has_every_curve_and_fetches_nothing(comparison):
@@ -185,7 +188,7 @@ def test_the_files_are_replaced_together(comparison, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rope_jax.comparison.files.save_figure", full)
+    monkeypatch.setattr("rope_jax.comparison.files.write_figure", full)
     with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
         write_comparison(tmp_path / "out", replace(comparison, notes=["other"]))
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -204,7 +207,9 @@ def test_groups_with_one_and_the_same_curve_have_colours_of_their_own(comparison
     assert {line.get_linestyle() for line in own} == {"-"}
     (legend,) = drawn.legends
     shown = [text.get_text() for text in legend.get_texts()]
-    assert shown[:-1] == ["a (2 seeds)", "b", "c †", "each seed"]
+    assert [text.partition(" (model")[0].partition(";")[0] for text in shown[:-3]] == [
+        *("a (2 seeds", "b", "c †")
+    ]
     # the seeds of a group have its colour
     (thin,) = {line.get_color() for line in axis.lines if line.get_linewidth() == 0.5}
     assert thin == own[0].get_color()
@@ -219,7 +224,7 @@ def test_groups_with_one_and_the_same_curve_have_colours_of_their_own(comparison
     assert [group["color"] for group in whole["groups"]] == [None] * 3
 
 
-def test_eight_groups_have_eight_dash_patterns(comparison, monkeypatch, tmp_path):
+def test_eight_groups_of_two_scalings_have_a_panel_each(comparison, monkeypatch, tmp_path):
     groups = [Group(label=f"{i}$_{{$", sweeps=(), marked=False) for i in range(8)]
     curves = [
         replace(curve, group=group, step=100) for group in groups for curve in comparison.curves[:2]
@@ -228,13 +233,15 @@ def test_eight_groups_have_eight_dash_patterns(comparison, monkeypatch, tmp_path
     drawn = draw_comparison(Comparison(groups=groups, curves=curves, tolerance=0.02, notes=[]))
     save_figure(drawn, tmp_path / "many.png")  # a name with two dollar signs is not a formula
     assert drawn.get_suptitle() == "8 groups of runs"
-    dashes = {
-        str(line._unscaled_dash_pattern)
-        for line in drawn.axes[0].lines
-        if str(line.get_label()).endswith(": trained")
+    panels = {
+        tuple(axis.get_title().split("\n")): axis for axis in drawn.axes if axis.get_visible()
     }
-    assert len(dashes) == 8
-    assert not drawn.axes[0].collections  # bands of 16 curves would hide the lines
+    protocols = ("same_tokens", "whole_window")
+    assert list(panels) == [(group.label, p) for p in protocols for group in groups]
+    for (label, _), axis in panels.items():
+        drawn_here = [line for line in axis.lines if str(line.get_label()).startswith(label)]
+        assert len(drawn_here) == len(axis.collections) == 2  # lines and bands
+        assert len({(line.get_color(), line.get_marker()) for line in drawn_here}) == 2
 
 
 def test_markdown_shows_names_as_they_are(comparison):

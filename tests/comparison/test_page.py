@@ -115,6 +115,14 @@ def test_the_page_begins_with_what_the_tables_list(sweep_of):
         assert re.search(rf"^  {show}: {{", page, re.MULTILINE)
 
 
+def test_groups_with_one_and_the_same_curve_have_colours_and_markers(sweep_of):
+    runs = [sweep_of(f"r{n}", own=None, model=f"hidden_size: {n}") for n in (16, 32, 64)]
+    groups = data_of(format_page(compared(*runs)))["groups"]
+    assert len({group["color"] for group in groups}) == 3
+    assert len({group["symbol"] for group in groups}) == 3
+    assert {group["dash"] for group in groups} == {"solid"}
+
+
 def test_usable_lengths_are_sorted_by_length(sweep_of):
     good = dict.fromkeys((8, 16, 32, 64), 0.0)
     found = compared(sweep_of("one", yarn_offsets=good))

@@ -111,7 +111,7 @@ def test_the_table_has_a_row_per_scaling_and_marks_the_best(result):
             assert value == f"{row.ppl:.2f}"
             assert float(shown_half) == pytest.approx(half, rel=0.05)
     bold = {name: ["strong" in text for text in texts] for name, texts in cells.items()}
-    # all are equal up to the window
+    # up to the window both are equal
     assert bold == {"trained": [False] * 4, "pi-auto": [False, False, True, True]}
 
 
@@ -119,7 +119,8 @@ def test_the_table_shows_nats_if_the_sweep_does(result):
     config = result.config.model_copy(update={"show": "nats"})
     html = dataclasses.replace(result, config=config)._repr_html_()
     row = rows(result, ORIGIN)[0]
-    assert f"{row.nll:.3f} ± {(row.ci_high - row.ci_low) / 2:.3f}" in html
+    half = (row.ci_high - row.ci_low) / 2
+    assert f'<td style="text-align: right">{row.nll:.3f} ± {half:.2f}</td>' in html
     assert "Nats per token" in html
 
 

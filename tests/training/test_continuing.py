@@ -80,7 +80,7 @@ def test_a_schedule_that_has_decayed_says_what_to_do(
     assert str(caught.value) == (
         f"{run.path}: holds a run with another stages.0.steps; its learning rate is planned for 4 "
         "steps (cosine), and 8 would change the steps it has trained; keep them and add a stage "
-        "with a learning_rate of its own, or start another run from this one with init_from"
+        f"with a learning_rate of its own, or start a new run: name=NEW init_from={run.path}"
     )
     assert run.config_file.read_bytes() == before
     with pytest.raises(UserError, match=r"another seed; give this one another name, or delete"):

@@ -1,0 +1,107 @@
+"""comparison.png: which panels it has, and what explains them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.curves import Comparison, compare
+from rope_jax.comparison.figure import describe_group, draw_comparison
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.groups import Group
+from rope_jax.comparison.read import read_sweep
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.plots.style import BACKGROUND, MARKERS
+
+
+@pytest.fixture
+def comparison(sweep_of):
+    runs = [sweep_of("a", protocols=("same_tokens",), model="hidden_size: 32")]
+    runs += [sweep_of("b", protocols=("same_tokens",), shift=0.5)]
+    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
+    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50))
+
+
+@pytest.fixture
+def several(comparison, monkeypatch):
+    """Return a function that makes a comparison of groups with copies of curves."""
+    monkeypatch.setattr(Group, "newest", 100)
+    trained, yarn = comparison.curves[:2]
+
+    def make(groups, names, **fields) -> Comparison:
+        made = [
+            Group(label=f"g{i}", sweeps=(), marked=False, settings={"rope.base": f"{i}"})
+            for i in range(groups)
+        ]
+        curves = [
+            replace(trained if name == "trained" else yarn, group=group, name=name)
+            for group in made
+            for name in names
+        ]
+        return Comparison(groups=made, curves=curves, tolerance=0.02, notes=[], **fields)
+
+    return make
+
+
+def panels(figure):
+    return {axis.get_title(): axis for axis in figure.axes if axis.get_visible()}
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_legend_says_what_differs_between_the_groups(comparison):
+    assert [describe_group(group) for group in comparison.groups] == [
+        *("a (model.hidden_size 32)", "b (model.hidden_size 16)")
+    ]
+    seeds = replace(comparison.groups[0], label="a (3 seeds)")
+    assert describe_group(seeds) == "a (3 seeds; model.hidden_size 32)"
+    many = replace(seeds, settings={f"optim.k{i}": str(i) for i in range(5)})
+    assert describe_group(many).endswith("optim.k2 2 and 2 more)")
+    assert describe_group(replace(seeds, settings={})) == "a (3 seeds)"
+    assert legend(draw_comparison(comparison))[2:4] == [
+        *("a (model.hidden_size 32)", "b (model.hidden_size 16)")
+    ]
+
+
+def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(several):
+    figure = draw_comparison(several(2, ["trained", "yarn-1", "yarn-2", "yarn-3"]))
+    assert list(panels(figure)) == ["trained", "yarn-1", "yarn-2", "yarn-3"]
+    for name, axis in panels(figure).items():
+        lines = {line.get_label(): line for line in axis.lines}
+        own = [lines[f"g{i}: {name}"] for i in (0, 1)]
+        assert len({line.get_color() for line in own}) == 2
+        assert len({line.get_marker() for line in own}) == 2
+        assert len(axis.collections) == 2
+    assert legend(figure) == [
+        *("g0 (rope.base 0)", "g1 (rope.base 1)", "95% interval", "truncation to the window")
+    ]
+
+
+def test_each_of_many_groups_with_one_curve_has_a_panel(several):
+    figure = draw_comparison(several(9, ["trained"]))
+    assert list(panels(figure)) == [f"g{i}\nrope.base {i}" for i in range(9)]
+    for i, axis in enumerate(panels(figure).values()):
+        (own,) = (line for line in axis.lines if line.get_marker() in [*MARKERS])
+        assert own.get_label() == f"g{i}: trained"
+        assert len(axis.collections) == 1
+        behind = [line for line in axis.lines if line.get_color() == BACKGROUND]
+        assert len(behind) == (8 if i == 0 else 7)  # the first is dashed in the others
+    assert legend(figure) == [*("g0", "the others", "95% interval", "truncation to the window")]
+
+
+def test_few_groups_with_one_curve_are_labelled_at_their_ends(several):
+    figure = draw_comparison(several(3, ["trained"]))
+    (axis,) = panels(figure).values()
+    texts = {text.get_text() for text in axis.texts}
+    assert texts == {"window", "truncation", *(f"g{i}\nrope.base {i}" for i in range(3))}
+    assert legend(figure) == ["95% interval"]
+
+
+def test_a_column_is_narrower_than_a_page_and_has_a_legend(several):
+    made = several(3, ["trained"], figure_width="column")
+    figure = draw_comparison(made)
+    assert figure.get_figwidth() == 3.3
+    assert np.isclose(draw_comparison(replace(made, figure_width="page")).get_figwidth(), 6.8)

@@ -1,0 +1,62 @@
+"""Colours and markers that readers can tell apart, also without colours."""
+
+import matplotlib
+import numpy as np
+from matplotlib.colors import to_rgb
+
+from rope_jax.plots.style import (
+    MOST_CURVES,
+    OKABE_ITO,
+    assign_colours,
+    assign_styles,
+    distinct_styles,
+    figure_style,
+)
+
+KINDS = ["trained", "pi", "ntk", "yarn", "llama3", "longrope", "rerope", "leaky_rerope", "abf"]
+
+
+def test_the_commonest_kinds_have_the_same_colour_in_every_figure():
+    known = {"trained": "#000000", "pi": "#E69F00", "ntk": "#0072B2", "yarn": "#D55E00"}
+    for others in ([], KINDS, [f"new-{i}" for i in range(20)]):
+        colours = assign_colours([*others, *known])
+        assert {kind: colours[kind] for kind in known} == known
+
+
+def test_kinds_have_different_colours_while_there_are_enough():
+    # rerope and longrope prefer the same one
+    for count in range(1, len(KINDS) + 1):
+        colours = assign_colours(KINDS[:count])
+        assert list(colours) == KINDS[:count]
+        assert len(set(colours.values())) == count
+    # up to six are Okabe and Ito's, and `trained` alone is black
+    six = assign_colours(["llama3", "longrope", "rerope", "leaky_rerope", "abf", "streaming"])
+    assert set(six.values()) == set(OKABE_ITO[1:])
+
+
+def test_curves_of_a_panel_differ_in_their_markers():
+    styles = assign_styles({f"yarn-{i}": "yarn" for i in range(8)})
+    assert len({style.marker for style in styles.values()}) == 8
+    assert {style.color for style in styles.values()} == {"#D55E00"}
+    groups = distinct_styles([f"g{i}" for i in range(14)])
+    assert len({style.color for style in groups.values()}) == 14
+
+
+def test_curves_of_a_panel_differ_in_grey():
+    """Markers tell apart what a print without colours does not."""
+    styles = list(distinct_styles([f"g{i}" for i in range(MOST_CURVES)]).values())
+    weights = np.array([0.299, 0.587, 0.114])
+    for place, one in enumerate(styles):
+        for other in styles[:place]:
+            distance = abs(weights @ to_rgb(one.color) - weights @ to_rgb(other.color))
+            assert distance > 0.25 or one.marker != other.marker
+    # none is too faint on white
+    assert all(weights @ to_rgb(style.color) < 0.7 for style in styles)
+
+
+def test_the_style_ends_with_its_context():
+    before = dict(dict.items(matplotlib.rcParams))
+    with figure_style():
+        assert matplotlib.rcParams["pdf.fonttype"] == 42
+        assert not matplotlib.rcParams["text.parse_math"]
+    assert dict(dict.items(matplotlib.rcParams)) == before

@@ -1,0 +1,129 @@
+"""results.md and results.tex list the newest checkpoint's values, intervals and usable lengths."""
+
+import math
+import re
+
+import pytest
+
+from rope_jax.evaluation.results import Row
+from rope_jax.evaluation.statistics import UsableLength
+from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary
+from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
+
+NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16: 1.25, 32: 2.0}}
+
+
+def row(name, length, nll, **fields):
+    values = {field: None for field in Row._fields}
+    values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
+    values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
+    values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
+    values |= {"documents": 24, "units": 24, "reliable": True}
+    return Row(**(values | fields))
+
+
+ROWS = [row(name, n, nll) for name, by_length in NLLS.items() for n, nll in by_length.items()]
+USABLE = UsableLength(length=16, is_last=True, is_known=True)
+CHECKPOINT = CheckpointSummary(
+    run="demo",
+    step=500,
+    window=16,
+    nll_at_window=1.0,
+    perplexity_at_window=math.e,
+    bpb_at_window=0.5,
+    tolerance=0.02,
+    documents=24,
+    unit_kind="documents",
+    units=24,
+    distance=32,
+    compilations=1,
+    curves={
+        name: CurveSummary(
+            usable=USABLE,
+            usable_at_most=USABLE,
+            blow_up={},
+            gain_over_truncation={},
+            difference_from_trained={},
+        )
+        for name in NLLS
+    },
+)
+# at 16, most curves share the lowest value, so none is the best
+SHOWN = {
+    "perplexity": {
+        "trained": ["2.72 ±0.27", "20.09 ±2.0"],
+        "yarn_a-4": ["2.72 ±0.27", "**4.48** ±0.45"],
+        "pi": ["3.49 ±0.35", "7.39 ±0.74"],
+        "truncation": ["2.72", "2.72"],
+    },
+    "nats": {
+        "trained": ["1.000 ±0.10", "3.000 ±0.10"],
+        "yarn_a-4": ["1.000 ±0.10", "**1.500** ±0.10"],
+        "pi": ["1.250 ±0.10", "2.000 ±0.10"],
+        "truncation": ["1.000", "1.000"],
+    },
+    "bits_per_byte": {
+        "trained": ["0.500 ±0.050", "1.500 ±0.050"],
+        "yarn_a-4": ["0.500 ±0.050", "**0.750** ±0.050"],
+        "pi": ["0.625 ±0.050", "1.000 ±0.050"],
+        "truncation": ["0.500", "0.500"],
+    },
+}
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_markdown_lists_values_with_intervals(show):
+    text = format_results_markdown(ROWS, CHECKPOINT, split="test", show=show)
+    assert text.startswith("# demo, step 500\n\n## `same_tokens`\n\n")
+    heading, rule, *lines = (cells(line) for line in text.splitlines() if line.startswith("|"))
+    assert heading == ["scaling", "16", "32", "usable"]
+    assert rule == ["---", "---:", "---:", "---:"]
+    assert {name: values for name, *values, _ in lines} == SHOWN[show]
+    assert [line[-1] for line in lines] == ["≥ 16"] * 3 + [""]
+    for said in ("24 documents", "test split", "trained at 16 tokens", "0.02 nats"):
+        assert said in text
+
+
+@pytest.mark.parametrize("show", SHOWN)
+def test_latex_lists_the_same(show):
+    text = format_results_latex(ROWS, CHECKPOINT, split="test", show=show)
+    body = text.partition(r"\midrule")[2]
+    found = {}
+    for line in re.findall(r"^  (.*) \\\\$", body, re.MULTILINE):
+        name, *values, _ = line.split(" & ")
+        values = [re.sub(r" \{\\scriptsize \$\\pm\$([\d.]+)\}", r" ±\1", v) for v in values]
+        values = [re.sub(r"\\textbf\{(.*?)\}", r"**\1**", value) for value in values]
+        found[name.replace("\\_", "_")] = values
+    assert found == SHOWN[show]
+    assert r"yarn\_a-4 & " in text
+    assert text.count(r"\begin{tabular}{lrrr}") == text.count(r"\end{tabular}") == 1
+    assert all(line.startswith("%") for line in text.partition(r"\begin")[0].splitlines())
+
+
+def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
+    rows = [*ROWS, *(r._replace(protocol="per_position") for r in ROWS)]
+    text = format_results_markdown(rows, CHECKPOINT, split="test", show="nats")
+    _, one, other = text.split("\n## ")
+    assert "truncation" in one
+    assert "| scaling | 13–16 | 29–32 |\n" in other
+    assert "truncation" not in other.lower()
+    latex = format_results_latex(rows, CHECKPOINT, split="test", show="nats")
+    assert latex.count(r"\begin{tabular}") == 2
+    assert r"scaling & 13\textendash{}16 & 29\textendash{}32 \\" in latex
+
+
+def test_without_bytes_per_token_bits_turn_into_nats():
+    rows = [r._replace(bpb=None) for r in ROWS]
+    text = format_results_markdown(rows, CHECKPOINT, split="test", show="bits_per_byte")
+    assert "Nats per token by context length" in text
+    assert "1.250 ±0.10" in text
+
+
+def test_few_units_are_said_to_be_few():
+    rows = [r._replace(documents=2, units=12, reliable=False) for r in ROWS]
+    text = format_results_markdown(rows, CHECKPOINT, split="test", show="nats")
+    assert "by resampling 12 of their blocks. They are too few for a reliable interval." in text
