@@ -3,7 +3,6 @@
 import io
 from typing import Any
 
-from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 
 from rope_jax.plots.style import figure_style
@@ -17,7 +16,7 @@ class ShownFigure(Figure):
     made, so both happen in the style of this package.
     """
 
-    def draw(self, renderer: RendererBase) -> None:
+    def draw(self, renderer: Any) -> None:  # for a PDF or SVG it is no RendererBase
         with figure_style():
             super().draw(renderer)
 

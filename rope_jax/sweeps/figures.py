@@ -1,7 +1,7 @@
 """The figures of a sweep: its newest checkpoint, and how its curves evolve in training."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import matplotlib
 import numpy as np
@@ -21,6 +21,7 @@ from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 _MOST_STEPS_IN_LEGEND = 12
 
 
+@runtime_checkable
 class SweptCheckpoint(Protocol):
     """What the figures say about a checkpoint beside its rows."""
 
