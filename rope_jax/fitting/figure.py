@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.plots.panels import legend_columns
 from rope_jax.plots.style import WIDTHS, figure_style
 from rope_jax.positions.fitted import FittedNumbers
 
@@ -57,6 +58,10 @@ def _draw_panels(parameters: Parameters, free: Free) -> Figure:
             scale.set_minor_formatter(NullFormatter())
         axis.set_xlabel(_label(title) if x is not None else "wavelength 2π/θ, tokens")
         axis.grid(True)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if handles:
+        columns = legend_columns(labels, WIDTHS["page"])
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     return figure
 
 
@@ -111,5 +116,3 @@ def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
         # with many layers, some stand for all
         if len(values) > 1 and layer % -(-len(values) // _MOST_LABELS) == 0:
             axis.plot([], [], color=colour, linewidth=1.2, label=f"layer {layer}")
-    if len(values) > 1:
-        axis.legend()

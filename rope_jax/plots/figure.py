@@ -16,7 +16,7 @@ class ShownFigure(Figure):
     made, so both happen in the style of this package.
     """
 
-    def draw(self, renderer: Any) -> None:  # that of PDF and SVG is no RendererBase
+    def draw(self, renderer: Any) -> None:  # for a PDF or SVG it is no RendererBase
         with figure_style():
             super().draw(renderer)
 

@@ -57,5 +57,5 @@ def test_of_many_heads_the_median_and_the_range_are_drawn(layers, labels):
     low, high = (axis.collections[0].get_paths()[0].vertices[:, 1].min(), values[0].max())
     assert low == pytest.approx(values[0].min(), rel=1e-5)
     assert axis.collections[0].get_paths()[0].vertices[:, 1].max() == pytest.approx(high, rel=1e-5)
-    shown = [text.get_text() for text in axis.get_legend().get_texts()]
+    shown = [text.get_text() for text in axis.figure.legends[0].get_texts()]
     assert shown == [f"layer {layer}" for layer in labels]

@@ -35,7 +35,7 @@ def test_labels_move_as_little_as_a_general_optimizer_moves_them(seed):
 
 def test_labels_far_apart_stay_where_they_are():
     places = np.array([0.9, 0.1, 0.5])
-    np.testing.assert_allclose(spread_apart(places, 0.1, 0, 1), places, rtol=1e-15)
+    np.testing.assert_allclose(spread_apart(places, 0.1, 0.0, 1.0), places, rtol=1e-15)
 
 
 def panel(lengths=(64, 128, 256, 512, 1024, 2048), width=3.3):
