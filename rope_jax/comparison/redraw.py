@@ -119,7 +119,7 @@ def _row(line: Mapping[str, str]) -> Row:
     return Row(**values)  # type: ignore[arg-type]
 
 
-def _number(line: Mapping[str, str], column: str, kind: Callable[[str], float]) -> float:
+def _number(line: Mapping[str, str], column: str, kind: Callable[[str], float]) -> Any:
     try:
         return kind(line[column])
     except ValueError:
