@@ -2,13 +2,14 @@
 
 Up to six curves share a panel: colours for scalings, dashes for groups of runs; where all groups
 have one and the same curve, such as `trained`, colours for groups. More curves have one panel per
-scaling or per group, whichever has at most six curves in each, and else one panel per curve with
-the others in grey behind it.
+scaling or per group: the first of these whose panels have at most six curves each, and most of them
+several. Otherwise there is one panel per curve, with the others in grey behind it.
 """
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -93,8 +94,17 @@ class _Plan:
     @property
     def most(self) -> int:
         """The largest number of curves in a panel."""
-        keys = list(self.key.values())
-        return max(map(keys.count, keys))
+        return max(self._counts)
+
+    @property
+    def compares(self) -> bool:
+        """Whether most panels have several curves, and none too many."""
+        several = sum(count > 1 for count in self._counts)
+        return self.most <= MOST_CURVES and 2 * several > len(self._counts)
+
+    @property
+    def _counts(self) -> Collection[int]:
+        return Counter(self.key.values()).values()
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
@@ -167,7 +177,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         ),
     ]
     for plan in facets:
-        if 1 < plan.most <= MOST_CURVES:
+        if plan.compares:
             return plan
     if by_group:
         titles = {curve: titles_of[curve.group.label] for curve in curves}

@@ -29,7 +29,8 @@ def several(comparison, monkeypatch):
     monkeypatch.setattr(Group, "newest", 100)
     trained, yarn = comparison.curves[:2]
 
-    def make(groups, names, **fields) -> Comparison:
+    def make(groups, names, own=(), **fields) -> Comparison:
+        """names: the curves of every group; own: others, which each group has under other names."""
         made = [
             Group(label=f"g{i}", sweeps=(), marked=False, settings={"rope.base": f"{i}"})
             for i in range(groups)
@@ -37,7 +38,7 @@ def several(comparison, monkeypatch):
         curves = [
             replace(trained if name == "trained" else yarn, group=group, name=name)
             for group in made
-            for name in names
+            for name in (*names, *(f"{name}-{group.label}" for name in own))
         ]
         return Comparison(groups=made, curves=curves, tolerance=0.02, notes=[], **fields)
 
@@ -50,6 +51,10 @@ def panels(figure):
 
 def legend(figure):
     return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def own_names(group):
+    return [f"yarn-{n}-g{group}" for n in range(6)]
 
 
 def test_a_legend_says_what_differs_between_the_groups(comparison):
@@ -78,6 +83,25 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
     assert legend(figure) == [
         *("g0 (rope.base 0)", "g1 (rope.base 1)", "95% interval", "truncation to the window")
     ]
+
+
+def test_groups_that_share_only_one_scaling_have_a_panel_each(several):
+    """A panel per scaling would show one curve, with nothing to compare it with."""
+    figure = draw_comparison(several(2, ["trained"], own=["pi", "ntk", "yarn", "abf"]))
+    assert [title.split("\n")[0] for title in panels(figure)] == ["g0", "g1"]
+    for i, axis in enumerate(panels(figure).values()):
+        names = [f"{name}-g{i}" for name in ("pi", "ntk", "yarn", "abf")]
+        own = {line.get_label() for line in axis.lines if line.get_marker() in [*MARKERS]}
+        assert own == {f"g{i}: {name}" for name in ("trained", *names)}
+
+
+def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(several):
+    figure = draw_comparison(several(2, ["trained"], own=[f"yarn-{n}" for n in range(6)]))
+    titles = [f"g{i}: {name}" for i in (0, 1) for name in ("trained", *own_names(i))]
+    assert list(panels(figure)) == titles
+    for axis in panels(figure).values():
+        assert len(axis.collections) == 1  # one band
+        assert sum(line.get_color() == BACKGROUND for line in axis.lines) >= 12
 
 
 def test_each_of_many_groups_with_one_curve_has_a_panel(several):
