@@ -10,7 +10,7 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,13 +77,15 @@ class _Plan:
 
     key: by curve, the title of its panel; "" if there is one panel per protocol.
     styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
-    curve in front of the others.
+    curve in front of the others. reference: by curve, the dashed one that its panel shows as well;
+    without it, there is none.
     """
 
     key: Mapping[Curve, str]
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
     apart: bool = False
+    reference: Mapping[Curve, Curve] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[str] | None:
@@ -133,7 +135,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
                 Line2D([], [], label=textwrap.fill(label, int(13 * WIDTHS[width])), **vars(style))
                 for label, style in plan.legend.items()
             ]
-        handles += _meanings(plan, curves)
+        handles += _meanings(plan, curves, comparison)
         if panels.of_same_tokens and truncation_levels(curves) and not is_labelled:
             handles.append(truncation_handle())
         if len(windows) > 1:
@@ -186,7 +188,14 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     else:
         titles = {curve: curve.label for curve in curves}
     own = {curve: (by_group or by_name)[_style_key(curve, by_group)] for curve in curves}
-    return _Plan(titles, own, {}, apart=True)
+    return _Plan(titles, own, {}, apart=True, reference=_references(comparison, curves))
+
+
+def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, Curve]:
+    """Return the curve with the models' own scaling for each other curve of the same group."""
+    baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
+    found = {curve: baselines.get(curve.group, curve) for curve in curves}
+    return {curve: baseline for curve, baseline in found.items() if baseline is not curve}
 
 
 def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
@@ -216,12 +225,12 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
 
     shown = [curve for curve, title in plan.key.items() if title == key]
     if plan.apart:
-        reference = next(iter(plan.key))
+        references = [plan.reference[curve] for curve in shown if curve in plan.reference]
         for curve, style in plan.styles.items():
-            if curve not in (reference, *shown):
+            if curve not in (*references, *shown):
                 draw_background(axis, style, points_of(curve))
-        if reference not in shown:
-            draw_line(axis, reference.label, REFERENCE, points_of(reference), band_opacity=0.0)
+        for curve in references:
+            draw_line(axis, curve.label, REFERENCE, points_of(curve), band_opacity=0.0)
     opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most)
     for curve in shown:
         own = points_of(curve)
@@ -257,14 +266,15 @@ def _folded(text: str, letters: int) -> str:
     return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
 
 
-def _meanings(plan: _Plan, curves: Sequence[Curve]) -> list[Artist]:
+def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
     """Return the legend's entries for thin lines, bands and the curves behind the others."""
     handles: list[Artist] = []
     if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart:
-        first = next(iter(plan.key.values())).split("\n")[0]
-        return [*apart_handles("the others", first), *handles]
+        whose = " of the same runs" if len(comparison.groups) > 1 else ""
+        dashed = f"{comparison.baseline}{whose}" if plan.reference else None
+        return [*apart_handles("the others", dashed), *handles]
     return [*handles, Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval")]
 
 

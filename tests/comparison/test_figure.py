@@ -12,7 +12,7 @@ from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import Group
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
-from rope_jax.plots.style import BACKGROUND, MARKERS
+from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
 
 
 @pytest.fixture
@@ -99,9 +99,24 @@ def test_a_group_of_too_many_curves_that_others_lack_has_a_panel_for_each(severa
     figure = draw_comparison(several(2, ["trained"], own=[f"yarn-{n}" for n in range(6)]))
     titles = [f"g{i}: {name}" for i in (0, 1) for name in ("trained", *own_names(i))]
     assert list(panels(figure)) == titles
-    for axis in panels(figure).values():
+    for title, axis in panels(figure).items():
         assert len(axis.collections) == 1  # one band
-        assert sum(line.get_color() == BACKGROUND for line in axis.lines) >= 12
+        behind = [line for line in axis.lines if line.get_color() == BACKGROUND]
+        dashed = [line.get_label() for line in axis.lines if line.get_color() == REFERENCE.color]
+        group, name = title.split(": ")
+        assert dashed == ([] if name == "trained" else [f"{group}: trained"])
+        assert len(behind) == 13 - len(dashed)
+    assert legend(figure)[:2] == ["trained of the same runs", "the others"]
+
+
+def test_the_dashed_curve_of_one_group_is_its_own_scaling(several):
+    figure = draw_comparison(several(1, [*(f"yarn-{n}" for n in range(6)), "trained"]))
+    for name, axis in panels(figure).items():
+        dashed = [line.get_label() for line in axis.lines if line.get_color() == REFERENCE.color]
+        assert dashed == ([] if name == "trained" else ["g0: trained"])
+    assert legend(figure)[:2] == ["trained", "the others"]
+    without = draw_comparison(several(1, [f"yarn-{n}" for n in range(7)]))
+    assert legend(without) == ["the others", "95% interval", "truncation to the window"]
 
 
 def test_each_of_many_groups_with_one_curve_has_a_panel(several):
@@ -112,8 +127,8 @@ def test_each_of_many_groups_with_one_curve_has_a_panel(several):
         assert own.get_label() == f"g{i}: trained"
         assert len(axis.collections) == 1
         behind = [line for line in axis.lines if line.get_color() == BACKGROUND]
-        assert len(behind) == (8 if i == 0 else 7)  # the first is dashed in the others
-    assert legend(figure) == [*("g0", "the others", "95% interval", "truncation to the window")]
+        assert len(behind) == 8  # no group is a reference for the others
+    assert legend(figure) == ["the others", "95% interval", "truncation to the window"]
 
 
 def test_few_groups_with_one_curve_are_labelled_at_their_ends(several):
