@@ -7,7 +7,6 @@ several. Otherwise there is one panel per curve, with the others in grey behind 
 """
 
 import math
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import describe_groups
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.labels import LineEnd, label_line_ends
+from rope_jax.plots.labels import LineEnd, fold_text, label_line_ends
 from rope_jax.plots.lines import draw_background, draw_line, line_end
 from rope_jax.plots.panels import (
     Panels,
@@ -132,7 +131,7 @@ def draw_comparison(comparison: Comparison) -> Figure:
         is_labelled = _label_ends(panels, plan, comparison)
         if not is_labelled:
             handles += [
-                Line2D([], [], label=textwrap.fill(label, int(13 * WIDTHS[width])), **vars(style))
+                Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
                 for label, style in plan.legend.items()
             ]
         handles += _meanings(plan, curves, comparison)
@@ -147,8 +146,9 @@ def draw_comparison(comparison: Comparison) -> Figure:
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     """Choose the panels for `curves`, each group's newest."""
     groups, by_name = comparison.groups, assign_curve_styles(curves)
-    names = {group.label: describe_group(group) for group in groups}
-    titles_of = {group.label: describe_group(group, "\n") for group in groups}
+    key = shared_key(groups)
+    names = {group.label: describe_group(group, key=key) for group in groups}
+    titles_of = {group.label: describe_group(group, "\n", key=key) for group in groups}
     by_group = assign_group_styles(comparison)
     if len(curves) <= MOST_CURVES:
         if by_group:
@@ -202,14 +202,21 @@ def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
     return curve.group.label if by_group else curve.name
 
 
-def describe_group(group: Group, separator: str = "") -> str:
+def shared_key(groups: Sequence[Group]) -> str | None:
+    """Return the key in which all groups differ, if there is one and no other."""
+    keys = {key for group in groups for key in group.settings}
+    return keys.pop() if len(keys) == 1 and all(group.settings for group in groups) else None
+
+
+def describe_group(group: Group, separator: str = "", *, key: str | None = None) -> str:
     """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
 
-    separator: written between the two, in place of parentheses.
+    separator: written between the two, in place of parentheses. key: the key in which all groups
+    differ, which the figure's title names, so that here only its value is written.
     """
     if not group.settings:
         return group.label
-    text = describe_settings(group.settings, briefly=True)
+    text = describe_settings(group.settings, briefly=True) if key is None else group.settings[key]
     if separator:
         return f"{group.label}{separator}{text}"
     if group.label.endswith(" seeds)"):
@@ -242,7 +249,7 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
 
 def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     """Label the lines of a single panel at their ends, if colours alone stand for the curves."""
-    is_by_group = bool(assign_group_styles(comparison))
+    is_by_group, key = bool(assign_group_styles(comparison)), shared_key(comparison.groups)
     if plan.keys is not None or len(panels.axes) > 1:
         return False
     if not is_by_group and (len(comparison.groups) > 1 or comparison.groups[0].marked):
@@ -250,7 +257,9 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     (((protocol, _), axis),) = panels.axes.items()
     ends = [
         LineEnd(
-            _folded(describe_group(curve.group, "\n"), 26) if is_by_group else curve.name,
+            fold_text(describe_group(curve.group, "\n", key=key), 26)
+            if is_by_group
+            else curve.name,
             plan.styles[curve].color,
             *end,
         )
@@ -259,11 +268,6 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     ]
     levels = truncation_levels(list(plan.key)) if protocol == "same_tokens" else []
     return label_line_ends(axis, ends, level=min(levels, default=None))
-
-
-def _folded(text: str, letters: int) -> str:
-    """Fold each line of a text."""
-    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
 
 
 def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
@@ -326,9 +330,11 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
 
 
 def _title(comparison: Comparison, width: FigureWidth) -> str:
-    title = describe_groups(comparison)
-    if fold_title(title, WIDTHS[width]).count("\n") > 1:  # the legend or the panels name them
-        title = f"{len(comparison.groups)} groups of runs"
-    if any(group.marked for group in comparison.groups):
+    groups, key = comparison.groups, shared_key(comparison.groups)
+    by = "" if key is None else f", by {key}"
+    title = describe_groups(comparison) + by
+    if len(groups) > 1 and "\n" in fold_title(title, WIDTHS[width]):
+        title = f"{len(groups)} groups of runs{by}"  # legend, panels or labels name them
+    if any(group.marked for group in groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title

@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import Comparison, compare
-from rope_jax.comparison.figure import describe_group, draw_comparison
+from rope_jax.comparison.figure import describe_group, draw_comparison, shared_key
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import Group
 from rope_jax.comparison.read import read_sweep
@@ -66,9 +66,33 @@ def test_a_legend_says_what_differs_between_the_groups(comparison):
     many = replace(seeds, settings={f"optim.k{i}": str(i) for i in range(5)})
     assert describe_group(many).endswith("optim.k2 2 and 2 more)")
     assert describe_group(replace(seeds, settings={})) == "a (3 seeds)"
-    assert legend(draw_comparison(comparison))[2:4] == [
-        *("a (model.hidden_size 32)", "b (model.hidden_size 16)")
-    ]
+    # where this is the only key, the title names it
+    figure = draw_comparison(comparison)
+    assert figure.get_suptitle().split("\n")[0] == "a; b, by model.hidden_size"
+    assert legend(figure)[2:4] == ["a (32)", "b (16)"]
+
+
+def test_labels_name_the_keys_where_groups_differ_in_several(several):
+    made = several(2, ["trained"])
+    made.groups[1] = replace(made.groups[1], settings={"rope.base": "1", "optim.lr": "2"})
+    assert shared_key(made.groups) is None
+    assert shared_key([made.groups[0], replace(made.groups[0], settings={})]) is None
+    curves = [replace(c, group=g) for c, g in zip(made.curves, made.groups, strict=True)]
+    figure = draw_comparison(replace(made, curves=curves))
+    assert figure.get_suptitle() == "g0; g1"
+    (axis,) = panels(figure).values()
+    assert {text.get_text() for text in axis.texts} >= {
+        "g0\nrope.base 0",
+        "g1\nrope.base 1, optim.lr 2",
+    }
+
+
+def test_the_title_counts_the_groups_where_their_names_take_more_than_a_line(several):
+    made = several(3, ["trained"])
+    long = [replace(g, label=f"a-rather-long-name-{i}") for i, g in enumerate(made.groups)]
+    curves = [replace(c, group=g) for c, g in zip(made.curves, long, strict=True)]
+    figure = draw_comparison(replace(made, groups=long, curves=curves, figure_width="column"))
+    assert figure.get_suptitle() == "3 groups of runs, by rope.base"
 
 
 def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(several):
@@ -80,9 +104,7 @@ def test_more_than_six_curves_of_few_groups_have_a_panel_for_each_scaling(severa
         assert len({line.get_color() for line in own}) == 2
         assert len({line.get_marker() for line in own}) == 2
         assert len(axis.collections) == 2
-    assert legend(figure) == [
-        *("g0 (rope.base 0)", "g1 (rope.base 1)", "95% interval", "truncation to the window")
-    ]
+    assert legend(figure) == [*("g0 (0)", "g1 (1)", "95% interval", "truncation to the window")]
 
 
 def test_groups_that_share_only_one_scaling_have_a_panel_each(several):
@@ -121,7 +143,7 @@ def test_the_dashed_curve_of_one_group_is_its_own_scaling(several):
 
 def test_each_of_many_groups_with_one_curve_has_a_panel(several):
     figure = draw_comparison(several(9, ["trained"]))
-    assert list(panels(figure)) == [f"g{i}\nrope.base {i}" for i in range(9)]
+    assert list(panels(figure)) == [f"g{i}\n{i}" for i in range(9)]
     for i, axis in enumerate(panels(figure).values()):
         (own,) = (line for line in axis.lines if line.get_marker() in [*MARKERS])
         assert own.get_label() == f"g{i}: trained"
@@ -135,7 +157,7 @@ def test_few_groups_with_one_curve_are_labelled_at_their_ends(several):
     figure = draw_comparison(several(3, ["trained"]))
     (axis,) = panels(figure).values()
     texts = {text.get_text() for text in axis.texts}
-    assert texts == {"window", "truncation", *(f"g{i}\nrope.base {i}" for i in range(3))}
+    assert texts == {"window", "truncation", *(f"g{i}\n{i}" for i in range(3))}
     assert legend(figure) == ["95% interval"]
 
 
