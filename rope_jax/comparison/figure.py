@@ -76,7 +76,8 @@ class _Plan:
 
     key: by curve, the title of its panel; "" if there is one panel per protocol.
     styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
-    curve in front of the others. reference: by curve, the dashed one that its panel shows as well;
+    curve in front of the others. colours: by group's label, where colours stand for groups that
+    share a panel. reference: by curve, the dashed one that its panel shows as well;
     without it, there is none.
     """
 
@@ -84,6 +85,7 @@ class _Plan:
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
     apart: bool = False
+    colours: Mapping[str, Any] = field(default_factory=dict)
     reference: Mapping[Curve, Curve] = field(default_factory=dict)
 
     @property
@@ -154,7 +156,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         if by_group:
             own = {curve: by_group[curve.group.label] for curve in curves}
             legend = {names[label]: style for label, style in by_group.items()}
-            return _Plan(dict.fromkeys(curves, ""), own, legend)
+            return _Plan(dict.fromkeys(curves, ""), own, legend, colours=_colours(by_group))
         own = {
             curve: replace(by_name[curve.name], linestyle=dash_of(curve.group, groups).matplotlib)
             for curve in curves
@@ -165,12 +167,13 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
                 names[g.label]: LineStyle("0.3", "", dash_of(g, groups).matplotlib) for g in groups
             }
         return _Plan(dict.fromkeys(curves, ""), own, legend)
-    colours = distinct_styles([group.label for group in groups])
+    by_label = distinct_styles([group.label for group in groups])
     facets = [
         _Plan(
             {curve: curve.name for curve in curves},
-            {curve: colours[curve.group.label] for curve in curves},
-            {names[label]: style for label, style in colours.items()},
+            {curve: by_label[curve.group.label] for curve in curves},
+            {names[label]: style for label, style in by_label.items()},
+            colours=_colours(by_label),
         ),
         _Plan(
             {curve: titles_of[curve.group.label] for curve in curves},
@@ -189,6 +192,10 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         titles = {curve: curve.label for curve in curves}
     own = {curve: (by_group or by_name)[_style_key(curve, by_group)] for curve in curves}
     return _Plan(titles, own, {}, apart=True, reference=_references(comparison, curves))
+
+
+def _colours(styles: Mapping[str, LineStyle]) -> dict[str, Any]:
+    return {label: style.color for label, style in styles.items()}
 
 
 def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, Curve]:
@@ -244,7 +251,7 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
         _draw_seeds(axis, plan.styles[curve], own)
     if protocol == "same_tokens":
-        mark_truncation(axis, truncation_levels(shown))
+        _mark_truncation(axis, shown, plan)
 
 
 def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
@@ -308,13 +315,29 @@ def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
 
 def truncation_levels(curves: Sequence[Curve]) -> list[float]:
     """Return the distinct NLLs of `trained` at the window in the groups that measured it."""
+    return list(_groups_by_level(curves))
+
+
+def _groups_by_level(curves: Sequence[Curve]) -> dict[float, list[str]]:
+    """Return the labels of the groups by what truncation to the window costs them, in nats."""
     levels = {
         curve.group.label: point.nll + point.gain.value
         for curve in curves
         for point in curve.points
         if point.gain is not None and math.isfinite(point.gain.value)
     }
-    return list(dict.fromkeys(round(nll, 9) for nll in levels.values()))
+    groups: dict[float, list[str]] = {}
+    for label, nll in levels.items():
+        groups.setdefault(round(nll, 9), []).append(label)
+    return groups
+
+
+def _mark_truncation(axis: Axes, shown: Sequence[Curve], plan: _Plan) -> None:
+    """Mark the levels of truncation: of several, each in its group's colour if it has one."""
+    levels = _groups_by_level(shown)
+    for nll, labels in levels.items():
+        is_own = len(levels) > 1 and len(labels) == 1
+        mark_truncation(axis, [nll], plan.colours.get(labels[0]) if is_own else None)
 
 
 def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:

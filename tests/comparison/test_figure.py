@@ -166,3 +166,32 @@ def test_a_column_is_narrower_than_a_page_and_has_a_legend(several):
     figure = draw_comparison(made)
     assert figure.get_figwidth() == 3.3
     assert np.isclose(draw_comparison(replace(made, figure_width="page")).get_figwidth(), 6.8)
+
+
+def truncation_lines(axis):
+    """Return the colours of the lines of truncation, by perplexity."""
+    across = axis.get_yaxis_transform(which="grid")
+    lines = [line for line in axis.lines if line.get_transform() == across]
+    return {round(float(line.get_ydata()[0]), 6): line.get_color() for line in lines}
+
+
+@pytest.mark.parametrize("names", [["trained"], ["trained", "yarn-1", "yarn-2", "yarn-3"]])
+def test_several_groups_have_their_truncation_in_their_own_colours(several, names):
+    made = several(2, names)
+    curves = [
+        curve if curve.group is made.groups[0] else replace(curve, points=shifted(curve, 0.5))
+        for curve in made.curves
+    ]
+    figure = draw_comparison(replace(made, curves=curves))
+    for axis in panels(figure).values():
+        colours = {line.get_label().split(":")[0]: line.get_color() for line in axis.lines}
+        low, high = sorted(truncation_lines(axis).items())
+        assert high[0] == pytest.approx(low[0] * np.exp(0.5), rel=1e-5)
+        assert (low[1], high[1]) == (colours["g0"], colours["g1"])
+    # one level of all groups has no colour of its own
+    for axis in panels(draw_comparison(made)).values():
+        assert list(truncation_lines(axis).values()) == ["0.4"]
+
+
+def shifted(curve, nats):
+    return tuple(replace(point, nll=point.nll + nats) for point in curve.points)
