@@ -2,14 +2,14 @@
 
 Up to six curves share a panel: colours for scalings, dashes for groups of runs; where all groups
 have one and the same curve, such as `trained`, colours for groups. More curves have one panel per
-scaling or per group, whichever has at most six curves in each, and else one panel per curve with
-the others in grey behind it.
+scaling or per group: the first of these whose panels have at most six curves each, and most of them
+several. Otherwise there is one panel per curve, with the others in grey behind it.
 """
 
 import math
-import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import describe_groups
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.labels import LineEnd, label_line_ends
+from rope_jax.plots.labels import LineEnd, fold_text, label_line_ends
 from rope_jax.plots.lines import draw_background, draw_line, line_end
 from rope_jax.plots.panels import (
     Panels,
@@ -76,13 +76,17 @@ class _Plan:
 
     key: by curve, the title of its panel; "" if there is one panel per protocol.
     styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
-    curve in front of the others.
+    curve in front of the others. colours: by group's label, where colours stand for groups that
+    share a panel. reference: by curve, the dashed one that its panel shows as well;
+    without it, there is none.
     """
 
     key: Mapping[Curve, str]
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
     apart: bool = False
+    colours: Mapping[str, Any] = field(default_factory=dict)
+    reference: Mapping[Curve, Curve] = field(default_factory=dict)
 
     @property
     def keys(self) -> list[str] | None:
@@ -93,8 +97,17 @@ class _Plan:
     @property
     def most(self) -> int:
         """The largest number of curves in a panel."""
-        keys = list(self.key.values())
-        return max(map(keys.count, keys))
+        return max(self._counts)
+
+    @property
+    def compares(self) -> bool:
+        """Whether most panels have several curves, and none too many."""
+        several = sum(count > 1 for count in self._counts)
+        return self.most <= MOST_CURVES and 2 * several > len(self._counts)
+
+    @property
+    def _counts(self) -> Collection[int]:
+        return Counter(self.key.values()).values()
 
 
 def draw_comparison(comparison: Comparison) -> Figure:
@@ -120,10 +133,10 @@ def draw_comparison(comparison: Comparison) -> Figure:
         is_labelled = _label_ends(panels, plan, comparison)
         if not is_labelled:
             handles += [
-                Line2D([], [], label=textwrap.fill(label, int(13 * WIDTHS[width])), **vars(style))
+                Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
                 for label, style in plan.legend.items()
             ]
-        handles += _meanings(plan, curves)
+        handles += _meanings(plan, curves, comparison)
         if panels.of_same_tokens and truncation_levels(curves) and not is_labelled:
             handles.append(truncation_handle())
         if len(windows) > 1:
@@ -135,14 +148,15 @@ def draw_comparison(comparison: Comparison) -> Figure:
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     """Choose the panels for `curves`, each group's newest."""
     groups, by_name = comparison.groups, assign_curve_styles(curves)
-    names = {group.label: describe_group(group) for group in groups}
-    titles_of = {group.label: describe_group(group, "\n") for group in groups}
+    key = shared_key(groups)
+    names = {group.label: describe_group(group, key=key) for group in groups}
+    titles_of = {group.label: describe_group(group, "\n", key=key) for group in groups}
     by_group = assign_group_styles(comparison)
     if len(curves) <= MOST_CURVES:
         if by_group:
             own = {curve: by_group[curve.group.label] for curve in curves}
             legend = {names[label]: style for label, style in by_group.items()}
-            return _Plan(dict.fromkeys(curves, ""), own, legend)
+            return _Plan(dict.fromkeys(curves, ""), own, legend, colours=_colours(by_group))
         own = {
             curve: replace(by_name[curve.name], linestyle=dash_of(curve.group, groups).matplotlib)
             for curve in curves
@@ -153,12 +167,13 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
                 names[g.label]: LineStyle("0.3", "", dash_of(g, groups).matplotlib) for g in groups
             }
         return _Plan(dict.fromkeys(curves, ""), own, legend)
-    colours = distinct_styles([group.label for group in groups])
+    by_label = distinct_styles([group.label for group in groups])
     facets = [
         _Plan(
             {curve: curve.name for curve in curves},
-            {curve: colours[curve.group.label] for curve in curves},
-            {names[label]: style for label, style in colours.items()},
+            {curve: by_label[curve.group.label] for curve in curves},
+            {names[label]: style for label, style in by_label.items()},
+            colours=_colours(by_label),
         ),
         _Plan(
             {curve: titles_of[curve.group.label] for curve in curves},
@@ -167,7 +182,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         ),
     ]
     for plan in facets:
-        if 1 < plan.most <= MOST_CURVES:
+        if plan.compares:
             return plan
     if by_group:
         titles = {curve: titles_of[curve.group.label] for curve in curves}
@@ -176,21 +191,39 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     else:
         titles = {curve: curve.label for curve in curves}
     own = {curve: (by_group or by_name)[_style_key(curve, by_group)] for curve in curves}
-    return _Plan(titles, own, {}, apart=True)
+    return _Plan(titles, own, {}, apart=True, reference=_references(comparison, curves))
+
+
+def _colours(styles: Mapping[str, LineStyle]) -> dict[str, Any]:
+    return {label: style.color for label, style in styles.items()}
+
+
+def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, Curve]:
+    """Return the curve with the models' own scaling for each other curve of the same group."""
+    baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
+    found = {curve: baselines.get(curve.group, curve) for curve in curves}
+    return {curve: baseline for curve, baseline in found.items() if baseline is not curve}
 
 
 def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
     return curve.group.label if by_group else curve.name
 
 
-def describe_group(group: Group, separator: str = "") -> str:
+def shared_key(groups: Sequence[Group]) -> str | None:
+    """Return the key in which all groups differ, if there is one and no other."""
+    keys = {key for group in groups for key in group.settings}
+    return keys.pop() if len(keys) == 1 and all(group.settings for group in groups) else None
+
+
+def describe_group(group: Group, separator: str = "", *, key: str | None = None) -> str:
     """Return a group's label with what distinguishes it: "wide (rope.base 500000)".
 
-    separator: written between the two, in place of parentheses.
+    separator: written between the two, in place of parentheses. key: the key in which all groups
+    differ, which the figure's title names, so that here only its value is written.
     """
     if not group.settings:
         return group.label
-    text = describe_settings(group.settings, briefly=True)
+    text = describe_settings(group.settings, briefly=True) if key is None else group.settings[key]
     if separator:
         return f"{group.label}{separator}{text}"
     if group.label.endswith(" seeds)"):
@@ -206,24 +239,24 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
 
     shown = [curve for curve, title in plan.key.items() if title == key]
     if plan.apart:
-        reference = next(iter(plan.key))
+        references = [plan.reference[curve] for curve in shown if curve in plan.reference]
         for curve, style in plan.styles.items():
-            if curve not in (reference, *shown):
+            if curve not in (*references, *shown):
                 draw_background(axis, style, points_of(curve))
-        if reference not in shown:
-            draw_line(axis, reference.label, REFERENCE, points_of(reference), band_opacity=0.0)
+        for curve in references:
+            draw_line(axis, curve.label, REFERENCE, points_of(curve), band_opacity=0.0)
     opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most)
     for curve in shown:
         own = points_of(curve)
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
         _draw_seeds(axis, plan.styles[curve], own)
     if protocol == "same_tokens":
-        mark_truncation(axis, truncation_levels(shown))
+        _mark_truncation(axis, shown, plan)
 
 
 def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     """Label the lines of a single panel at their ends, if colours alone stand for the curves."""
-    is_by_group = bool(assign_group_styles(comparison))
+    is_by_group, key = bool(assign_group_styles(comparison)), shared_key(comparison.groups)
     if plan.keys is not None or len(panels.axes) > 1:
         return False
     if not is_by_group and (len(comparison.groups) > 1 or comparison.groups[0].marked):
@@ -231,7 +264,9 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     (((protocol, _), axis),) = panels.axes.items()
     ends = [
         LineEnd(
-            _folded(describe_group(curve.group, "\n"), 26) if is_by_group else curve.name,
+            fold_text(describe_group(curve.group, "\n", key=key), 26)
+            if is_by_group
+            else curve.name,
             plan.styles[curve].color,
             *end,
         )
@@ -242,19 +277,15 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
     return label_line_ends(axis, ends, level=min(levels, default=None))
 
 
-def _folded(text: str, letters: int) -> str:
-    """Fold each line of a text."""
-    return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
-
-
-def _meanings(plan: _Plan, curves: Sequence[Curve]) -> list[Artist]:
+def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
     """Return the legend's entries for thin lines, bands and the curves behind the others."""
     handles: list[Artist] = []
     if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart:
-        first = next(iter(plan.key.values())).split("\n")[0]
-        return [*apart_handles("the others", first), *handles]
+        whose = " of the same runs" if len(comparison.groups) > 1 else ""
+        dashed = f"{comparison.baseline}{whose}" if plan.reference else None
+        return [*apart_handles("the others", dashed), *handles]
     return [*handles, Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval")]
 
 
@@ -284,13 +315,29 @@ def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
 
 def truncation_levels(curves: Sequence[Curve]) -> list[float]:
     """Return the distinct NLLs of `trained` at the window in the groups that measured it."""
+    return list(_groups_by_level(curves))
+
+
+def _groups_by_level(curves: Sequence[Curve]) -> dict[float, list[str]]:
+    """Return the labels of the groups by what truncation to the window costs them, in nats."""
     levels = {
         curve.group.label: point.nll + point.gain.value
         for curve in curves
         for point in curve.points
         if point.gain is not None and math.isfinite(point.gain.value)
     }
-    return list(dict.fromkeys(round(nll, 9) for nll in levels.values()))
+    groups: dict[float, list[str]] = {}
+    for label, nll in levels.items():
+        groups.setdefault(round(nll, 9), []).append(label)
+    return groups
+
+
+def _mark_truncation(axis: Axes, shown: Sequence[Curve], plan: _Plan) -> None:
+    """Mark the levels of truncation: of several, each in its group's colour if it has one."""
+    levels = _groups_by_level(shown)
+    for nll, labels in levels.items():
+        is_own = len(levels) > 1 and len(labels) == 1
+        mark_truncation(axis, [nll], plan.colours.get(labels[0]) if is_own else None)
 
 
 def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
@@ -306,9 +353,11 @@ def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:
 
 
 def _title(comparison: Comparison, width: FigureWidth) -> str:
-    title = describe_groups(comparison)
-    if fold_title(title, WIDTHS[width]).count("\n") > 1:  # the legend or the panels name them
-        title = f"{len(comparison.groups)} groups of runs"
-    if any(group.marked for group in comparison.groups):
+    groups, key = comparison.groups, shared_key(comparison.groups)
+    by = "" if key is None else f", by {key}"
+    title = describe_groups(comparison) + by
+    if len(groups) > 1 and "\n" in fold_title(title, WIDTHS[width]):
+        title = f"{len(groups)} groups of runs{by}"  # legend, panels or labels name them
+    if any(group.marked for group in groups):
         title += f"\n{MARK} CANNOT BE COMPARED with the groups before it; comparison.md says why"
     return title

@@ -5,7 +5,6 @@ is the trained window and n the text's length. Imports no jax.
 """
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import write_output_figure
+from rope_jax.plots.labels import fold_text
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
@@ -244,7 +244,7 @@ def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
             centres, centres, untrained, levels=[0.5, 1.5], colors="none", hatches=[_HATCH]
         )
         hatched.set(edgecolor="white", linewidth=0)
-    title = "\n".join(textwrap.wrap(f"{made.name} {made.settings and f'({made.settings})'}", 28))
+    title = fold_text(f"{made.name} {made.settings and f'({made.settings})'}", 28)
     axis.set_title(
         f"{title}\nL {made.window:,}, largest r {short_number(made.largest)}", fontsize=SMALL_SIZE
     )

@@ -1,7 +1,9 @@
-"""Labels at the right ends of lines, and tick labels that do not run into each other."""
+"""Labels at the right ends of lines, folded text, and tick labels that do not run together."""
 
 import itertools
 import math
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +20,34 @@ _MOST_WIDTH = 0.42
 _LINE_HEIGHT = 1.25  # of a label, in font sizes
 _GAP = 9.0  # points between the last tick and the labels
 _DARKER = 0.72  # light colours are hard to read as text
+
+
+# A parenthesis, with what touches it, or a word.
+_WORD = re.compile(r"\([^()]*\)\S*|\S+")
+
+
+def fold_text(text: str, letters: int) -> str:
+    """Break each line of a text at spaces, so that no line is longer than `letters`.
+
+    What is in parentheses stays together, on a line of its own if need be: "wide (3 seeds)" becomes
+    "wide" and "(3 seeds)". If it is too long for one line, it is broken after commas.
+    """
+    return "\n".join(_fold_line(line, letters) for line in text.split("\n"))
+
+
+def _fold_line(line: str, letters: int) -> str:
+    lines = [""]
+    for word in _WORD.findall(line):
+        # a part still too long is broken at its spaces
+        parts = re.split(r"(?<=[,;])\s+", word) if len(word) > letters else [word]
+        for part in parts:
+            for piece in textwrap.wrap(part, letters, break_on_hyphens=False):
+                joined = f"{lines[-1]} {piece}".lstrip()
+                if len(joined) <= letters:
+                    lines[-1] = joined
+                else:
+                    lines.append(piece)
+    return "\n".join(lines)
 
 
 class LineEnd(NamedTuple):

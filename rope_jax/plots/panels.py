@@ -5,7 +5,6 @@ small multiples, in rows of three or four (two in a column of a paper).
 """
 
 import math
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.figure import ShownFigure
-from rope_jax.plots.labels import length_labels, thin_length_ticks
+from rope_jax.plots.labels import fold_text, length_labels, thin_length_ticks
 from rope_jax.plots.lines import PlottedPoint, perplexities
 from rope_jax.plots.style import (
     BACKGROUND,
@@ -178,10 +177,7 @@ def truncation_handle() -> Line2D:
 
 def fold_title(title: str, inches: float) -> str:
     """Break a title into lines that fit a figure's width."""
-    return "\n".join(
-        textwrap.fill(line, int(13.5 * inches), break_on_hyphens=False)
-        for line in title.splitlines()
-    )
+    return fold_text(title, int(13.5 * inches))
 
 
 def _columns(count: int, width: FigureWidth) -> int:
@@ -210,11 +206,9 @@ def _widest(text: str) -> int:
 
 def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
     if not key:
-        return textwrap.fill(_PROTOCOL_TITLES[protocol], max(20, int(14 * inches)))
-    lines = [*key.split("\n"), *([protocol] if protocols > 1 else [])]
-    return "\n".join(
-        textwrap.fill(line, max(20, int(15.5 * inches)), break_on_hyphens=False) for line in lines
-    )
+        return fold_text(_PROTOCOL_TITLES[protocol], max(20, int(14 * inches)))
+    title = f"{key}\n{protocol}" if protocols > 1 else key
+    return fold_text(title, max(20, int(15.5 * inches)))
 
 
 def _scale(

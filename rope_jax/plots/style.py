@@ -148,17 +148,28 @@ def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
 
 
 def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: its kind's colour, and a marker.
+    """Return a style for each curve: a colour, and a marker.
 
-    Up to eight curves have different markers, so that they differ without colours as well.
+    The first curve of a kind has the kind's colour, any other one that is unused. Curves share a
+    colour only if there are more of them than colours; it is then the colour of their kind. Up to
+    eight curves have different markers, so that they differ without colours as well.
 
     kinds: the kind of each curve, by the curve's name.
     """
-    colours = assign_colours(kinds.values())
-    return {
-        name: LineStyle(colours[kind], MARKERS[place % len(MARKERS)])
-        for place, (name, kind) in enumerate(kinds.items())
-    }
+    by_kind = assign_colours(kinds.values())
+    # those that have a meaning in other figures come last of Okabe and Ito's
+    ranked = sorted(OKABE_ITO[1:], key=lambda colour: colour in _FIXED.values())
+    ranked += PALETTE[len(OKABE_ITO) :]
+    unused = [colour for colour in ranked if colour not in by_kind.values()]
+    styles: dict[str, LineStyle] = {}
+    used: set[str] = set()
+    for place, (name, kind) in enumerate(kinds.items()):
+        colour = by_kind[kind]
+        if colour in used and unused:
+            colour = unused.pop(0)
+        used.add(colour)
+        styles[name] = LineStyle(colour, MARKERS[place % len(MARKERS)])
+    return styles
 
 
 def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:

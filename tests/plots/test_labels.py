@@ -1,4 +1,4 @@
-"""Labels at the ends of lines do not overlap."""
+"""Labels at the ends of lines do not overlap, and folded text keeps what belongs together."""
 
 import itertools
 
@@ -8,7 +8,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.optimize import minimize
 
-from rope_jax.plots.labels import LineEnd, label_line_ends, length_labels, spread_apart
+from rope_jax.plots.labels import (
+    LineEnd,
+    fold_text,
+    label_line_ends,
+    length_labels,
+    spread_apart,
+)
 from rope_jax.plots.panels import legend_columns
 from rope_jax.plots.style import figure_style
 
@@ -98,3 +104,22 @@ def test_tick_labels_without_room_are_left_out_but_not_the_last(width, labels):
 )
 def test_a_legend_has_as_many_columns_as_fit(labels, inches, columns):
     assert legend_columns(labels, inches) == columns
+
+
+@pytest.mark.parametrize(
+    ("text", "letters", "folded"),
+    [
+        ("encoding-rope (3 seeds)", 23, "encoding-rope (3 seeds)"),
+        ("encoding-rope (3 seeds)", 20, "encoding-rope\n(3 seeds)"),
+        ("a (3 seeds); b (3 seeds)", 13, "a (3 seeds);\nb (3 seeds)"),
+        ("leaky (window 96, k 13)", 20, "leaky\n(window 96, k 13)"),
+        # too long for one line: after a comma or a semicolon, then at spaces
+        ("leaky (window 96, k 13)", 16, "leaky\n(window 96,\nk 13)"),
+        ("far (window 6, ntk-8; slowest pair)", 22, "far (window 6, ntk-8;\nslowest pair)"),
+        ("a (one two three)", 9, "a\n(one two\nthree)"),
+        ("two lines\n\nof (their own)", 12, "two lines\n\nof\n(their own)"),
+        ("model.position.type", 10, "model.posi\ntion.type"),
+    ],
+)
+def test_text_is_folded_before_parentheses_and_not_in_them(text, letters, folded):
+    assert fold_text(text, letters) == folded

@@ -7,6 +7,7 @@ from matplotlib.colors import to_rgb
 from rope_jax.plots.style import (
     MOST_CURVES,
     OKABE_ITO,
+    PALETTE,
     assign_colours,
     assign_styles,
     distinct_styles,
@@ -37,9 +38,28 @@ def test_kinds_have_different_colours_while_there_are_enough():
 def test_curves_of_a_panel_differ_in_their_markers():
     styles = assign_styles({f"yarn-{i}": "yarn" for i in range(8)})
     assert len({style.marker for style in styles.values()}) == 8
-    assert {style.color for style in styles.values()} == {"#D55E00"}
     groups = distinct_styles([f"g{i}" for i in range(14)])
     assert len({style.color for style in groups.values()}) == 14
+
+
+def test_curves_of_one_kind_have_different_colours():
+    names = ["trained", "yarn-2", "pi-2", "yarn-4", "yarn-8", "yarn-auto"]
+    kinds = {name: name.split("-")[0] for name in names}
+    colours = {name: style.color for name, style in assign_styles(kinds).items()}
+    assert len(set(colours.values())) == len(names)
+    # the first of a kind has the kind's colour, and none of the others that of another kind
+    assert [colours[name] for name in names[:3]] == ["#000000", "#D55E00", "#E69F00"]
+    assert set(colours.values()) <= set(OKABE_ITO) - {"#0072B2"}
+    # a dynamic type has its family's colour only in a figure without the family
+    family = assign_styles({"yarn": "yarn", "dynamic_yarn": "dynamic_yarn"})
+    assert family["yarn"].color == "#D55E00" != family["dynamic_yarn"].color
+
+
+def test_curves_share_a_colour_only_if_there_are_more_than_colours():
+    count = len(PALETTE) - 1  # without black, which stands for `trained`
+    styles = list(assign_styles({f"yarn-{i}": "yarn" for i in range(count + 3)}).values())
+    assert len({style.color for style in styles[:count]}) == count
+    assert {style.color for style in styles[count:]} == {"#D55E00"}
 
 
 def test_curves_of_a_panel_differ_in_grey():

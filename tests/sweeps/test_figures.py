@@ -162,12 +162,12 @@ def test_an_infinite_point_does_not_change_the_limits(nll):
     assert math.exp(3.1) < high < math.exp(3.1) * 2
 
 
-def test_two_curves_of_one_type_share_a_colour_and_differ_in_their_markers():
+def test_two_curves_of_one_type_differ_in_their_colours_and_markers():
     rows = [row("half-4", n, 1.0) for n in (16, 64)]
     rows += [row("half-8", n, 1.5) for n in (16, 64)]
     figure = draw(rows, truncation=None)
     one, other = (lines_by_label(figure.axes[0])[name] for name in ("half-4", "half-8"))
-    assert one.get_color() == other.get_color()
+    assert one.get_color() != other.get_color()
     assert one.get_marker() != other.get_marker()
 
 
