@@ -91,17 +91,27 @@ def units_text(units: int, documents: int) -> str:
     return of_documents if units <= documents else f"{units:,} blocks of {of_documents}"
 
 
-def units_of(comparison: Comparison) -> str:
-    """Return what the intervals of a comparison resample: "documents", "blocks", or both."""
-    points = [point for curve in comparison.curves for point in curve.points]
+def units_of(points: Iterable[Point]) -> str:
+    """Return what the intervals of points resample: "documents", "blocks", or both."""
     kinds = {"blocks" if point.units > point.documents else "documents" for point in points}
     return " and ".join(sorted(kinds, reverse=True))
+
+
+def pairing_text(points: Iterable[Point]) -> str:
+    """Return how the differences of points are paired: "paired by document", or "by block"."""
+    kinds = {"block" if point.units > point.documents else "document" for point in points}
+    return f"paired by {' or '.join(sorted(kinds, reverse=True))}"
+
+
+def all_points(comparison: Comparison) -> list[Point]:
+    """Return the points of all curves."""
+    return [point for curve in comparison.curves for point in curve.points]
 
 
 def sampling_text(comparison: Comparison) -> str:
     """Return what the intervals of a comparison are over, such as "documents and seeds"."""
     has_seeds = any(len(group.sweeps) > 1 for group in comparison.groups)
-    return units_of(comparison) + " and seeds" * has_seeds
+    return units_of(all_points(comparison)) + " and seeds" * has_seeds
 
 
 def _halves(low: float, high: float) -> tuple[str, str]:

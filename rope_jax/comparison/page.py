@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.cells import cell, units_of, units_text
+from rope_jax.comparison.cells import all_points, cell, pairing_text, units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.figure import (
@@ -57,7 +57,8 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "show": comparison.show,
         "baseline": comparison.baseline,
         "most_bands": MOST_BANDS,
-        "units": units_of(comparison),
+        "units": units_of(all_points(comparison)),
+        "paired": pairing_text(all_points(comparison)),
         "captions": {p: caption(p, strides[p]) for p in protocols},
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [

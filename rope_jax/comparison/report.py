@@ -9,6 +9,7 @@ from rope_jax.comparison.cells import (
     QUANTITIES,
     best_at,
     cell,
+    pairing_text,
     sampling_text,
     units_text,
 )
@@ -124,7 +125,7 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     ):
         some = [one for one in plotted if any(map(difference, one.points.values()))]
         if some:
-            parts.append(f"{caption}, in nats per token, paired by document:\n")
+            parts.append(f"{caption}, in nats per token, {pairing_text(points)}:\n")
             parts.append(_format_differences(some, difference))
     return "\n".join(parts)
 

@@ -140,9 +140,13 @@ def test_points_name_the_units_of_their_intervals(two):
     data = data_of(format_page(replace(two, curves=curves)))
     assert data["curves"][0]["points"][0]["resampled"] == "33 blocks of 3 documents"
     assert data["curves"][1]["points"][0]["resampled"] == "24 documents"
-    assert data["units"] == "documents and blocks"
+    assert (data["units"], data["paired"]) == (
+        "documents and blocks",
+        "paired by document or block",
+    )
     one = replace(point, units=1, documents=1)
     data = data_of(format_page(replace(two, curves=[replace(two.curves[0], points=(one,))])))
+    assert data["paired"] == "paired by document"
     assert data["curves"][0]["points"][0]["resampled"] == "1 document"
 
 

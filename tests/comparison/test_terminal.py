@@ -201,4 +201,7 @@ def test_blocks_are_named_where_documents_are_too_few(one):
     few = replace(one, curves=curves)
     assert printed(few, 80).rstrip().endswith("± half of the 95% interval over blocks")
     assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
+    assert "in nats per token, paired by block:\n" in format_markdown(few)
+    assert "document:" not in format_markdown(few)
     assert "interval over documents" in printed(one, 80)
+    assert "in nats per token, paired by document:\n" in format_markdown(one)
