@@ -9,6 +9,7 @@ from rope_jax.comparison.cells import (
     QUANTITIES,
     best_at,
     cell,
+    has_single_seeds,
     pairing_text,
     sampling_text,
     units_text,
@@ -22,9 +23,10 @@ from rope_jax.runs.markdown import escape_markdown
 
 _INTERVALS = (
     "Each cell is in {quantity}, ± half the width of its 95% interval over {sampled}, or with "
-    "the interval itself where half its width exceeds the value. The interval of a group with "
-    "one seed says nothing about other seeds. The best value of a column is bold."
+    "the interval itself where half its width exceeds the value. {seeds}The best value of a column "
+    "is bold."
 )
+_SINGLE_SEEDS = "The interval of a group with one seed says nothing about other seeds. "
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
     about = _INTERVALS.format(
-        quantity=QUANTITIES[comparison.show], sampled=sampling_text(comparison)
+        quantity=QUANTITIES[comparison.show],
+        sampled=sampling_text(comparison),
+        seeds=_SINGLE_SEEDS if has_single_seeds(comparison) else "",
     )
     best = best_at([one.curve for one in plotted], protocol, comparison.show)
     measured = _format_measured(plotted, comparison.show, best, with_usable=has_usable)

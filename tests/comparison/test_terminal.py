@@ -1,6 +1,7 @@
 """The comparison in a terminal: one line per curve, whatever fits beside it, and names in full."""
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.evaluation.text import half_width_text
+from rope_jax.evaluation.text import half_width_text, perplexity_text
 
 LENGTHS = (8, 16, 32, 64)
 WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
@@ -69,7 +70,7 @@ def test_each_curve_has_one_line_with_its_values_and_intervals(one):
     assert yarn.count("*") == 1
     assert " ".join(lines).endswith(
         "• best of its column; * below truncation by more than the interval of the difference; "
-        "± half of the 95% interval over documents"
+        "± half of the 95% interval over documents; one seed says nothing about other seeds"
     )
 
 
@@ -199,9 +200,65 @@ def test_blocks_are_named_where_documents_are_too_few(one):
         for c in one.curves
     ]
     few = replace(one, curves=curves)
-    assert printed(few, 80).rstrip().endswith("± half of the 95% interval over blocks")
+    assert "± half of the 95% interval over blocks; one seed" in printed(few, 80)
     assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
     assert "in nats per token, paired by block:\n" in format_markdown(few)
     assert "document:" not in format_markdown(few)
     assert "interval over documents" in printed(one, 80)
     assert "in nats per token, paired by document:\n" in format_markdown(one)
+
+
+def test_the_legend_says_which_intervals_include_seeds(sweep_of):
+    seeds = [sweep_of(f"x-s{seed}", seed=seed) for seed in (0, 1)]
+    other = sweep_of("y", model="hidden_size: 32")
+    one_seed = "one seed says nothing about other seeds"
+    for runs, sampled, has_single in (
+        (seeds, "documents and seeds", False),
+        ([other], "documents", True),
+        ([*seeds, other], "documents and, where a group has several, seeds", True),
+    ):
+        found = compared(*runs)
+        text = " ".join(printed(found, 100).split())
+        assert f"± half of the 95% interval over {sampled}{'; ' * has_single}" in text
+        assert (one_seed in text) is has_single
+        markdown = format_markdown(found)
+        assert f"95% interval over {sampled}, or with the interval" in markdown
+        assert ("group with one seed says nothing about other seeds" in markdown) is has_single
+
+
+def with_intervals(comparison, change):
+    """Return a comparison whose points have other intervals and no gains."""
+
+    def changed(point):
+        low, high = change(point)
+        return replace(point, ci_low=low, ci_high=high, gain=None)
+
+    curves = [replace(c, points=tuple(map(changed, c.points))) for c in comparison.curves]
+    return replace(comparison, curves=curves)
+
+
+@pytest.mark.parametrize("show", ["perplexity", "nats"])
+def test_an_interval_wider_than_its_value_is_shown_by_its_ends_where_there_is_room(one, show):
+    def change(point):
+        low, high = point.nll - 0.1, point.nll + 0.1
+        return (low, point.nll * 4) if point.length == 64 else (low, high)
+
+    found = replace(with_intervals(one, change), show=show)
+    point = values(found, "trained")[64]
+    ends = (point.nll - 0.1, point.nll * 4)
+    low, high = (perplexity_text(e) if show == "perplexity" else f"{e:.3f}" for e in ends)
+    shown = f" [{low}, {high}]"
+    wide = " ".join(printed(found, 120).split())
+    assert shown in wide
+    assert "; [ ] the ends of the 95% interval, where it is wider than the value; one seed" in wide
+    assert shown.replace("[", r"\[").replace("]", r"\]") in format_markdown(found)
+    close = " ".join(printed(found, 60).split())
+    assert "[" not in close
+    assert "; intervals that are wider than the value: in comparison.md; one seed" in close
+    assert close.count("±") == 2 * 3 + 1  # none at 64; and what it means
+
+
+def test_intervals_that_do_not_exist_are_not_explained(one):
+    text = printed(with_intervals(one, lambda _: (math.nan, math.nan)), 100)
+    assert text.rstrip().endswith("• best of its column")
+    assert "±" not in text
