@@ -35,6 +35,26 @@ _SYMBOLS = {
     "P": "cross",
 }
 
+# What stands for each colour of a curve on the dark page. Made lighter one by one, they would fall
+# together: here, any two are at least 30 apart in CIELAB, and all have a contrast of 4 to the page.
+DARK_COLOURS = {
+    "#000000": "#E6EBF0",
+    "#888888": "#878787",
+    "#D55E00": "#D75F00",
+    "#0072B2": "#237DBE",
+    "#009E73": "#009B6E",
+    "#E69F00": "#E6A000",
+    "#CC79A7": "#D78CB4",
+    "#56B4E9": "#64C8FA",
+    "#882255": "#CD4673",
+    "#332288": "#8264D7",
+    "#999933": "#9B9B37",
+    "#44AA99": "#64B9B4",
+    "#661100": "#BE5A41",
+    "#DDCC77": "#F5E191",
+    "#AA4499": "#B950A5",
+}
+
 
 def format_page(comparison: Comparison) -> str:
     """Return a self-contained HTML page, which includes plotly.js and the data."""
@@ -65,6 +85,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
             {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}
             for name, style in assign_curve_styles(curves).items()
         ],
+        "dark": DARK_COLOURS,
         "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
