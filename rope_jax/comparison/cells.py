@@ -68,7 +68,15 @@ def gain_text(point: Point) -> str:
     if point.gain is None:
         return ""
     value, low, high = point.gain
-    return "0" if value == low == high == 0 else f"{value:+.3f} {_halves(low, high)[0]}".rstrip()
+    shown = signed_text(value)
+    if shown == signed_text(low) == signed_text(high) == "0":
+        return "0"
+    return f"{shown} {_halves(low, high)[0]}".rstrip()
+
+
+def signed_text(nats: float) -> str:
+    """Return a difference in nats per token with its sign; "0" if it rounds to zero."""
+    return "0" if abs(nats) < 0.0005 else f"{nats:+.3f}"
 
 
 def best_at(curves: Iterable[Curve], protocol: str, show: Show) -> dict[int, str]:

@@ -12,6 +12,7 @@ from rope_jax.comparison.cells import (
     has_single_seeds,
     pairing_text,
     sampling_text,
+    signed_text,
     units_text,
 )
 from rope_jax.comparison.curves import Comparison, Curve, Point
@@ -220,7 +221,7 @@ def _format_nats(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     value, low, high = estimate
-    if value == low == high == 0:
-        return "0"
-    interval = f" [{low:+.3f}, {high:+.3f}]" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{value:+.3f}{interval}"
+    shown, ends = signed_text(value), (signed_text(low), signed_text(high))
+    if not (math.isfinite(low) and math.isfinite(high)) or {shown, *ends} == {"0"}:
+        return shown
+    return f"{shown} [{', '.join(ends)}]"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from rope_jax.comparison.cells import gain_text
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
@@ -17,6 +18,7 @@ from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
+from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.text import half_width_text, perplexity_text
 
 LENGTHS = (8, 16, 32, 64)
@@ -262,3 +264,40 @@ def test_intervals_that_do_not_exist_are_not_explained(one):
     text = printed(with_intervals(one, lambda _: (math.nan, math.nan)), 100)
     assert text.rstrip().endswith("• best of its column")
     assert "±" not in text
+
+
+def test_differences_that_three_decimals_do_not_show_are_zero(one):
+    estimates = {
+        8: Estimate(-0.0004, -0.00049, 0.0),
+        16: Estimate(0.0, 0.0, 0.0),
+        32: Estimate(-0.0001, -0.02, 0.0003),
+        64: Estimate(0.0006, -0.0004, 0.0016),
+    }
+    curves = [
+        replace(c, points=tuple(replace(p, gain=estimates[p.length]) for p in c.points))
+        for c in one.curves
+    ]
+    found = replace(one, curves=curves)
+    gains = format_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
+    assert "| one | yarn-4 | 0 | 0 | 0 [-0.020, 0] | +0.001 [0, +0.002] |" in gains
+    assert "0.000" not in gains
+    zero = replace(curves[0].points[-1], gain=estimates[8])
+    assert gain_text(zero) == "0"
+    assert gain_text(replace(zero, gain=estimates[64])) == "+0.001 ±0.0010"
+
+
+@pytest.mark.parametrize(("tied", "is_bold"), [(2, True), (3, False), (4, False)])
+def test_nothing_is_the_best_where_more_than_half_of_a_column_ties(two, tied, is_bold):
+    """At 16, `tied` of four curves differ by less than the shown digits, the others are worse."""
+
+    def changed(place, point):
+        nll = 1.0 + 1e-6 * place if place < tied else 1.5
+        return replace(point, nll=nll) if point.length == 16 else point
+
+    curves = [
+        replace(c, points=tuple(changed(place, p) for p in c.points))
+        for place, c in enumerate(two.curves)
+    ]
+    markdown = format_markdown(replace(two, curves=curves))
+    assert markdown.count("**2.72**") == 2 * tied * is_bold  # by two protocols
+    assert f"{math.e:.2f}" in markdown
