@@ -73,6 +73,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": printable(describe_groups(comparison)),
         "notes": [printable(note) for note in comparison.notes],
+        "remarks": [printable(remark) for remark in comparison.remarks],
         "tolerance": comparison.tolerance,
         "show": comparison.show,
         "baseline": comparison.baseline,

@@ -39,13 +39,14 @@ class PlottedCurve:
 
 
 def format_markdown(comparison: Comparison) -> str:
-    """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
+    """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
     parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
     parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
     heading, *rows = describe_sources(comparison)
     rows = [[escape_markdown(cell) for cell in row] for row in rows]
     parts.append(_format_table(heading, *rows, alignment="---"))
+    parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_format_protocol(protocol, curves, comparison))
     parts.append(

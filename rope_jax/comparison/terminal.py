@@ -79,6 +79,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
                 console.print(Text.assemble(printable(label), (f": {text}", "dim")))
     if legend := _legend(listed, plotted, comparison, layout):
         print_wrapped(console, "; ".join(legend), "dim")
+    for remark in comparison.remarks:
+        print_wrapped(console, remark, "dim")
     for note in comparison.notes:
         print_wrapped(console, note, "yellow")
 

@@ -105,12 +105,13 @@ def test_a_curve_with_the_trained_scaling_is_the_baseline(
         assert point(found.curves, baseline, 32).difference is None
     p = point(found.curves, other, 32)
     assert p.difference == (difference and pytest.approx((difference,) * 3))
-    noted = [
+    said = (
         f"demo: {baseline} is the scaling that the model was trained with, so it serves as the "
-        "baseline in place of trained"
-    ]
+        "baseline in place of trained",
+    )
     # that none is the baseline of a model trained with none goes without saying
-    assert found.notes == (noted if baseline == "yarn-4" else [])
+    assert found.remarks == (said if baseline == "yarn-4" else ())
+    assert found.notes == []
     assert found.baseline == (baseline or "trained")
 
 

@@ -159,13 +159,19 @@ EVIL = '</script><b>[red]x\x1b[31m"&\u202e'
 def test_names_settings_and_notes_are_shown_as_they_are(two):
     group = replace(two.groups[0], label=EVIL, settings={"rope.x": "</script>"})
     curves = [replace(c, group=group) for c in two.curves]
-    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL]))
+    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL], remarks=(EVIL,)))
     assert "\x1b" not in page
     assert "\u202e" not in page
     shown = '</script><b>[red]x\\x1b[31m"&\\u202e'
     assert shown not in page
     data = data_of(page)
-    assert data["title"] == data["notes"][0] == data["groups"][0]["label"] == shown
+    assert (
+        data["title"]
+        == data["notes"][0]
+        == data["remarks"][0]
+        == data["groups"][0]["label"]
+        == shown
+    )
     assert data["sources"][1][0] == shown
     title = re.search(r"<title>(.*?)</title>", page)[1]
     assert title == "&lt;/script&gt;&lt;b&gt;[red]x\\x1b[31m&quot;&amp;\\u202e"

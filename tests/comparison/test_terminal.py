@@ -186,13 +186,13 @@ EVIL = "[red]x [/] \\[b] :smile: \x1b[31m"
 def test_names_settings_and_notes_are_shown_as_they_are(two):
     group = replace(two.groups[0], label=EVIL, settings={"[/]": "[bold]\\x1b"})
     curves = [replace(c, group=group) if c.group is two.groups[0] else c for c in two.curves]
-    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL])
+    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL], remarks=(EVIL,))
     for make in (plain_console, Console):  # also on a console that reads markup
         for width in (60, 200):
             text = printed(odd, width, make, force_terminal=True, color_system=None)
             shown = EVIL.replace("\x1b", "\\x1b")
             assert shown + "  [/] [bold]\\x1b\n" in text
-            assert shown + "\n" in text  # the note
+            assert text.endswith(f"\n{shown}\n{shown}\n")  # the remark, the note
             assert "\x1b" not in text
 
 
