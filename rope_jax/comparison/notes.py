@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rope_jax.comparison.comparable import Mismatch
+from rope_jax.comparison.comparable import Mismatch, describe_mismatches
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.evaluation.statistics import RELIABLE_UNITS
 
@@ -10,8 +10,8 @@ from rope_jax.evaluation.statistics import RELIABLE_UNITS
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
     """Return one line of plain text per warning, those about marked groups first."""
     notes = [
-        f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
-        for mismatch in mismatches
+        f"{MARK} cannot be compared with the sweeps before it: {message}"
+        for message in describe_mismatches(mismatches)
     ]
     measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
     for group in groups:

@@ -250,6 +250,17 @@ def test_a_sweep_that_cannot_be_compared_is_marked_and_not_pooled(sweep_of):
     assert point(found.curves, "trained", 64, group=1).from_first is None
 
 
+def test_a_warning_that_concerns_several_sweeps_stands_once(sweep_of):
+    found = compared(
+        *(sweep_of(f"x-{n}", seed=n, bos="none" if n else "document") for n in range(3))
+    )
+    assert [group.label for group in found.groups] == ["x-0", "x-1 †", "x-2 †"]
+    assert found.notes == [
+        "† cannot be compared with the sweeps before it: bos: x-0/demo has document, x-1/demo and "
+        "x-2/demo have none; sweep them with the same bos"
+    ]
+
+
 def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):
     runs = [sweep_of(f"s{seed}", seed=seed) for seed in (0, 1)]
     (runs[1] / "config.yaml").unlink()
