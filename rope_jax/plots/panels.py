@@ -346,9 +346,15 @@ def mark_truncation(axis: Axes, nlls: Sequence[float], color: Any = None) -> Non
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
-    """Draw a vertical line at each training window, labelled above the panel, clear of curves."""
+    """Draw a vertical line at each training window, labelled above the panel, clear of curves.
+
+    A window beyond the panel's limits is left out: its label would be far outside of the figure.
+    """
+    low, high = axis.get_xlim()
     windows = list(windows)
     for window in windows:
+        if not low <= window <= high:
+            continue
         axis.axvline(window, zorder=1.4, **_WINDOW)
         if with_label:
             axis.annotate(
