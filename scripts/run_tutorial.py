@@ -1,10 +1,11 @@
-"""Run the blocks of docs/tutorial.md in order, and write what they print below each of them.
+"""Run the blocks of docs/tutorial.md in order, write what they print below them, copy its figure.
 
 python scripts/run_tutorial.py           # about two minutes on 2 CPU cores
 python scripts/run_tutorial.py --check   # only say where the page differs; exit with status 1
 
 Blocks of `bash` are run by a shell, those of `python` in one interpreter, all in a new folder that
-holds this repository's commands. A block of `text` that follows one of them is its output.
+holds this repository's commands. A block of `text` that follows one of them is its output. The
+page's figure is that of the sweep of `tiny`.
 `--check` compares numbers up to a tolerance and ignores times, speeds and memory, which differ
 between machines.
 """
@@ -13,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +24,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
+FIGURE = ROOT / "docs/figures/tutorial.png"
+# Where a block of the page writes it, in the folder in which the page is run.
+FIGURE_WRITTEN = Path("runs/tiny/evals/sweep/curve.png")
 COMMANDS = ("train.py", "eval_ppl.py", "scripts", "configs")
 # Where the page says it is run.
 _FOLDER = "/home/you/rope-jax"
@@ -180,13 +185,15 @@ def main() -> int:
     page = PAGE.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         printed = list(run(page, Path(folder)))
+        if not check:
+            shutil.copyfile(Path(folder) / FIGURE_WRITTEN, FIGURE)
     if check:
         shown = (block.shown for block in blocks(page))
         found = [difference(*pair) for pair in zip(shown, printed, strict=True)]
         print("\n\n".join(filter(None, found)) or "the page shows what its blocks print")
         return 1 if any(found) else 0
     PAGE.write_text(with_outputs(page, printed), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: written")
+    print(f"{PAGE.relative_to(ROOT)} and {FIGURE.relative_to(ROOT)}: written")
     return 0
 
 

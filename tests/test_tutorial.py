@@ -1,11 +1,12 @@
 """docs/tutorial.md: its blocks run in order, and print what the page shows."""
 
 import ast
+import re
 import subprocess
 
 import pytest
 
-from scripts.run_tutorial import PAGE, blocks, difference, run, with_outputs
+from scripts.run_tutorial import FIGURE, FIGURE_WRITTEN, PAGE, blocks, difference, run, with_outputs
 
 TEXT = PAGE.read_text(encoding="utf-8")
 
@@ -17,6 +18,7 @@ def test_the_blocks_print_what_the_page_shows(tmp_path):
         assert not (found := difference(block.shown, printed)), (
             f"{block.code}\n{found}\nif this is right: python scripts/run_tutorial.py"
         )
+    assert (tmp_path / FIGURE_WRITTEN).read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "one-layer.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "comparison/comparison.html").is_file()
 
@@ -31,6 +33,13 @@ def test_every_block_is_valid_and_most_show_their_output():
             ast.parse(block.code)
         else:
             subprocess.run(["bash", "-n", "-c", block.code], check=True)
+
+
+def test_the_page_shows_the_figure_that_its_sweep_writes():
+    (shown,) = re.findall(r"!\[.+\]\((.+)\)", TEXT)
+    assert (PAGE.parent / shown).resolve() == FIGURE
+    assert FIGURE.read_bytes().startswith(b"\x89PNG")
+    assert f"figure: {FIGURE_WRITTEN}; " in TEXT.partition("![")[0]
 
 
 PAGE_OF_TWO = """\

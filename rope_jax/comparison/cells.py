@@ -25,7 +25,8 @@ class Cell(NamedTuple):
     interval: str
     """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
     halves: tuple[str, str]
-    """"±" and half the interval's width in any case, with two digits and with one."""
+    """"±" and half the interval's width, with two digits and with one; "" if there is none, or if
+    `interval` has its ends."""
     is_below_truncation: bool
     """Whether it is below what truncation costs by more than the interval of the difference."""
 
@@ -46,13 +47,20 @@ def cell(point: Point, show: Show) -> Cell:
     gains = is_reliable and point.gain is not None and point.gain.at_least > 0
     if show == "perplexity":
         nll = Estimate(value=point.nll, low=point.ci_low, high=point.ci_high)
-        low, high = perplexity(point.ci_low), perplexity(point.ci_high)
-        return Cell(perplexity_text(point.nll), interval_text(nll), _halves(low, high), gains)
+        interval = interval_text(nll)
+        halves = _halves(perplexity(point.ci_low), perplexity(point.ci_high))
+        if interval.startswith("["):
+            halves = "", ""
+        return Cell(perplexity_text(point.nll), interval, halves, gains)
     scale = 1.0 if show == "nats" else point.bits_per_nat
     if scale is None:
         return EMPTY
-    halves = _halves(point.ci_low * scale, point.ci_high * scale)
-    return Cell(f"{scale * point.nll:.3f}", halves[0], halves, gains)
+    low, high = point.ci_low * scale, point.ci_high * scale
+    halves = _halves(low, high)
+    interval = halves[0]
+    if interval and (high - low) / 2 > scale * point.nll:
+        interval, halves = f"[{low:.3f}, {high:.3f}]", ("", "")
+    return Cell(f"{scale * point.nll:.3f}", interval, halves, gains)
 
 
 def gain_text(point: Point) -> str:
@@ -60,7 +68,15 @@ def gain_text(point: Point) -> str:
     if point.gain is None:
         return ""
     value, low, high = point.gain
-    return "0" if value == low == high == 0 else f"{value:+.3f} {_halves(low, high)[0]}".rstrip()
+    shown = signed_text(value)
+    if shown == signed_text(low) == signed_text(high) == "0":
+        return "0"
+    return f"{shown} {_halves(low, high)[0]}".rstrip()
+
+
+def signed_text(nats: float) -> str:
+    """Return a difference in nats per token with its sign; "0" if it rounds to zero."""
+    return "0" if abs(nats) < 0.0005 else f"{nats:+.3f}"
 
 
 def best_at(curves: Iterable[Curve], protocol: str, show: Show) -> dict[int, str]:
@@ -91,17 +107,33 @@ def units_text(units: int, documents: int) -> str:
     return of_documents if units <= documents else f"{units:,} blocks of {of_documents}"
 
 
-def units_of(comparison: Comparison) -> str:
-    """Return what the intervals of a comparison resample: "documents", "blocks", or both."""
-    points = [point for curve in comparison.curves for point in curve.points]
+def units_of(points: Iterable[Point]) -> str:
+    """Return what the intervals of points resample: "documents", "blocks", or both."""
     kinds = {"blocks" if point.units > point.documents else "documents" for point in points}
     return " and ".join(sorted(kinds, reverse=True))
 
 
+def pairing_text(points: Iterable[Point]) -> str:
+    """Return how the differences of points are paired: "paired by document", or "by block"."""
+    kinds = {"block" if point.units > point.documents else "document" for point in points}
+    return f"paired by {' or '.join(sorted(kinds, reverse=True))}"
+
+
+def all_points(comparison: Comparison) -> list[Point]:
+    """Return the points of all curves."""
+    return [point for curve in comparison.curves for point in curve.points]
+
+
 def sampling_text(comparison: Comparison) -> str:
     """Return what the intervals of a comparison are over, such as "documents and seeds"."""
-    has_seeds = any(len(group.sweeps) > 1 for group in comparison.groups)
-    return units_of(comparison) + " and seeds" * has_seeds
+    several = [len(group.sweeps) > 1 for group in comparison.groups]
+    seeds = " and seeds" if all(several) else " and, where a group has several, seeds"
+    return units_of(all_points(comparison)) + seeds * any(several)
+
+
+def has_single_seeds(comparison: Comparison) -> bool:
+    """Whether a group has one seed, so that its intervals say nothing about other seeds."""
+    return any(len(group.sweeps) == 1 for group in comparison.groups)
 
 
 def _halves(low: float, high: float) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Check that sweeps can be compared: same corpus, split, bos, targets and meaning of each name."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rope_jax.comparison.sweeps import Sweep
@@ -26,10 +26,16 @@ class Condition(NamedTuple):
 
 
 class Mismatch(NamedTuple):
-    """Why a sweep's results cannot be compared with those before it."""
+    """Why a sweep's results cannot be compared with those of `first`, a sweep before it."""
 
     sweep: Sweep
-    message: str
+    field: str
+    first: str
+    """The label of the sweep that it differs from, and the value there."""
+    expected: str
+    value: str
+    parts: str
+    """The parts of the sweep that it concerns; "" for the whole sweep."""
 
 
 def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
@@ -43,23 +49,40 @@ def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
             of_field = [condition for condition in differing if condition.field == field]
             value, first = known[of_field[0]]
             parts = ", ".join(filter(None, (condition.part for condition in of_field)))
-            message = (
-                f"{field}: {first.label} has {value}, {sweep.label} has {own[of_field[0]]}"
-                f"{f' ({parts})' if parts else ''}; {_REMEDIES[field]}"
-            )
-            mismatches.append(Mismatch(sweep, message))
+            mismatches.append(Mismatch(sweep, field, first.label, value, own[of_field[0]], parts))
         if not differing:
             known |= {c: (value, sweep) for c, value in own.items() if c not in known}
     return mismatches
 
 
+def describe_mismatches(mismatches: Sequence[Mismatch]) -> list[str]:
+    """Return one sentence per field, and sweep that others differ from, with all sweeps that do."""
+    sentences: dict[tuple[str, str, str], dict[tuple[str, str], list[str]]] = {}
+    for one in mismatches:
+        alike = sentences.setdefault((one.field, one.first, one.expected), {})
+        alike.setdefault((one.value, one.parts), []).append(one.sweep.label)
+    return [
+        f"{field}: {first} has {expected}, {_join_sweeps(others)}; {_REMEDIES[field]}"
+        for (field, first, expected), others in sentences.items()
+    ]
+
+
+def _join_sweeps(others: Mapping[tuple[str, str], Sequence[str]]) -> str:
+    """Return "a has 1, b and c have 2 (same_tokens)"; others: labels by value and parts."""
+    clauses = []
+    for (value, parts), labels in others.items():
+        *most, last = labels
+        sweeps = f"{', '.join(most)} and {last} have" if most else f"{last} has"
+        clauses.append(f"{sweeps} {value}{f' ({parts})' if parts else ''}")
+    return ", ".join(clauses)
+
+
 def refuse_mismatches(mismatches: Sequence[Mismatch]) -> None:
-    """Raise a UserError that names the first mismatch, if there is any."""
+    """Raise a UserError that describes the first kind of mismatch, if there is any."""
     if mismatches:
-        more = f" (and {len(mismatches) - 1} more)" if len(mismatches) > 1 else ""
-        raise UserError(
-            f"{mismatches[0].message}{more}; with force=true they are drawn anyway, and marked"
-        )
+        first, *others = describe_mismatches(mismatches)
+        more = f" (and {len(others)} more)" if others else ""
+        raise UserError(f"{first}{more}; with force=true they are drawn anyway, and marked")
 
 
 def _conditions(sweep: Sweep) -> dict[Condition, str]:

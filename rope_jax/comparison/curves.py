@@ -8,7 +8,7 @@ from rope_jax import stopping
 from rope_jax.comparison.baselines import truncation_key
 from rope_jax.comparison.comparable import Mismatch
 from rope_jax.comparison.groups import Group, group_sweeps
-from rope_jax.comparison.notes import write_notes
+from rope_jax.comparison.notes import write_notes, write_remarks
 from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.presentation import FigureWidth, Show
@@ -101,6 +101,8 @@ class Comparison:
     show: Show = "perplexity"
     """What the tables list."""
     figure_width: FigureWidth = "page"
+    remarks: tuple[str, ...] = ()
+    """What the reader should know besides, such as which curves stand for `trained`."""
 
     @property
     def baseline(self) -> str:
@@ -142,6 +144,7 @@ def compare(
         notes=write_notes(groups, mismatches),
         show=config.show,
         figure_width=config.figure_width,
+        remarks=tuple(write_remarks(groups)),
     )
 
 

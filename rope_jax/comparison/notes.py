@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from rope_jax.comparison.comparable import Mismatch
+from rope_jax.comparison.comparable import Mismatch, describe_mismatches
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.evaluation.statistics import RELIABLE_UNITS
 
@@ -10,8 +10,8 @@ from rope_jax.evaluation.statistics import RELIABLE_UNITS
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
     """Return one line of plain text per warning, those about marked groups first."""
     notes = [
-        f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
-        for mismatch in mismatches
+        f"{MARK} cannot be compared with the sweeps before it: {message}"
+        for message in describe_mismatches(mismatches)
     ]
     measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
     for group in groups:
@@ -38,15 +38,12 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
     return notes
 
 
-def _group_notes(group: Group) -> Iterator[str]:
-    without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
-    if without:
-        yield (
-            f"{group.label}: step {group.newest} is shown without {', '.join(without)} "
-            "(not measured there)"
-        )
-    for step in group.steps:
-        yield from _missing_points(group, step)
+def write_remarks(groups: Sequence[Group]) -> list[str]:
+    """Return one line of plain text per curve that stands for `trained`; it is no warning."""
+    return [remark for group in groups for remark in _group_remarks(group)]
+
+
+def _group_remarks(group: Group) -> Iterator[str]:
     for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
         if renamed is not None:
             yield (
@@ -60,6 +57,17 @@ def _group_notes(group: Group) -> Iterator[str]:
                 f"{group.label}: {name} is the scaling that the model was trained with, so it "
                 "serves as the baseline in place of trained"
             )
+
+
+def _group_notes(group: Group) -> Iterator[str]:
+    without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
+    if without:
+        yield (
+            f"{group.label}: step {group.newest} is shown without {', '.join(without)} "
+            "(not measured there)"
+        )
+    for step in group.steps:
+        yield from _missing_points(group, step)
     if any(sweep.experiment is None for sweep in group.sweeps):
         yield (
             f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "

@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.cells import cell, units_of, units_text
+from rope_jax.comparison.cells import all_points, cell, pairing_text, units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.figure import (
@@ -35,6 +35,26 @@ _SYMBOLS = {
     "P": "cross",
 }
 
+# What stands for each colour of a curve on the dark page. Made lighter one by one, they would fall
+# together: here, any two are at least 30 apart in CIELAB, and all have a contrast of 4 to the page.
+DARK_COLOURS = {
+    "#000000": "#E6EBF0",
+    "#888888": "#878787",
+    "#D55E00": "#D75F00",
+    "#0072B2": "#237DBE",
+    "#009E73": "#009B6E",
+    "#E69F00": "#E6A000",
+    "#CC79A7": "#D78CB4",
+    "#56B4E9": "#64C8FA",
+    "#882255": "#CD4673",
+    "#332288": "#8264D7",
+    "#999933": "#9B9B37",
+    "#44AA99": "#64B9B4",
+    "#661100": "#BE5A41",
+    "#DDCC77": "#F5E191",
+    "#AA4499": "#B950A5",
+}
+
 
 def format_page(comparison: Comparison) -> str:
     """Return a self-contained HTML page, which includes plotly.js and the data."""
@@ -53,17 +73,20 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
     return {
         "title": printable(describe_groups(comparison)),
         "notes": [printable(note) for note in comparison.notes],
+        "remarks": [printable(remark) for remark in comparison.remarks],
         "tolerance": comparison.tolerance,
         "show": comparison.show,
         "baseline": comparison.baseline,
         "most_bands": MOST_BANDS,
-        "units": units_of(comparison),
+        "units": units_of(all_points(comparison)),
+        "paired": pairing_text(all_points(comparison)),
         "captions": {p: caption(p, strides[p]) for p in protocols},
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
             {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}
             for name, style in assign_curve_styles(curves).items()
         ],
+        "dark": DARK_COLOURS,
         "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }

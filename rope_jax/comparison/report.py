@@ -9,7 +9,10 @@ from rope_jax.comparison.cells import (
     QUANTITIES,
     best_at,
     cell,
+    has_single_seeds,
+    pairing_text,
     sampling_text,
+    signed_text,
     units_text,
 )
 from rope_jax.comparison.curves import Comparison, Curve, Point
@@ -21,9 +24,10 @@ from rope_jax.runs.markdown import escape_markdown
 
 _INTERVALS = (
     "Each cell is in {quantity}, ± half the width of its 95% interval over {sampled}, or with "
-    "the interval itself where half its width exceeds the value. The interval of a group with "
-    "one seed says nothing about other seeds. The best value of a column is bold."
+    "the interval itself where half its width exceeds the value. {seeds}The best value of a column "
+    "is bold."
 )
+_SINGLE_SEEDS = "The interval of a group with one seed says nothing about other seeds. "
 
 
 @dataclass(frozen=True)
@@ -35,13 +39,14 @@ class PlottedCurve:
 
 
 def format_markdown(comparison: Comparison) -> str:
-    """Return notes, sources, and tables by protocol of each group's newest checkpoint."""
+    """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
     curves = [curve for curve in comparison.curves if curve.is_newest]
     parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
     parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
     heading, *rows = describe_sources(comparison)
     rows = [[escape_markdown(cell) for cell in row] for row in rows]
     parts.append(_format_table(heading, *rows, alignment="---"))
+    parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
     for protocol in dict.fromkeys(point.protocol for curve in curves for point in curve.points):
         parts.append(_format_protocol(protocol, curves, comparison))
     parts.append(
@@ -107,7 +112,9 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
     about = _INTERVALS.format(
-        quantity=QUANTITIES[comparison.show], sampled=sampling_text(comparison)
+        quantity=QUANTITIES[comparison.show],
+        sampled=sampling_text(comparison),
+        seeds=_SINGLE_SEEDS if has_single_seeds(comparison) else "",
     )
     best = best_at([one.curve for one in plotted], protocol, comparison.show)
     measured = _format_measured(plotted, comparison.show, best, with_usable=has_usable)
@@ -124,7 +131,7 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     ):
         some = [one for one in plotted if any(map(difference, one.points.values()))]
         if some:
-            parts.append(f"{caption}, in nats per token, paired by document:\n")
+            parts.append(f"{caption}, in nats per token, {pairing_text(points)}:\n")
             parts.append(_format_differences(some, difference))
     return "\n".join(parts)
 
@@ -215,7 +222,7 @@ def _format_nats(estimate: Estimate | None) -> str:
     if estimate is None:
         return ""
     value, low, high = estimate
-    if value == low == high == 0:
-        return "0"
-    interval = f" [{low:+.3f}, {high:+.3f}]" if math.isfinite(low) and math.isfinite(high) else ""
-    return f"{value:+.3f}{interval}"
+    shown, ends = signed_text(value), (signed_text(low), signed_text(high))
+    if not (math.isfinite(low) and math.isfinite(high)) or {shown, *ends} == {"0"}:
+        return shown
+    return f"{shown} [{', '.join(ends)}]"

@@ -16,6 +16,7 @@ from rope_jax.comparison.cells import (
     best_at,
     cell,
     gain_text,
+    has_single_seeds,
     sampling_text,
 )
 from rope_jax.comparison.curves import Comparison, Curve
@@ -27,7 +28,8 @@ from rope_jax.errors import printable
 _NARROWEST_NAMES = 12  # where names are folded
 
 
-# How a value and its interval stand in a column: "4.08 ±0.57", "4.08±0.57", "4.08±0.6", "4.08".
+# How a value and its interval stand in a column: "4.08 ±0.57", "4.08±0.57", "4.08±0.6", "4.08". An
+# interval that is wider than its value is shown by its ends, or not at all from the second on.
 _Layout = Literal["wide", "close", "closest", "values"]
 
 
@@ -58,7 +60,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     plotted = points_of(protocol, curves)
     curves = [one.curve for one in plotted]
     names = _names(curves)
-    columns, has_intervals = _fitting(plotted, comparison, protocol, names, console.width)
+    columns, layout = _fitting(plotted, comparison, protocol, names, console.width)
     settings = [describe_settings(curve.group.settings, briefly=True) for curve in curves]
     headings = _group_headings(curves)
     listed = [*columns]
@@ -75,7 +77,10 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         ).items():
             if text:
                 console.print(Text.assemble(printable(label), (f": {text}", "dim")))
-    _print_legend(console, columns, sampling_text(comparison) if has_intervals else None)
+    if legend := _legend(listed, plotted, comparison, layout):
+        print_wrapped(console, "; ".join(legend), "dim")
+    for remark in comparison.remarks:
+        print_wrapped(console, remark, "dim")
     for note in comparison.notes:
         print_wrapped(console, note, "yellow")
 
@@ -115,8 +120,8 @@ def _fitting(
     protocol: str,
     names: Sequence[str],
     width: int,
-) -> tuple[list[_Column], bool]:
-    """Return the widest columns that fit beside the names, and whether they have intervals."""
+) -> tuple[list[_Column], _Layout]:
+    """Return the widest columns that fit beside the names, and how they are laid out."""
     whole, folded = max(map(cell_len, names)), _folded_width(names)
     layouts: list[tuple[_Layout, int]] = [
         *(("wide", whole), ("close", whole), ("closest", whole), ("close", folded)),
@@ -125,8 +130,8 @@ def _fitting(
     for layout, beside in layouts:
         columns = _columns(plotted, comparison, protocol, layout)
         if _width(columns) <= width - beside:
-            return columns, True
-    return _columns(plotted, comparison, protocol, "values"), False
+            return columns, layout
+    return _columns(plotted, comparison, protocol, "values"), "values"
 
 
 def _columns(
@@ -258,9 +263,16 @@ def _fold(name: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()]
 
 
-def _print_legend(console: Console, columns: Sequence[_Column], sampled: str | None) -> None:
-    """Print what the marks mean; sampled: what the intervals are over, None without intervals."""
+def _legend(
+    columns: Sequence[_Column],
+    plotted: Sequence[PlottedCurve],
+    comparison: Comparison,
+    layout: _Layout,
+) -> list[str]:
+    """Return what the marks mean, and where the intervals are that the columns leave out."""
     texts = [text for column in columns for text in column.texts]
+    cells = [cell(p, comparison.show) for one in plotted for p in one.points.values()]
+    by_ends = any(found.interval.startswith("[") for found in cells)
     marks = []
     if any(BEST in text for text in texts):
         marks.append(f"{BEST} best of its column")
@@ -268,9 +280,17 @@ def _print_legend(console: Console, columns: Sequence[_Column], sampled: str | N
         marks.append(
             f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference"
         )
-    marks.append(
-        "intervals without room: in comparison.md"
-        if sampled is None
-        else f"± half of the 95% interval over {sampled}"
-    )
-    print_wrapped(console, "; ".join(marks), "dim")
+    has_halves = any("±" in text for text in texts)
+    if has_halves:
+        marks.append(f"± half of the 95% interval over {sampling_text(comparison)}")
+    if by_ends and layout == "wide":
+        over = "" if has_halves else f" over {sampling_text(comparison)}"
+        marks.append(f"[ ] the ends of the 95% interval{over}, where it is wider than the value")
+    elif layout == "values":
+        if any(found.interval for found in cells):
+            marks.append("intervals without room: in comparison.md")
+    elif by_ends:
+        marks.append("intervals that are wider than the value: in comparison.md")
+    if has_single_seeds(comparison) and (has_halves or (by_ends and layout == "wide")):
+        marks.append("one seed says nothing about other seeds")
+    return marks

@@ -264,7 +264,7 @@ def _blocks_per_unit(sizes: Sequence[int], longest: int, targets: int, blocks: i
 
     Wider units leave room for fewer. So there are as many blocks in one as bring the number of
     scored tokens closest to the one asked for, but no more than leave `RELIABLE_UNITS` units, or
-    all of them where even single blocks are fewer.
+    nine tenths of them where even single blocks are fewer.
     """
 
     def counts(group: int) -> tuple[int, int]:
@@ -280,8 +280,9 @@ def _blocks_per_unit(sizes: Sequence[int], longest: int, targets: int, blocks: i
         return units, scored
 
     units, most = counts(1)
-    fewest, best = min(RELIABLE_UNITS, units), 1
-    for group in range(2, blocks + 1):
+    fewest, best = min(RELIABLE_UNITS, -(-9 * units // 10)), 1
+    widest = max(_most_adjacent(size, longest, targets) for size in sizes)
+    for group in range(2, min(blocks, widest) + 1):
         if most == blocks * len(sizes):
             break
         units, scored = counts(group)

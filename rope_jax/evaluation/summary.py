@@ -52,7 +52,7 @@ class CheckpointSummary:
     """How much more than the baseline a usable length may lose, in nats."""
     documents: int
     unit_kind: UnitKind
-    """What intervals resample."""
+    """What intervals resample; documents also where each of them is one block."""
     units: int
     """How many, in the protocol that has the fewest."""
     distance: int
@@ -94,6 +94,7 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         reference = _trained_entry(result, baseline)
         for entry in result.config.scalings:
             curves[entry.label] = _curve(result, entry.label, baseline, reference)
+    counts = [len(m.sums.nll) for m in result.measurements]
     return CheckpointSummary(
         run=origin.run,
         step=origin.step,
@@ -103,8 +104,8 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         bpb_at_window=None if nll is None else bits_per_byte(nll, origin),
         tolerance=result.config.tolerance,
         documents=result.documents,
-        unit_kind=result.unit_kind,
-        units=min(len(m.sums.nll) for m in result.measurements),
+        unit_kind=result.unit_kind if max(counts) > result.documents else "documents",
+        units=min(counts),
         distance=result.longest,
         compilations=result.compilations,
         curves=curves,

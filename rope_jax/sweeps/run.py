@@ -335,7 +335,8 @@ def _announce(
             "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
             "devices": devices,
             "tokenizer": describe_tokenizer(training.tokenizer, loaded.corpus.tokenizer),
-            config.split: f"{len(split):,} documents, {len(split.tokens):,} tokens",
+            config.split: f"{len(split):,} document{'s' * (len(split) != 1)}, "
+            f"{len(split.tokens):,} tokens",
             "lengths": ", ".join(f"{length:,}" for length in lengths),
             "protocols": ", ".join(config.protocols),
             **scalings,
@@ -343,6 +344,15 @@ def _announce(
     )
     if table is not None:
         console.print(table)
+    files = len({id_.rpartition("#")[0] or id_ for id_ in split.ids})
+    if getattr(config.data or training.data, "split_bytes", None) and files < len(split):
+        print_warning(
+            console,
+            f"data.split_bytes: the {len(split):,} documents are parts of {files:,} "
+            f"file{'s' * (files != 1)}; "
+            "intervals take parts for independent texts, so they are too narrow where those of a "
+            "file are alike",
+        )
     if config.data is not None:
         print_warning(
             console,

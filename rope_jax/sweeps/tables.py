@@ -127,8 +127,8 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary, split: str, show:
     caption = (
         f"{_QUANTITIES[show].capitalize()} {_CAPTIONS[protocol]}: {checkpoint.run}, step "
         f"{checkpoint.step}, trained at {checkpoint.window:,} tokens; {split} split, "
-        f"{rows[0].documents:,} documents. ± half of the 95% interval, by resampling "
-        f"{_resampled(rows)}."
+        f"{rows[0].documents:,} document{'s' * (rows[0].documents != 1)}. ± half of the 95% "
+        f"interval, by resampling {_resampled(rows)}."
     )
     if not rows[0].reliable:
         caption += " They are too few for a reliable interval."

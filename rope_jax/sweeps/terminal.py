@@ -98,26 +98,29 @@ def print_tables(
     if notes:
         print_wrapped(console, "; ".join(notes), "dim")
     if newest.unit_kind == "blocks":
-        blocks = describe_blocks(newest.units, newest.documents, newest.distance)
+        counts = [row.units for row in rows if row.step == newest.step]
+        blocks = describe_blocks(min(counts), max(counts), newest.documents, newest.distance)
         print_wrapped(console, blocks, "dim")
     if not newest.is_reliable:
         print_wrapped(
             console,
             f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
-            f"{newest.units}",
+            f"{newest.units}: more test text, or shorter lengths, give more",
             "yellow",
         )
 
 
-def describe_blocks(blocks: int, documents: int, distance: int) -> str:
+def describe_blocks(fewest: int, most: int, documents: int, distance: int) -> str:
     """Say that intervals resample blocks, because too few documents are long enough.
 
-    distance: in tokens. Blocks of one document are further apart than that.
+    fewest, most: blocks, over the protocols. distance: in tokens. Blocks of one document are
+    further apart than that.
     """
     whose = f"{documents:,} documents" if documents != 1 else "1 document"
+    blocks = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     these = "these documents" if documents != 1 else "this document"
     return (
-        f"intervals resample {blocks:,} blocks of {whose}, more than {distance:,} tokens apart: "
+        f"intervals resample {blocks} blocks of {whose}, more than {distance:,} tokens apart: "
         f"they hold for {these}, not for others"
     )
 
@@ -303,7 +306,7 @@ def _usable(curves: Mapping[str, CurveSummary]) -> str:
         by_text.setdefault(usable_text(**curve.usable._asdict()), []).append(name)
     most = max(by_text, key=lambda text: len(by_text[text]))
     shown = [f"{', '.join(own)} {text}" for text, own in by_text.items() if text != most]
-    return "; ".join([*shown, f"{'all others' if shown else 'all'} {most}"])
+    return "; ".join([*shown, f"{'all others' if shown else 'all curves'} {most}"])
 
 
 def _notes(
@@ -332,7 +335,12 @@ def _notes(
         notes.append(f"truncation: only the last {checkpoint.window:,} tokens are kept")
         notes.append(f"usable: within {checkpoint.tolerance:g} nats of truncation")
     if not all(curve.usable.is_known for curve in curves.values()):
-        notes.append(f"no interval: too few {checkpoint.unit_kind} for one at the next length")
+        kind = checkpoint.unit_kind
+        notes.append(
+            f"no interval: too few {kind} for one at the next length"
+            if checkpoint.is_reliable
+            else f"no interval: by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
+        )
     if curves and details > 1:
         notes.append("gain: nats below truncation at the longest")
     if curves and details > 2:

@@ -57,8 +57,16 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
     if not all(_STEPS.fullmatch(key) for key in different_keys(new, old)):
         return "give this one another name, or delete that folder"
     steps, planned = (sum(stage.steps for stage in config.stages) for config in (new, old))
+    if steps < step:
+        return f"it has been trained to step {step:,} already"
+    if step and len(old.stages) == 1:
+        warmup = old.optim.warmup(planned)
+        optim = new.optim.model_copy(update={"warmup_steps": warmup})
+        if same_until(new.model_copy(update={"optim": optim}), old, step):
+            return f"with the warm-up that it had, optim.warmup_steps={warmup}, it goes on"
     return (
         f"its learning rate is planned for {planned:,} steps ({old.optim.schedule}), and {steps:,} "
-        "would change the steps it has trained; keep them and add a stage with a learning_rate "
-        f"of its own, or start a new run: name=NEW init_from={Path(new.runs_dir) / new.name}"
+        "would change the steps it has trained; keep them and give its config another stage, with "
+        "a learning_rate of its own, or start a new run: name=NEW "
+        f"init_from={Path(new.runs_dir) / new.name}"
     )

@@ -38,7 +38,8 @@ def announce(
         return
     rows: dict[str, str | list[str]] = {
         "run": run_directory,
-        "model": f"{parameters:,} parameters: {model.num_hidden_layers} layers, width "
+        "model": f"{parameters:,} parameters: {model.num_hidden_layers} "
+        f"layer{'s' * (model.num_hidden_layers != 1)}, width "
         f"{model.hidden_size}, {model.num_attention_heads} heads of {model.heads_width}",
         "positions": model.position.type,
         "devices": f"{devices}; peak {peak}",

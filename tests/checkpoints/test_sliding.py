@@ -29,7 +29,7 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
         nll_of_all(of_last),
         TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained"]),
         [16],
-        [tokens],
+        [tokens] * 20,  # of fewer documents, only every second part would be read
         params=params,
         geometry=config.rotary_layers,
         trained=config.rope.scaling,
@@ -41,5 +41,5 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
         bos="none",
     )
     (measured,) = result.measurements
-    assert measured.tokens == 64
+    assert measured.tokens == 20 * 64
     assert measured.sums.mean() == pytest.approx(NATS_ON_TORCH[family], abs=1e-5)

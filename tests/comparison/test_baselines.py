@@ -1,5 +1,6 @@
 """`none` on a model that was trained with none is what others call `trained`."""
 
+import io
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,12 @@ from rope_jax.comparison.baselines import align_baselines, truncation_key
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.page import format_page
 from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.report import format_markdown
+from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
+from rope_jax.console import plain_console
 
 CONFIG = CompareConfig(resamples=50)
 
@@ -30,9 +35,19 @@ def test_none_stands_beside_trained(sweep_of):
         *(("one", "trained"), ("one", "yarn-4"), ("two", "trained"), ("two", "yarn-4"))
     ]
     assert found.baseline == "trained"
-    assert found.notes == [
+    assert found.notes == []
+    remark = (
         "two: its curve none is shown as trained, because the model was trained with this scaling"
-    ]
+    )
+    assert found.remarks == (remark,)
+    # no warning, but said below the table of what was compared
+    markdown = format_markdown(found)
+    assert f"|\n\n{remark}.\n\n## " in markdown
+    assert f"> {remark}" not in markdown
+    assert f'"notes": [], "remarks": ["{remark}"]' in format_page(found)
+    stream = io.StringIO()
+    print_comparison(plain_console(file=stream, width=200), found)
+    assert stream.getvalue().endswith(f"\n{remark}\n")
     renamed = found.curves[2]
     for p, other in zip(renamed.points, found.curves[0].points, strict=True):
         assert p.difference is None
@@ -69,7 +84,7 @@ def test_without_any_trained_the_name_none_stays(sweep_of):
     sweeps = read(sweep_of("one", own="none"), sweep_of("two", own="none", seed=1, shift=0.2))
     assert align_baselines(sweeps) == sweeps
     found = compared(sweeps)
-    assert (found.baseline, found.notes) == ("none", [])
+    assert (found.baseline, found.notes, found.remarks) == ("none", [], ())
     (none, yarn) = found.curves
     assert all(p.difference is None for p in none.points)
     for p in (p for p in yarn.points if p.protocol == "same_tokens" and p.length >= 16):

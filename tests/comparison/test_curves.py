@@ -105,12 +105,13 @@ def test_a_curve_with_the_trained_scaling_is_the_baseline(
         assert point(found.curves, baseline, 32).difference is None
     p = point(found.curves, other, 32)
     assert p.difference == (difference and pytest.approx((difference,) * 3))
-    noted = [
+    said = (
         f"demo: {baseline} is the scaling that the model was trained with, so it serves as the "
-        "baseline in place of trained"
-    ]
+        "baseline in place of trained",
+    )
     # that none is the baseline of a model trained with none goes without saying
-    assert found.notes == (noted if baseline == "yarn-4" else [])
+    assert found.remarks == (said if baseline == "yarn-4" else ())
+    assert found.notes == []
     assert found.baseline == (baseline or "trained")
 
 
@@ -247,6 +248,17 @@ def test_a_sweep_that_cannot_be_compared_is_marked_and_not_pooled(sweep_of):
     ]
     assert found.notes[0].startswith("† cannot be compared with the sweeps before it: targets: ")
     assert point(found.curves, "trained", 64, group=1).from_first is None
+
+
+def test_a_warning_that_concerns_several_sweeps_stands_once(sweep_of):
+    found = compared(
+        *(sweep_of(f"x-{n}", seed=n, bos="none" if n else "document") for n in range(3))
+    )
+    assert [group.label for group in found.groups] == ["x-0", "x-1 †", "x-2 †"]
+    assert found.notes == [
+        "† cannot be compared with the sweeps before it: bos: x-0/demo has document, x-1/demo and "
+        "x-2/demo have none; sweep them with the same bos"
+    ]
 
 
 def test_a_sweep_without_its_runs_config_is_not_pooled(sweep_of):

@@ -4,15 +4,18 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.page import format_page
+from rope_jax.comparison.page import DARK_COLOURS, format_page
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
+from rope_jax.plots.style import PALETTE, assign_styles
 
 
 @pytest.fixture(autouse=True)
@@ -140,9 +143,13 @@ def test_points_name_the_units_of_their_intervals(two):
     data = data_of(format_page(replace(two, curves=curves)))
     assert data["curves"][0]["points"][0]["resampled"] == "33 blocks of 3 documents"
     assert data["curves"][1]["points"][0]["resampled"] == "24 documents"
-    assert data["units"] == "documents and blocks"
+    assert (data["units"], data["paired"]) == (
+        "documents and blocks",
+        "paired by document or block",
+    )
     one = replace(point, units=1, documents=1)
     data = data_of(format_page(replace(two, curves=[replace(two.curves[0], points=(one,))])))
+    assert data["paired"] == "paired by document"
     assert data["curves"][0]["points"][0]["resampled"] == "1 document"
 
 
@@ -152,13 +159,19 @@ EVIL = '</script><b>[red]x\x1b[31m"&\u202e'
 def test_names_settings_and_notes_are_shown_as_they_are(two):
     group = replace(two.groups[0], label=EVIL, settings={"rope.x": "</script>"})
     curves = [replace(c, group=group) for c in two.curves]
-    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL]))
+    page = format_page(replace(two, groups=[group], curves=curves, notes=[EVIL], remarks=(EVIL,)))
     assert "\x1b" not in page
     assert "\u202e" not in page
     shown = '</script><b>[red]x\\x1b[31m"&\\u202e'
     assert shown not in page
     data = data_of(page)
-    assert data["title"] == data["notes"][0] == data["groups"][0]["label"] == shown
+    assert (
+        data["title"]
+        == data["notes"][0]
+        == data["remarks"][0]
+        == data["groups"][0]["label"]
+        == shown
+    )
     assert data["sources"][1][0] == shown
     title = re.search(r"<title>(.*?)</title>", page)[1]
     assert title == "&lt;/script&gt;&lt;b&gt;[red]x\\x1b[31m&quot;&amp;\\u202e"
@@ -166,3 +179,37 @@ def test_names_settings_and_notes_are_shown_as_they_are(two):
     assert "innerHTML" not in page
     for drawing in re.findall(r"=>\s*\n?\s*`<(?:b|svg).*?`\);", page, re.DOTALL):
         assert not re.search(r"\$\{[^}]*(name|label|differs)", drawing)
+
+
+def _linear(colour):
+    channels = np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+_TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+
+
+def _cielab(colour):
+    """Return L*, a* and b* of an sRGB colour for the white point D65."""
+    x, y, z = np.cbrt(_TO_XYZ @ _linear(colour) / [0.95047, 1.0, 1.08883])  # not for near-black
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_colours_of_curves_stay_apart_on_a_dark_page(two):
+    styles = assign_styles({str(n): str(n) for n in range(len(PALETTE) - 1)})
+    styles |= assign_styles({kind: kind for kind in ("trained", "none", "pi", "ntk", "yarn")})
+    assert {style.color for style in styles.values()} | set(PALETTE) == set(DARK_COLOURS)
+    page = format_page(two)
+    assert data_of(page)["dark"] == DARK_COLOURS
+    dark = re.search(r"data-theme=dark\] \{.*?--page: (#\w+)", page, re.DOTALL)[1]
+    for colour in DARK_COLOURS.values():
+        luminance, behind = (_TO_XYZ[1] @ _linear(one) for one in (colour, dark))
+        assert (luminance + 0.05) / (behind + 0.05) >= 4, colour
+    for one, other in combinations(DARK_COLOURS.values(), 2):
+        assert np.linalg.norm(_cielab(one) - _cielab(other)) >= 25, (one, other)

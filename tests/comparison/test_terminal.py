@@ -1,12 +1,14 @@
 """The comparison in a terminal: one line per curve, whatever fits beside it, and names in full."""
 
 import io
+import math
 import re
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from rope_jax.comparison.cells import gain_text
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
@@ -16,7 +18,8 @@ from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.evaluation.text import half_width_text
+from rope_jax.evaluation.statistics import Estimate
+from rope_jax.evaluation.text import half_width_text, perplexity_text
 
 LENGTHS = (8, 16, 32, 64)
 WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}
@@ -69,7 +72,7 @@ def test_each_curve_has_one_line_with_its_values_and_intervals(one):
     assert yarn.count("*") == 1
     assert " ".join(lines).endswith(
         "• best of its column; * below truncation by more than the interval of the difference; "
-        "± half of the 95% interval over documents"
+        "± half of the 95% interval over documents; one seed says nothing about other seeds"
     )
 
 
@@ -183,13 +186,13 @@ EVIL = "[red]x [/] \\[b] :smile: \x1b[31m"
 def test_names_settings_and_notes_are_shown_as_they_are(two):
     group = replace(two.groups[0], label=EVIL, settings={"[/]": "[bold]\\x1b"})
     curves = [replace(c, group=group) if c.group is two.groups[0] else c for c in two.curves]
-    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL])
+    odd = replace(two, groups=[group, two.groups[1]], curves=curves, notes=[EVIL], remarks=(EVIL,))
     for make in (plain_console, Console):  # also on a console that reads markup
         for width in (60, 200):
             text = printed(odd, width, make, force_terminal=True, color_system=None)
             shown = EVIL.replace("\x1b", "\\x1b")
             assert shown + "  [/] [bold]\\x1b\n" in text
-            assert shown + "\n" in text  # the note
+            assert text.endswith(f"\n{shown}\n{shown}\n")  # the remark, the note
             assert "\x1b" not in text
 
 
@@ -199,6 +202,102 @@ def test_blocks_are_named_where_documents_are_too_few(one):
         for c in one.curves
     ]
     few = replace(one, curves=curves)
-    assert printed(few, 80).rstrip().endswith("± half of the 95% interval over blocks")
+    assert "± half of the 95% interval over blocks; one seed" in printed(few, 80)
     assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
+    assert "in nats per token, paired by block:\n" in format_markdown(few)
+    assert "document:" not in format_markdown(few)
     assert "interval over documents" in printed(one, 80)
+    assert "in nats per token, paired by document:\n" in format_markdown(one)
+
+
+def test_the_legend_says_which_intervals_include_seeds(sweep_of):
+    seeds = [sweep_of(f"x-s{seed}", seed=seed) for seed in (0, 1)]
+    other = sweep_of("y", model="hidden_size: 32")
+    one_seed = "one seed says nothing about other seeds"
+    for runs, sampled, has_single in (
+        (seeds, "documents and seeds", False),
+        ([other], "documents", True),
+        ([*seeds, other], "documents and, where a group has several, seeds", True),
+    ):
+        found = compared(*runs)
+        text = " ".join(printed(found, 100).split())
+        assert f"± half of the 95% interval over {sampled}{'; ' * has_single}" in text
+        assert (one_seed in text) is has_single
+        markdown = format_markdown(found)
+        assert f"95% interval over {sampled}, or with the interval" in markdown
+        assert ("group with one seed says nothing about other seeds" in markdown) is has_single
+
+
+def with_intervals(comparison, change):
+    """Return a comparison whose points have other intervals and no gains."""
+
+    def changed(point):
+        low, high = change(point)
+        return replace(point, ci_low=low, ci_high=high, gain=None)
+
+    curves = [replace(c, points=tuple(map(changed, c.points))) for c in comparison.curves]
+    return replace(comparison, curves=curves)
+
+
+@pytest.mark.parametrize("show", ["perplexity", "nats"])
+def test_an_interval_wider_than_its_value_is_shown_by_its_ends_where_there_is_room(one, show):
+    def change(point):
+        low, high = point.nll - 0.1, point.nll + 0.1
+        return (low, point.nll * 4) if point.length == 64 else (low, high)
+
+    found = replace(with_intervals(one, change), show=show)
+    point = values(found, "trained")[64]
+    ends = (point.nll - 0.1, point.nll * 4)
+    low, high = (perplexity_text(e) if show == "perplexity" else f"{e:.3f}" for e in ends)
+    shown = f" [{low}, {high}]"
+    wide = " ".join(printed(found, 120).split())
+    assert shown in wide
+    assert "; [ ] the ends of the 95% interval, where it is wider than the value; one seed" in wide
+    assert shown.replace("[", r"\[").replace("]", r"\]") in format_markdown(found)
+    close = " ".join(printed(found, 60).split())
+    assert "[" not in close
+    assert "; intervals that are wider than the value: in comparison.md; one seed" in close
+    assert close.count("±") == 2 * 3 + 1  # none at 64; and what it means
+
+
+def test_intervals_that_do_not_exist_are_not_explained(one):
+    text = printed(with_intervals(one, lambda _: (math.nan, math.nan)), 100)
+    assert text.rstrip().endswith("• best of its column")
+    assert "±" not in text
+
+
+def test_differences_that_three_decimals_do_not_show_are_zero(one):
+    estimates = {
+        8: Estimate(-0.0004, -0.00049, 0.0),
+        16: Estimate(0.0, 0.0, 0.0),
+        32: Estimate(-0.0001, -0.02, 0.0003),
+        64: Estimate(0.0006, -0.0004, 0.0016),
+    }
+    curves = [
+        replace(c, points=tuple(replace(p, gain=estimates[p.length]) for p in c.points))
+        for c in one.curves
+    ]
+    found = replace(one, curves=curves)
+    gains = format_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
+    assert "| one | yarn-4 | 0 | 0 | 0 [-0.020, 0] | +0.001 [0, +0.002] |" in gains
+    assert "0.000" not in gains
+    zero = replace(curves[0].points[-1], gain=estimates[8])
+    assert gain_text(zero) == "0"
+    assert gain_text(replace(zero, gain=estimates[64])) == "+0.001 ±0.0010"
+
+
+@pytest.mark.parametrize(("tied", "is_bold"), [(2, True), (3, False), (4, False)])
+def test_nothing_is_the_best_where_more_than_half_of_a_column_ties(two, tied, is_bold):
+    """At 16, `tied` of four curves differ by less than the shown digits, the others are worse."""
+
+    def changed(place, point):
+        nll = 1.0 + 1e-6 * place if place < tied else 1.5
+        return replace(point, nll=nll) if point.length == 16 else point
+
+    curves = [
+        replace(c, points=tuple(changed(place, p) for p in c.points))
+        for place, c in enumerate(two.curves)
+    ]
+    markdown = format_markdown(replace(two, curves=curves))
+    assert markdown.count("**2.72**") == 2 * tied * is_bold  # by two protocols
+    assert f"{math.e:.2f}" in markdown

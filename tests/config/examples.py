@@ -104,6 +104,7 @@ rope:
 data:
   type: parquet
   files: {train: [a, b], test: [c]}
+  split_bytes: 4096
   column: body
   validation_fraction: 0.2
   test_fraction: 0.3

@@ -61,7 +61,7 @@ def test_the_table_has_start_fitted_and_truncation(quick):
     folder, said = quick
     assert "learned     32 numbers: far_phase, far_amplitude, per head" in said
     assert "step    0/4  validation " in said
-    assert "with no interval, for too few documents" in " ".join(said.split())
+    assert "no interval: too few documents" in " ".join(said.split())
     lines = (folder / "results.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [
         ["name", "length"],

@@ -77,7 +77,7 @@ DEMO = {
 def demo(width, show="perplexity", **options):
     """Return what is printed for three curves, of which rerope-logn is below truncation."""
     table = [
-        row(name, length, nll, bpb=1.5 * nll, tokens=2048)
+        row(name, length, nll, bpb=1.5 * nll, tokens=2048)._replace(units=options.get("units", 24))
         for name, values in DEMO.items()
         for length, nll in zip(LENGTHS, values, strict=True)
     ]
@@ -182,10 +182,11 @@ def test_blocks_are_explained():
         "intervals resample 33 blocks of 3 documents, more than 4,096 tokens apart: they\n"
         "hold for these documents, not for others\n"
     )
-    assert describe_blocks(20, 1, 512) == (
+    assert describe_blocks(20, 20, 1, 512) == (
         "intervals resample 20 blocks of 1 document, more than 512 tokens apart: they hold for "
         "this document, not for others"
     )
+    assert describe_blocks(66, 513, 3, 512).startswith("intervals resample 66 to 513 blocks of 3")
 
 
 def test_a_very_wide_interval_is_shown_by_its_ends():
@@ -210,11 +211,13 @@ def test_a_very_wide_interval_is_shown_by_its_ends():
 )
 def test_a_usable_length_claims_no_more_than_is_known(usable, text):
     assert usable_text(**usable._asdict()) == text
-    shown = printed([row("trained", 16, 1.0)], summary_of(trained=usable))
-    assert f" {text} " in shown
-    assert ("no interval: too few documents for one at the next length" in shown) == (
-        not usable.is_known
-    )
+    for units, why in (
+        (24, "no interval: too few documents for one at the next length"),
+        (19, "no interval: by the values alone, with fewer than 20 documents"),
+    ):
+        shown = printed([row("trained", 16, 1.0)], summary_of(units=units, trained=usable))
+        assert f" {text} " in shown
+        assert (why in shown) == (not usable.is_known)
 
 
 @pytest.mark.parametrize("name", ["[red]x", "[/]", ":smile:"])

@@ -16,7 +16,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.continuing import same_until
+from rope_jax.training.continuing import explain_other, same_until
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of
 from rope_jax.training.run import train
@@ -79,10 +79,13 @@ def test_a_schedule_that_has_decayed_says_what_to_do(
         train(config(tmp_path, stages=stages(8), optim={}), plain_console(quiet=True))
     assert str(caught.value) == (
         f"{run.path}: holds a run with another stages.0.steps; its learning rate is planned for 4 "
-        "steps (cosine), and 8 would change the steps it has trained; keep them and add a stage "
-        f"with a learning_rate of its own, or start a new run: name=NEW init_from={run.path}"
+        "steps (cosine), and 8 would change the steps it has trained; keep them and give its "
+        "config another stage, with a learning_rate of its own, or start a new run: name=NEW "
+        f"init_from={run.path}"
     )
     assert run.config_file.read_bytes() == before
+    with pytest.raises(UserError, match=r"another stages.0.steps; it has been trained to step 4 a"):
+        train(config(tmp_path, stages=stages(3), optim={}), plain_console(quiet=True))
     with pytest.raises(UserError, match=r"another seed; give this one another name, or delete"):
         train(config(tmp_path, stages=stages(4), optim={}, seed=1), plain_console(quiet=True))
 
@@ -110,3 +113,16 @@ def test_the_first_steps_are_the_same_or_not(config: Callable[..., Config], tmp_
     assert not same_until(base, more, 21)
     # without a rate of its own a stage lengthens the schedule before it
     assert not same_until(base, made(20, 5), 20)
+
+
+def test_a_tenth_of_more_steps_is_another_warm_up_which_may_be_given(
+    config: Callable[..., Config], tmp_path: Path
+) -> None:
+    constant = {"final_lr_fraction": 1}
+    short = config(tmp_path, stages=stages(20), optim=constant)
+    long = config(tmp_path, stages=stages(40), optim=constant)
+    assert explain_other(long, short, 20) == (
+        "with the warm-up that it had, optim.warmup_steps=2, it goes on"
+    )
+    given = config(tmp_path, stages=stages(40), optim=constant | {"warmup_steps": 2})
+    assert explain_other(given, short, 20) is None

@@ -84,7 +84,7 @@ def test_metrics_are_logged_at_the_configured_steps(whole: tuple[Config, RunDire
     assert sum(distances.values()) == pytest.approx(1)
     events = EventAccumulator(str(whole[1].path), size_guidance={"histograms": 0})
     histograms = {
-        event.step: event.histogram_value for event in events.Reload().Histograms("distances")
+        event.step: event.histogram_value for event in events.Reload().Histograms("train_distances")
     }
     assert list(histograms) == steps
     counts = np.array(histograms[9].bucket)
@@ -286,7 +286,7 @@ def test_a_damaged_corpus_is_named_and_trains_the_same(
     tokens = token_file(config_, "train.tokens")
     written = tokens.read_bytes()
     tokens.write_bytes(bytes(len(written)))
-    said = plain_console(file=io.StringIO(), width=40, force_terminal=True)
+    said = plain_console(file=io.StringIO(), width=400, force_terminal=True)
     run = train(config_, said)
     line = f"{tokens.parent}: train.tokens is damaged: its checksum is wrong; the tokens are "
     assert said.file.getvalue().count(f"\x1b[33m{line}written again") == 1
