@@ -100,7 +100,8 @@ def _notes(
     rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     of_protocol = [row for row in rows if row.protocol == protocol]
     splits = " and ".join(dict.fromkeys(row.split for row in of_protocol))
-    counts = [(p.units, p.documents) for one in plotted for p in one.points.values()]
+    points = [point for one in plotted for point in one.points.values()]
+    counts = [(point.units, point.documents) for point in points]
     # the fewest and the most
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     notes = [
@@ -110,7 +111,7 @@ def _notes(
         "The best of each column is bold."
     ]
     if min(counts)[0] < RELIABLE_UNITS:
-        notes.append(f"{units_of(comparison).capitalize()} are too few for a reliable interval.")
+        notes.append(f"{units_of(points).capitalize()} are too few for a reliable interval.")
     notes += _describe_runs({one.curve.group: one.curve.window for one in plotted})
     if any(group.marked for group in groups):
         notes.append(f"{MARK} cannot be compared.")
