@@ -24,6 +24,7 @@ from rope_jax.runs.tables import text_of_cell
 from rope_jax.sweeps.figures import SweptCheckpoint, draw_sweep
 
 _MOST_BYTES = 2**26
+_SUMMARY = "summary.json"
 # What a table from an earlier version lacks, with what stands for it; no figure shows it but `map`.
 _ABSENT = {"map": "", "corpus": "", "bos": "", "targets": "", "units": "0"}
 _FLOATS = ("nll", "ci_low", "ci_high")
@@ -42,17 +43,29 @@ class _Checkpoint(NamedTuple):
 def redraw(path: Path, config: RedrawConfig) -> list[Path]:
     """Draw the figures of a sweep's folder or of a table like results.csv; return the files.
 
+    The windows are those of summary.json, in the folder or beside results.csv; of a table without
+    it, `config.window`.
+
     Raises UserError.
     """
-    if path.is_dir():
-        files = SweepFiles(path)
-        rows: Sequence[Row] = files.rows()
-        checkpoints: Sequence[SweptCheckpoint] = files.summaries()
-        place = path / "curve.png"
+    is_folder = path.is_dir()
+    folder = path if is_folder else path.parent
+    has_summary = is_folder or (path.name == "results.csv" and (folder / _SUMMARY).exists())
+    if has_summary and config.window is not None:
+        raise UserError(
+            f"window: {folder / _SUMMARY} says at which window the model was trained; leave window "
+            "out"
+        )
+    rows = SweepFiles(folder).rows() if is_folder else _read_rows(path)
+    checkpoints: Sequence[SweptCheckpoint]
+    if has_summary:
+        steps = {row.step for row in rows}
+        checkpoints = [one for one in SweepFiles(folder).summaries() if one.step in steps]
+        if not checkpoints:
+            raise UserError(f"{folder / _SUMMARY}: names no step of the results; sweep again")
     else:
-        rows = _read_rows(path)
         checkpoints = _checkpoints(path, rows, config.window)
-        place = path.with_name("curve.png")
+    place = folder / "curve.png"
     if config.output is not None:
         place = Path(config.output)
         if place.suffix != ".png":

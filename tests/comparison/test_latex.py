@@ -41,3 +41,42 @@ def test_every_point_is_in_the_table_of_its_protocol(sweep_of, show):
                 assert re.sub(r"\\textbf\{(.*?)\}", r"\1", text).startswith(f"{shown.value} ")
                 assert shown.interval.removeprefix("±") in text
     assert r"\textbf{" in tables[0]
+
+
+def comments(compared):
+    """Return the comments above the first table, as one text."""
+    above = format_latex(compared).split("\\begin{tabular}")[0]
+    return " ".join(line.removeprefix("% ") for line in above.splitlines())
+
+
+def compare_runs(runs, **settings):
+    sweeps = [read_sweep(folder) for folder in find_sweeps(runs, None)]
+    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50, **settings))
+
+
+def test_the_comments_say_what_a_caption_has_to(sweep_of):
+    one = [sweep_of("a-s0", seed=0), sweep_of("a-s3", seed=3)]
+    text = comments(compare_runs(one, tolerance=0.5))
+    assert "Perplexity by context length; test split, 24 documents." in text
+    assert "± half of the 95% interval, by resampling documents and seeds." in text
+    assert "Runs: seeds 0, 3; step 100; trained at 16 tokens." in text
+    assert "Truncation: only the last 16 tokens are kept." in text
+    assert "stays within 0.5 nats per token of truncation, which is trained at the window" in text
+    assert "too few" not in text
+    other = sweep_of("b", seed=3, model="hidden_size: 32")
+    text = comments(compare_runs([*one, other]))
+    assert "a (2 seeds): seeds 0, 3; step 100; trained at 16 tokens." in text
+    assert "b: seed 3; step 100; trained at 16 tokens." in text
+    assert "Truncation:" not in text
+
+
+@pytest.mark.parametrize("show", ["perplexity", "nats", "bits_per_byte"])
+def test_a_single_group_has_a_row_of_truncation(sweep_of, show):
+    compared = compare_runs([sweep_of("a")], show=show)
+    first, second = format_latex(compared).split("\\begin{tabular}")[1:]
+    trained = next(curve for curve in compared.curves if curve.name == "trained")
+    (at_window,) = (p for p in trained.points if (p.protocol, p.length) == ("same_tokens", 16))
+    value = cell(at_window, show).value
+    (line,) = (line for line in first.splitlines() if "truncation" in line)
+    assert line.removesuffix(r" \\").split(" & ") == ["  truncation", "", "", *[value] * 3, ""]
+    assert "truncation" not in second  # whole_window scores other tokens

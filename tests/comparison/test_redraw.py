@@ -9,6 +9,7 @@ from PIL import Image
 
 from rope_jax import cli
 from rope_jax.comparison import redraw
+from rope_jax.errors import UserError
 from rope_jax.sweeps.figures import draw_sweep
 from scripts import plot_sweep
 
@@ -62,6 +63,23 @@ def test_a_table_alone_gives_the_same_figure_as_its_folder(folder, drawn, tmp_pa
         assert one.nll_at_window == pytest.approx(other.nll_at_window, rel=1e-12)
 
 
+def test_results_with_their_summary_take_the_window_from_there(folder, drawn):
+    plot_sweep.main([str(folder)])
+    plot_sweep.main([str(folder / "results.csv")])
+    (_, checkpoints, _), (_, same, _) = drawn
+    assert [(one.step, one.window) for one in same] == [(100, 16), (50, 16)]
+    assert same == checkpoints
+
+
+def test_a_summary_of_other_steps_is_refused(folder):
+    text = (folder / "results.csv").read_text()
+    for step in (50, 100):
+        text = text.replace(f",{step},", f",{step + 1},")
+    (folder / "results.csv").write_text(text)
+    with pytest.raises(UserError, match="names no step of the results; sweep again"):
+        plot_sweep.main([str(folder / "results.csv")])
+
+
 def test_the_window_follows_from_automatic_factors(folder, drawn, tmp_path):
     table = tmp_path / "auto.csv"
     with (folder / "results.csv").open(newline="") as file:
@@ -101,6 +119,16 @@ def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
         ((",same_tokens,8,", ",same,8,"), [], "one.csv: line 2: protocol should be same_tokens, "),
         (None, ["one.csv"], "window: one.csv does not say at which window the model was trained"),
         (None, ["one.csv", "window=16", "output=a.pdf"], "output: a.pdf should end in .png"),
+        (
+            None,
+            ["one/evals/demo", "window=16"],
+            "window: one/evals/demo/summary.json says at which window the model was trained; ",
+        ),
+        (
+            None,
+            ["one/evals/demo/results.csv", "window=16"],
+            "window: one/evals/demo/summary.json says at which window the model was trained; ",
+        ),
         (None, ["one.csv", "window=0"], "overrides: window: should be greater than 0, not 0"),
     ],
 )
