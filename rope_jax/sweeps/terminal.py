@@ -105,7 +105,7 @@ def print_tables(
         print_wrapped(
             console,
             f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
-            f"{newest.units}: more test text, or shorter lengths, give more",
+            f"{newest.units}: a larger max_documents, more test text or shorter lengths give more",
             "yellow",
         )
 
@@ -296,7 +296,10 @@ def _with_half(estimate: Estimate | None, digits: str) -> Text:
         return Text()
     half = (estimate.high - estimate.low) / 2
     interval = f" {half_width_text(half)}" if math.isfinite(half) else ""
-    return Text.assemble(f"{estimate.value:{digits}}", (interval, "dim"))
+    value = f"{estimate.value:{digits}}"
+    if not float(value):  # no sign: what rounds to zero is neither a gain nor a loss
+        value = value.lstrip("+-")
+    return Text.assemble(value, (interval, "dim"))
 
 
 def _usable(curves: Mapping[str, CurveSummary]) -> str:
