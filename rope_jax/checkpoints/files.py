@@ -90,11 +90,6 @@ class CheckpointFiles:
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
-    def optional_json(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file; {} if it is absent."""
-        path = self.folder / name
-        return read_json(path) if path.is_file() else {}
-
     def shards(self) -> Iterator["Shard"]:
         """Yield the safetensors files one after the other; each is closed before the next."""
         for path in self._shards:

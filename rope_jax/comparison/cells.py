@@ -9,11 +9,6 @@ from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
 from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text
 
-QUANTITIES: dict[Show, str] = {
-    "perplexity": "perplexity",
-    "nats": "nats per token",
-    "bits_per_byte": "bits per byte",
-}
 # As in the tables of sweeps.
 BEST, BELOW_TRUNCATION = "•", "*"
 

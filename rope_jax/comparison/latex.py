@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 from rope_jax.comparison.cells import (
     EMPTY,
-    QUANTITIES,
     best_at,
     cell,
     sampling_text,
@@ -18,7 +17,7 @@ from rope_jax.comparison.groups import MARK, Group
 from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
 from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import RELIABLE_UNITS
-from rope_jax.evaluation.text import caption, perplexity_text
+from rope_jax.evaluation.text import QUANTITIES, caption, perplexity_text
 from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
 
 

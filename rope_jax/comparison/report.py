@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from rope_jax.comparison.cells import (
     BELOW_TRUNCATION,
-    QUANTITIES,
     best_at,
     cell,
     has_single_seeds,
@@ -19,7 +18,7 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.text import usable_text
+from rope_jax.evaluation.text import QUANTITIES, usable_text
 from rope_jax.runs.markdown import escape_markdown
 
 _INTERVALS = (

@@ -12,7 +12,6 @@ from rope_jax.comparison.cells import (
     BELOW_TRUNCATION,
     BEST,
     EMPTY,
-    QUANTITIES,
     best_at,
     cell,
     gain_text,
@@ -24,6 +23,7 @@ from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
+from rope_jax.evaluation.text import QUANTITIES
 
 _NARROWEST_NAMES = 12  # where names are folded
 

@@ -1,8 +1,17 @@
 """Perplexities, intervals and usable lengths as text, for tables."""
 
 import math
+from collections.abc import Mapping
 
+from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import Estimate, perplexity
+
+QUANTITIES: Mapping[Show, str] = {
+    "perplexity": "perplexity",
+    "nats": "nats per token",
+    "bits_per_byte": "bits per byte",
+}
+"""What a table lists, in words."""
 
 _CAPTIONS = {
     "same_tokens": "context length",
@@ -16,6 +25,13 @@ _CAPTIONS = {
 def caption(protocol: str, stride: int | None) -> str:
     """Return what the lengths in a protocol's table are, such as "context length"."""
     return _CAPTIONS[protocol].format(stride="" if stride is None else f"{stride:,}")
+
+
+def value_text(nll: float, bpb: float | None, show: Show) -> str:
+    """Return a loss as text in the quantity to show; nats where bits per byte are unknown."""
+    if show == "perplexity":
+        return perplexity_text(nll)
+    return f"{bpb if show == 'bits_per_byte' and bpb is not None else nll:.3f}"
 
 
 def perplexity_text(nll: float) -> str:

@@ -1,22 +1,23 @@
 """results.md and results.tex: a sweep's newest checkpoint, with one row per scaling."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rope_jax.config.presentation import Show
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary
-from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text, usable_text
+from rope_jax.evaluation.text import (
+    QUANTITIES,
+    half_width_text,
+    interval_text,
+    usable_text,
+    value_text,
+)
 from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
 from rope_jax.runs.markdown import escape_markdown
 
-_QUANTITIES: Mapping[Show, str] = {
-    "perplexity": "perplexity",
-    "nats": "nats per token",
-    "bits_per_byte": "bits per byte",
-}
 _CAPTIONS = {
     "same_tokens": "by context length, on the same tokens at every length",
     "whole_window": "by length of adjacent windows, on every token",
@@ -122,10 +123,10 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary, split: str, show:
     truncation: list[_Cell] = []
     nll, bpb = checkpoint.nll_at_window, checkpoint.bpb_at_window
     if is_compared and nll is not None:
-        at_window = _Cell(_value(nll, bpb, show))
+        at_window = _Cell(value_text(nll, bpb, show))
         truncation = [at_window if n >= checkpoint.window else _Cell("") for n in lengths]
     caption = (
-        f"{_QUANTITIES[show].capitalize()} {_CAPTIONS[protocol]}: {checkpoint.run}, step "
+        f"{QUANTITIES[show].capitalize()} {_CAPTIONS[protocol]}: {checkpoint.run}, step "
         f"{checkpoint.step}, trained at {checkpoint.window:,} tokens; {split} split, "
         f"{rows[0].documents:,} document{'s' * (rows[0].documents != 1)}. ± half of the 95% "
         f"interval, by resampling {_resampled(rows)}."
@@ -160,14 +161,14 @@ def _best(rows: Sequence[Row], length: int, show: Show) -> str:
     own = [row for row in rows if row.last_position == length and not math.isnan(row.nll)]
     if len(own) < 2:
         return ""
-    values = [_value(row.nll, row.bpb, show) for row in own]
+    values = [value_text(row.nll, row.bpb, show) for row in own]
     lowest = min(own, key=lambda row: row.nll)
-    best = _value(lowest.nll, lowest.bpb, show)
+    best = value_text(lowest.nll, lowest.bpb, show)
     return best if 2 * values.count(best) <= len(values) else ""
 
 
 def _cell(row: Row, show: Show, best: str) -> _Cell:
-    value = _value(row.nll, row.bpb, show)
+    value = value_text(row.nll, row.bpb, show)
     if show == "perplexity":
         interval = interval_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
     else:
@@ -175,12 +176,6 @@ def _cell(row: Row, show: Show, best: str) -> _Cell:
         half = scale * (row.ci_high - row.ci_low) / 2
         interval = half_width_text(half) if math.isfinite(half) else ""
     return _Cell(value, interval, value == best)
-
-
-def _value(nll: float, bpb: float | None, show: Show) -> str:
-    if show == "perplexity":
-        return perplexity_text(nll)
-    return f"{bpb if show == 'bits_per_byte' and bpb is not None else nll:.3f}"
 
 
 def _markdown_cell(cell: _Cell) -> str:

@@ -15,19 +15,15 @@ from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.text import (
+    QUANTITIES,
     caption,
     half_width_text,
     interval_text,
-    perplexity_text,
     usable_text,
+    value_text,
 )
 
 _BEST, _BELOW = "•", "*"
-_QUANTITIES: Mapping[Show, str] = {
-    "perplexity": "perplexity",
-    "nats": "nats per token",
-    "bits_per_byte": "bits per byte",
-}
 # Tried in this order until a table fits: how intervals are written (" ±0.57", "±0.57", "±0.6"), and
 # how many of usable length, gain and blow-up follow.
 _FORMS = ((0, 3), (0, 2), (0, 1), (1, 1), (0, 0), (1, 0), (2, 0))
@@ -198,7 +194,7 @@ def _title(rows: Sequence[Row], show: Show) -> str:
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
     documents = f"{rows[0].documents:,} document{'s' * (rows[0].documents != 1)}"
-    what = f"{_QUANTITIES[show]} by {caption(protocol, rows[0].stride)}"
+    what = f"{QUANTITIES[show]} by {caption(protocol, rows[0].stride)}"
     return f"{what}; {protocol}, {tokens} tokens of {documents}"
 
 
@@ -217,8 +213,8 @@ def _lengths(
         heading = f"{last:,}"
         if first.protocol == "per_position":
             heading = f"{first.first_position:,}-{last:,}"
-        values = {name: _value(row.nll, row.bpb, show) for name, row in own.items()}
-        best = _value(*min((row.nll, row.bpb) for row in own.values()), show)
+        values = {name: value_text(row.nll, row.bpb, show) for name, row in own.items()}
+        best = value_text(*min((row.nll, row.bpb) for row in own.values()), show)
         is_best = {name: value == best for name, value in values.items()}
         if sum(is_best.values()) > len(own) / 2:  # it distinguishes none of them
             is_best = {}
@@ -250,14 +246,8 @@ def _truncation(checkpoint: CheckpointSummary, show: Show) -> _Cell | None:
     """Return what dropping all but the last window gives, however long the text."""
     if checkpoint.nll_at_window is None:
         return None
-    value = _value(checkpoint.nll_at_window, checkpoint.bpb_at_window, show)
+    value = value_text(checkpoint.nll_at_window, checkpoint.bpb_at_window, show)
     return _Cell(value, ("", "", ""))
-
-
-def _value(nll: float, bpb: float | None, show: Show) -> str:
-    if show == "perplexity":
-        return perplexity_text(nll)
-    return f"{bpb if show == 'bits_per_byte' else nll:.3f}"
 
 
 def _intervals(row: Row, show: Show) -> tuple[str, str, str]:
@@ -353,7 +343,7 @@ def _notes(
 
 def _print_by_step(console: Console, rows: Sequence[Row], show: Show) -> None:
     """Print one protocol's values with one line per curve and checkpoint."""
-    print_wrapped(console, f"{_QUANTITIES[show]} by training step; {rows[0].protocol}", "bold")
+    print_wrapped(console, f"{QUANTITIES[show]} by training step; {rows[0].protocol}", "bold")
     lines = [
         (name, step)
         for name in dict.fromkeys(row.name for row in rows)
@@ -367,7 +357,7 @@ def _print_by_step(console: Console, rows: Sequence[Row], show: Show) -> None:
     ]
     for length in sorted({row.last_position for row in rows}):
         found = [by_place.get((*line, length)) for line in lines]
-        cells = [Text(_value(row.nll, row.bpb, show) if row else "") for row in found]
+        cells = [Text(value_text(row.nll, row.bpb, show) if row else "") for row in found]
         columns.append(Column(f"{length:,}", cells))
     print_columns(console, columns, repeated=2)
     console.print()
