@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-all accelerator lint format generate tensorboard lock clean FORCE
+.PHONY: help setup demo test test-all accelerator aot lint format generate tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -39,8 +39,12 @@ test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on t
 test-all: $(VENV)/.dev ## run all tests, as CI does, with types and shapes checked
 	$(BIN)/python -m pytest --jaxtyping-packages=rope_jax,beartype.beartype
 
-accelerator: $(VENV)/.dev ## check the attention kernels and the exactness of angles on a GPU or TPU
+accelerator: $(VENV)/.dev ## check the attention kernels on a GPU or TPU, and measure its speed
 	$(BIN)/python scripts/check_accelerator.py
+	$(BIN)/python benchmarks/accelerator.py
+
+aot: $(VENV)/.dev ## compile every attention and mesh for TPUs and GPUs (hours; needs their compilers)
+	$(BIN)/python scripts/aot.py
 
 lint: $(VENV)/.dev ## check style, types and generated files
 	$(BIN)/ruff check .

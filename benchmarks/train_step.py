@@ -14,15 +14,11 @@ Prints each side's median tokens per second, and the median and quartiles of the
 """
 
 import argparse
-import contextlib
-import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+from workers import Side, Worker, serve
 
 
 class Shape(NamedTuple):
@@ -41,8 +37,8 @@ class Shape(NamedTuple):
 LAYERS, HEADS, VOCABULARY, LEARNING_RATE = 4, 4, 257, 1e-3
 
 
-def ours(shape: Shape) -> Callable[[], float]:
-    """Return a function that runs one step of this code and returns the previous step's loss."""
+def ours(shape: Shape) -> Side:
+    """Return this code's side, whose steps return the previous step's loss."""
     from rope_jax.devices.malloc import keep_freed_memory
 
     keep_freed_memory()  # as train.py does
@@ -93,102 +89,24 @@ def ours(shape: Shape) -> Callable[[], float]:
         read, unread = unread, metrics
         return float((read or metrics).sums.mean())
 
-    return step
+    return Side(step)
 
 
-def theirs(shape: Shape) -> Callable[[], float]:
-    """Return a function that runs one step of Hugging Face's Llama and returns its loss."""
-    import numpy as np
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+def theirs(shape: Shape) -> Side:
+    """Return the side of Hugging Face's Llama, whose steps return their loss."""
+    import torch_llama
 
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=VOCABULARY,
-            hidden_size=shape.hidden_size,
-            intermediate_size=shape.intermediate_size,
-            num_hidden_layers=LAYERS,
-            num_attention_heads=HEADS,
-            max_position_embeddings=shape.seq_len,
-            tie_word_embeddings=True,
-            attn_implementation="sdpa",
-            use_cache=False,
-        )
-    )
-    model.train()
-    adamw = torch.optim.AdamW(
-        model.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.95), weight_decay=0.1, fused=True
-    )
-    size = (shape.batch_size, shape.seq_len + 1)
-    tokens = torch.from_numpy(np.random.default_rng(0).integers(0, 256, size, np.int64))
-    inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
-    def step() -> float:
-        logits = model(input_ids=inputs).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        adamw.step()
-        adamw.zero_grad(set_to_none=True)
-        return loss.item()
-
-    return step
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+    }
+    return torch_llama.on_cpu(sizes, shape.batch_size, shape.seq_len, LEARNING_RATE)
 
 
 SIDES = {"ours": ours, "theirs": theirs}
-
-
-def work(side: str, shape: Shape) -> None:
-    """Serve as one side's process: read a number of steps from stdin, run them, print the seconds.
-
-    Every printed line holds the seconds and the last loss. The first line, printed before anything
-    is read, covers start-up and the first step.
-    """
-    with contextlib.redirect_stdout(sys.stderr):  # stdout is for results; libraries print too
-        start = time.perf_counter()
-        step = SIDES[side](shape)
-        first = step()
-    print(time.perf_counter() - start, first, flush=True)
-    for line in sys.stdin:
-        step()  # warms the caches again after the other side's turn
-        start = time.perf_counter()
-        for _ in range(int(line)):
-            loss = step()
-        print(time.perf_counter() - start, loss, flush=True)
-
-
-class Worker:
-    """The process of one side."""
-
-    def __init__(self, python: str, side: str, shape: Shape) -> None:
-        command = [python, str(Path(__file__).resolve()), "--side", side, *map(str, shape)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        )
-        self.start_seconds, self.loss = self._read_result()
-
-    def __enter__(self) -> "Worker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait()
-
-    def steps(self, count: int) -> float:
-        """Run steps and return the seconds they took."""
-        assert self._process.stdin
-        print(count, file=self._process.stdin, flush=True)
-        return self._read_result()[0]
-
-    def _read_result(self) -> tuple[float, float]:
-        assert self._process.stdout
-        line = self._process.stdout.readline()
-        if not line:
-            sys.exit("a worker process died; its error is printed above")
-        seconds, loss = map(float, line.split())
-        return seconds, loss
 
 
 def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
@@ -196,9 +114,10 @@ def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
     import numpy as np
 
     tokens = steps * shape.batch_size * shape.seq_len
+    me, sizes = str(Path(__file__).resolve()), list(map(str, shape))
     with (
-        Worker(sys.executable, "ours", shape) as us,
-        Worker(torch_python, "theirs", shape) as them,
+        Worker([sys.executable, me, "--side", "ours", *sizes]) as us,
+        Worker([torch_python, me, "--side", "theirs", *sizes]) as them,
     ):
         # The sides take turns at going first.
         pairs = []
@@ -207,7 +126,7 @@ def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
                 second, first = them.steps(steps), us.steps(steps)
             else:
                 first, second = us.steps(steps), them.steps(steps)
-            pairs.append((first, second))
+            pairs.append((first["seconds"], second["seconds"]))
     seconds = np.array(pairs)
     speed = tokens / np.median(seconds, axis=0)
     low, ratio, high = np.quantile(seconds[:, 1] / seconds[:, 0], (0.25, 0.5, 0.75))
@@ -246,7 +165,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.side:
         side, *sizes = arguments.side
-        work(side, Shape(*map(int, sizes)))
+        serve(lambda: SIDES[side](Shape(*map(int, sizes))))
         return
     if not arguments.torch_python:
         parser.error(

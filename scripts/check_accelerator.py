@@ -1,68 +1,172 @@
-"""Check on a GPU or TPU what tests on a CPU cannot: attention kernels and the accuracy of angles.
+"""Check on a GPU or TPU what tests on a CPU cannot: attention kernels, angles, the training loop.
 
     make accelerator
 
 Every attention backend that can run here is compared with `xla` in float32 on the same bfloat16
-inputs, forward and backward, with one document per row and with several, with and without a sliding
-window. cos and sin are compared with extended-precision values. Without an accelerator, the script
-says that it checked nothing.
+inputs, forward and backward: one document per row and several, with and without a sliding window,
+for all queries of a window and for the last ones, on one device and on a mesh of all devices, with
+rows, heads or windows split over them. cos and sin are compared with extended-precision values. A
+few training steps run with a guard against waiting for the device.
 
-Shapes: B batch, T length, N heads, K key-value heads, H head dim.
+Without an accelerator, the script says that it checked nothing; --on-cpu tries it on the CPU.
+
+Shapes: B batch, T queries, S length of the window, N heads, K key-value heads, H head dim.
 """
 
+import argparse
 import itertools
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import BACKENDS, check_backend
+from rope_jax.attention.backends import INTERACTING
+from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import AttentionName, ModelConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.devices.collectives import Collectives
+from rope_jax.devices.hardware import device_line
+from rope_jax.devices.mesh import Placement
+from rope_jax.devices.peak import peak_flops
+from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
+from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.visible import Visible
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
+from rope_jax.runs.logs import Log
+from rope_jax.training.loop import Trainer
+from rope_jax.training.program import Program
+from rope_jax.training.terminal import TrainingProgress
 
-B, T, N, K, H = 2, 1024, 8, 2, 64
+N, K, H = 8, 2, 64
 # bfloat16 has 8 bits of precision, and outputs here average some hundred numbers of size 1.
 _TOLERANCE = 3e-2
 _ANGLE_TOLERANCE = 1e-6
+_HIDE_FAR, _BORDER = 100, 200
+
+# attend(q, k, v, segment_ids, devices that share the window) -> the queries' outputs.
+Attend = Callable[[Array, Array, Array, Array | None, Collectives], Array]
 
 
-def inputs() -> tuple[
-    Float[Array, "B T N H"], Float[Array, "B T K H"], Float[Array, "B T K H"], Int[Array, "B T"]
+class Case(NamedTuple):
+    """Which keys are hidden, and how many queries there are."""
+
+    segments: bool
+    window: int | None
+    queries: int
+
+    def __str__(self) -> str:
+        rows = "several documents per row" if self.segments else "one document per row"
+        sliding = f"sliding window {self.window}" if self.window else "no sliding window"
+        return f"{rows}, {sliding}, {self.queries} queries"
+
+
+def cases(length: int) -> Iterator[Case]:
+    """Yield every combination."""
+    for each in itertools.product((False, True), (None, _HIDE_FAR), (length, length // 8 + 1)):
+        yield Case(*each)
+
+
+def meshes(backend: AttentionName) -> Iterator[MeshConfig]:
+    """Yield the ways in which all devices can share the work of attention."""
+    count = jax.device_count()
+    yield MeshConfig(data=count)
+    if count % 2 == 0:
+        yield MeshConfig(data=count // 2, tensor=2)
+        if backend != "cudnn":  # it cannot split windows
+            yield MeshConfig(data=count // 2, context=2)
+
+
+def inputs(
+    rows: int, length: int
+) -> tuple[
+    Float[Array, "B S N H"], Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"]
 ]:
     """Draw q, k and v in bfloat16, and segment ids of documents of some 200 tokens."""
     rng = np.random.default_rng(0)
     q, k, v = (
-        jnp.asarray(rng.standard_normal((B, T, heads, H)), jnp.bfloat16) for heads in (N, K, K)
+        jnp.asarray(rng.standard_normal((rows, length, heads, H)), jnp.bfloat16)
+        for heads in (N, K, K)
     )
-    return q, k, v, jnp.asarray(np.cumsum(rng.random((B, T)) < 0.005, axis=1), jnp.int32)
+    return q, k, v, jnp.asarray(np.cumsum(rng.random((rows, length)) < 0.005, axis=1), jnp.int32)
 
 
-def compare(name: AttentionName, segments: bool, window: int | None) -> float:
-    """Return the largest relative difference from `xla` in float32, of outputs and gradients.
+def plain(backend: AttentionName, window: int | None) -> Attend:
+    """Return attention with dot products."""
 
-    Relative to the largest number in each array, because gradients of keys sum over all queries.
+    def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
+        return BACKENDS[backend](q, k, v, ids, window, over.part)
+
+    return attend
+
+
+def banded(backend: AttentionName) -> Attend:
+    """Return attention with two bands, in which queries differ."""
+    interaction = Interaction((Visible(beyond=_BORDER), Visible(nearest=_BORDER)))
+
+    def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
+        queries = q, q * jnp.asarray(0.5, q.dtype)
+        return INTERACTING[backend](queries, (k, k), v, ids, interaction, {}, over.part)
+
+    return attend
+
+
+def output_and_gradients(attend: Attend, placement: Placement) -> Callable[..., tuple[Array, ...]]:
+    """Return a function of q, k, v and segment ids that runs on all devices of a mesh."""
+    over = placement.collectives
+
+    def on_each(q: Array, k: Array, v: Array, ids: Array | None) -> tuple[Array, ...]:
+        own = over.own_tokens(q, 1)
+        out, pull_back = jax.vjp(lambda q, k, v: attend(q, k, v, ids, over), own, k, v)
+        dq, *of_keys = pull_back(jnp.ones_like(out))
+        if over.context > 1:
+            of_keys = [jax.lax.psum(x.astype(jnp.float32), CONTEXT) for x in of_keys]
+        return over.all_tokens(out, 1), over.all_tokens(dq, 1), *of_keys
+
+    if placement.mesh.size == 1:
+        return jax.jit(on_each)
+    heads = PartitionSpec(ROWS, None, TENSOR)
+    return jax.jit(
+        jax.shard_map(
+            on_each,
+            mesh=placement.mesh,
+            in_specs=(heads, heads, heads, PartitionSpec(ROWS)),
+            out_specs=(heads,) * 4,
+            check_vma=False,
+        )
+    )
+
+
+def difference(attend: Attend, exact: Attend, case: Case, length: int, mesh: MeshConfig) -> float:
+    """Return the largest relative difference between two functions, of outputs and gradients.
+
+    exact: computed in float32. Relative to the largest number in each array, because gradients of
+    keys sum over all queries.
     """
-    q, k, v, drawn_ids = inputs()
-    segment_ids = drawn_ids if segments else None
-
-    def output_and_gradients(backend: AttentionName, *qkv: Array) -> list[Array]:
-        def attend(q: Array, k: Array, v: Array) -> Array:
-            return BACKENDS[backend](q, k, v, segment_ids, window)
-
-        out, pull_back = jax.vjp(attend, *qkv)
-        return [out, *pull_back(jnp.ones_like(out))]
-
-    found = jax.jit(lambda *qkv: output_and_gradients(name, *qkv))(q, k, v)
-    exact = (x.astype(jnp.float32) for x in (q, k, v))
+    q, k, v, drawn = inputs(2 * jax.device_count(), length)
+    q, ids = q[:, -case.queries :], drawn if case.segments else None
+    found = output_and_gradients(attend, Placement(mesh))(q, k, v, ids)
+    one = Placement(MeshConfig(), jax.devices()[:1])
     with jax.default_matmul_precision("highest"):
-        expected = jax.jit(lambda *qkv: output_and_gradients("xla", *qkv))(*exact)
-    return max(
-        float(jnp.abs(a.astype(jnp.float32) - b).max() / jnp.abs(b).max())
+        wide = (x.astype(jnp.float32) for x in (q, k, v))
+        expected = output_and_gradients(exact, one)(*wide, ids)
+    found, expected = jax.device_get((found, expected))
+    differences = [
+        np.abs(a.astype(np.float32) - b).max() / np.abs(b).max()
         for a, b in zip(found, expected, strict=True)
-    )
+    ]
+    return float(np.max(differences))  # NaN if any of them is: Python's max may lose it
 
 
 def worst_angle() -> float:
@@ -75,29 +179,95 @@ def worst_angle() -> float:
     return float(max(np.abs(cos - np.cos(angles)).max(), np.abs(sin - np.sin(angles)).max()))
 
 
-def main() -> None:
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        print("nothing was checked: there is no accelerator here, only a CPU")
-        return
-    print(f"on {device.device_kind} ({device.platform}), jax {jax.__version__}")
-    failed = False
-    error = worst_angle()
-    failed |= not error <= _ANGLE_TOLERANCE
-    print(f"cos and sin up to position 10^7: largest error {error:.2g}")
+class NoCheckpoints:
+    """Checkpoints that are not saved."""
+
+    def save(self, step: int, state: Any) -> None:
+        """Do nothing."""
+
+    def steps(self) -> list[int]:
+        """Return no step."""
+        return []
+
+
+def train_guarded(folder: Path) -> None:
+    """Train a few steps; an error if the loop waits for a result that it has not asked for."""
+    rng = np.random.default_rng(0)
+    for number in range(20):
+        words = rng.choice(["rope ", "turns ", "slow\n"], 500)
+        (folder / f"{number}.txt").write_text("".join(words))
+    data = {"type": "text", "files": [str(folder / "*.txt")], "cache_dir": str(folder / "cache")}
+    stage = {"steps": 8, "seq_len": 64, "batch_size": 2 * jax.device_count()}
+    config = Config.model_validate(
+        {
+            "name": "guarded",
+            "log_every_steps": 1,
+            "model": {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2},
+            "data": data | {"validation_fraction": 0.1, "test_fraction": 0.1},
+            "optim": {"warmup_steps": 2},
+            "stages": [stage],
+        }
+    )
+    corpus = open_corpus(config.data, ByteTokenizer())
+    program = Program(config, corpus.tokenizer.vocab_size, Placement(config.mesh))
+    progress = TrainingProgress(plain_console(quiet=True), stage["steps"], 0)
+    checkpoints: Any = NoCheckpoints()
+    trainer = Trainer(program, corpus, checkpoints, Log([], [], []), progress, peak_flops()[0])
+    state = program.fresh_state()
+    with jax.transfer_guard_device_to_host("disallow"):
+        trainer.run(0, state)
+
+
+def check_backends(length: int) -> bool:
+    """Compare every backend that runs here with float32; return whether all are close."""
+    close = True
+
+    def report(name: str, mesh: MeshConfig, case: Case, error: float) -> None:
+        nonlocal close
+        close &= error <= _TOLERANCE
+        sizes = {"data": mesh.data, "tensor": mesh.tensor, "context": mesh.context}
+        split = " × ".join(f"{axis} {size}" for axis, size in sizes.items() if (size or 1) > 1)
+        where = split or "one device"
+        print(f"{name}, {where}, {case}: relative difference {error:.2g}", flush=True)
+
     for name in BACKENDS:
         try:
             check_backend(ModelConfig(attention=name, dtype="bfloat16", head_dim=H))
         except UserError as reason:
             print(f"{name}, not checked: {reason}")
             continue
-        for segments, window in itertools.product((False, True), (None, 100)):
-            error = compare(name, segments, window)
-            failed |= not error <= _TOLERANCE
-            rows = "several documents per row" if segments else "one document per row"
-            sliding = f"sliding window {window}" if window else "no sliding window"
-            print(f"{name}, {rows}, {sliding}: relative difference {error:.2g}")
-    if failed:
+        for mesh, case in itertools.product(meshes(name), cases(length)):
+            if mesh.context > 1 and case.queries < length:  # shared windows have all queries
+                continue
+            exact = plain("xla", case.window)
+            error = difference(plain(name, case.window), exact, case, length, mesh)
+            report(name, mesh, case, error)
+        if name in INTERACTING:
+            for mesh, segments in itertools.product(meshes(name), (False, True)):
+                case = Case(segments, None, length)
+                error = difference(banded(name), banded("xla"), case, length, mesh)
+                report(f"{name} with two bands", mesh, case, error)
+    return close
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--length", type=int, default=1024, metavar="S", help="tokens per window (default: 1024)"
+    )
+    parser.add_argument("--on-cpu", action="store_true", help="run even without an accelerator")
+    arguments = parser.parse_args()
+    if jax.devices()[0].platform == "cpu" and not arguments.on_cpu:
+        print("nothing was checked: there is no accelerator here, only a CPU")
+        return
+    print(f"on {device_line('bfloat16')}, jax {jax.__version__}")
+    error = worst_angle()
+    print(f"cos and sin up to position 10^7: largest error {error:.2g}")
+    close = check_backends(arguments.length) and error <= _ANGLE_TOLERANCE
+    with tempfile.TemporaryDirectory() as folder:
+        train_guarded(Path(folder))
+    print("training loop: it waits only for what it asked for")
+    if not close:
         sys.exit(
             "failed: an error above exceeds its tolerance "
             f"({_ANGLE_TOLERANCE:g} for angles, {_TOLERANCE:g} for backends)"

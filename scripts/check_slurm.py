@@ -1,4 +1,4 @@
-"""Run a small grid through a real Slurm, started for this check on this machine alone.
+"""Run a small grid and a run of two tasks through a real Slurm, started on this machine alone.
 
     python scripts/check_slurm.py
 
@@ -8,7 +8,8 @@ user, with everything that they write in a temporary folder, on 127.0.0.1. The g
 succeeds, one that fails, and one that is cancelled. Checks that the sweep of the first runs after
 its training, that the sweep of the second does not run, that the comparison runs in spite of it,
 that the third saves before it ends, and that submitting the grid again repeats nothing that is
-queued or done. Takes about two minutes.
+queued or done. Then checks that two tasks of one job train one run, and that killing one of them
+ends the other. Takes about three minutes.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -72,15 +74,16 @@ def main() -> int:
         work = Path(name)
         with _slurm(work / "slurm") as environment:
             (work / "here").mkdir()
-            problems = list(_check(work / "here", environment))
+            _write_inputs(work / "here")
+            problems = list(_check_grid(work / "here", environment))
+            problems += _check_two_tasks(work / "here", environment)
     for problem in problems:
         print(f"WRONG: {problem}")
     print("failed" if problems else "passed")
     return 1 if problems else 0
 
 
-def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Submit the grid and yield everything that is not as it should be."""
+def _write_inputs(folder: Path) -> None:
     (folder / "texts").mkdir()
     for number in range(10):
         text = "".join(f"rope turns {(number * word * word) % 97} slow\n" for word in range(60))
@@ -88,6 +91,10 @@ def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
     (folder / "run.yaml").write_text(RUN)
     (folder / "sweep.yaml").write_text(SWEEP)
     (folder / "grid.yaml").write_text(GRID)
+
+
+def _check_grid(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Submit the grid and yield everything that is not as it should be."""
 
     def grid(*arguments: str) -> str:
         command = [sys.executable, str(ROOT / "scripts/grid.py"), "grid.yaml", *arguments]
@@ -133,6 +140,28 @@ def _check(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
         yield "the jobs that are done are not recognized"
     for path in sorted(folder.glob("runs/grids/check/**/*.log")):
         print(f"-- {path.relative_to(folder)}\n{path.read_text()[-300:]}")
+
+
+def _check_two_tasks(folder: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Train in two tasks of one job, kill one, and yield everything that is not as it should be."""
+    script = 'echo $$ > task.$SLURM_PROCID && exec "$@"'
+    train = [sys.executable, str(ROOT / "train.py"), "run.yaml", "distributed={}"]
+    tasks = ["srun", "-n2", "--kill-on-bad-exit=1", "sh", "-c", script, "sh", *train]
+    done = _run([*tasks, "name=two"], environment, cwd=folder)
+    print(done, end="")
+    if "2 × cpu" not in done:
+        yield "two tasks did not train one run"
+    steps = ["stages.0.steps=1000000", "checkpoint.every_steps=1000000"]
+    job = subprocess.Popen([*tasks, "name=killed", *steps], env=environment, cwd=folder)
+    metrics = folder / "runs/killed/metrics.jsonl"
+    if not _wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, LONGEST * 60):
+        yield "the run of two tasks did not begin"
+    os.kill(int((folder / "task.1").read_text()), signal.SIGKILL)
+    killed = time.monotonic()
+    if not _wait_until(lambda: job.poll() is not None, 60):
+        yield "a task was killed, and after a minute the other had not ended"
+        job.kill()
+    print(f"task 0 ended {time.monotonic() - killed:.1f} s after task 1 was killed")
 
 
 @contextlib.contextmanager

@@ -26,12 +26,15 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
+from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.encodings.base import ALL_BACKENDS
 from rope_jax.positions.maps import MAPS
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.strategies.registry import PLAIN
+from scripts.aot import RESULTS as AOT_RESULTS
+from scripts.aot import read_results, result_table
 from scripts.api_page import api_page
 from scripts.plot_reference import LENGTHS, STYLES, Above, Cost, measured_ways, read_cost
 
@@ -40,6 +43,7 @@ README = ROOT / "README.md"
 SCALINGS = ROOT / "docs/scalings.md"
 POSITIONS = ROOT / "docs/positions.md"
 EXTENSION = ROOT / "docs/extension.md"
+ACCELERATORS = ROOT / "docs/accelerators.md"
 BAD_INPUT = """\
 # How bad input is reported
 
@@ -332,6 +336,18 @@ def bad_input() -> str:
     return "".join(parts)
 
 
+def chips_table() -> str:
+    """Return a table of the chips that programs are planned for."""
+    heads = ("`target`", "memory, GiB", "TFLOP/s, bfloat16", "memory, GB/s", "links, GB/s")
+    lines = [f"| {' | '.join((*heads, 'network, GB/s', 'source'))} |", "|---" * 7 + "|"]
+    for name, chip in CHIPS.items():
+        network = "" if chip.network is None else f"{chip.network / 1e9:g}"
+        gib, flops = chip.memory / 2**30, chip.flops / 1e12
+        speeds = f"{chip.bandwidth / 1e9:,g} | {chip.interconnect / 1e9:g} | {network}"
+        lines.append(f"| `{name}` | {gib:.2f} | {flops:,g} | {speeds} | {chip.source} |")
+    return "\n".join(lines) + "\n"
+
+
 def _code(text: str) -> str:
     """Format `text` as code in a table cell."""
     fence = "``" if "`" in text else "`"
@@ -367,7 +383,12 @@ def generated() -> dict[Path, str]:
     scalings = between(scalings, "query scales", query_scales_table())
     results = above_truncation_table(SCALING_RESULTS, "name")
     scalings = between(scalings, "scaling results", results)
+    found = read_results(AOT_RESULTS)
+    accelerators = between(ACCELERATORS.read_text(encoding="utf-8"), "chips", chips_table())
+    accelerators = between(accelerators, "tpu", result_table(found, "tpu"))
+    accelerators = between(accelerators, "gpu", result_table(found, "gpu"))
     return {
+        ACCELERATORS: accelerators,
         SCALINGS: scalings,
         POSITIONS: positions,
         EXTENSION: extension,

@@ -23,13 +23,18 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from scripts import fit
+from scripts import fit, plan
 from scripts.generate import bad_input_catalogue
 
 ROOT = Path(__file__).parents[1]
 CATALOGUE = bad_input_catalogue()
 CASES = [case for section in CATALOGUE["sections"] for case in section["cases"]]
-COMMANDS = {"train.py": train.main, "eval_ppl.py": eval_ppl.main, "scripts/fit.py": fit.main}
+COMMANDS = {
+    "train.py": train.main,
+    "eval_ppl.py": eval_ppl.main,
+    "scripts/fit.py": fit.main,
+    "scripts/plan.py": plan.main,
+}
 
 
 def content(text) -> bytes:
@@ -68,7 +73,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("MPLCONFIGDIR", str(ROOT / ".pytest_cache" / "matplotlib"))
     monkeypatch.delenv("NO_SUCH_VARIABLE", raising=False)
     # the catalogue's messages quote this amount of memory
-    monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda: 16 * 2**30)
+    monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda *_: 16 * 2**30)
     # it makes a folder in the user's cache, whatever the input
     monkeypatch.setattr("rope_jax.user_cache.keep_compiled_programs", lambda: None)
     return folder

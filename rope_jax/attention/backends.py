@@ -18,6 +18,7 @@ from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
+from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.interaction import Interaction
@@ -25,10 +26,12 @@ from rope_jax.positions.scores import capped
 from rope_jax.positions.toeplitz import plus_by_distance
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
+from rope_jax.positions.zigzag import ZigZag
 from rope_jax.rope.geometry import Layout
 
-# attention(queries, keys, values, documents, sliding_window) of one kind of kernel: causal, softmax
-# of dot products over √H, within documents and the window if these are given.
+# attention(queries, keys, values, documents, sliding_window, part) of one kind of kernel: causal,
+# softmax of dot products over √H, within documents and the window if these are given. The queries
+# are the last T tokens, or those of a device that shares the window with others.
 Attention = Callable[
     [
         Float[Array, "B T N H"],
@@ -36,6 +39,7 @@ Attention = Callable[
         Float[Array, "B S K V"],
         Int[Array, "B S"] | None,
         int | None,
+        ZigZag | None,
     ],
     Float[Array, "B T N V"],
 ]
@@ -48,6 +52,7 @@ Interacting = Callable[
         Int[Array, "B S"] | None,
         Interaction,
         Any,
+        ZigZag | None,
     ],
     Float[Array, "B T N V"],
 ]
@@ -59,10 +64,11 @@ def _splash(
     v: Float[Array, "B S K H"],
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
+    part: ZigZag | None = None,
 ) -> Float[Array, "B T N H"]:
     from rope_jax.attention.splash import splash_attention  # slow to import, TPU only
 
-    return splash_attention(q, k, v, segment_ids, sliding_window)
+    return splash_attention(q, k, v, segment_ids, sliding_window, part)
 
 
 BACKENDS: dict[AttentionName, Attention] = {
@@ -96,18 +102,22 @@ def attend(
     visible: tuple[Visible, ...],
     sliding_window: int | None,
     softcap: float | None = None,
+    over: Collectives = ALONE,
 ) -> Float[Array, "B T N V"]:
     """Turn queries and keys, once for every band, and attend from each query to what it sees.
 
     Linear attention turns its features of queries and keys instead.
 
-    The queries are the last T of the S tokens.
+    The queries are the last T of the S tokens. Where devices share each window, q, k, v and what
+    turns them are the S tokens of this device, and segment_ids has all tokens of the window; keys
+    and values of the other devices are gathered.
     turns:       how far each band turns.
     query_scale: multiplies whole queries, after they are turned.
     numbers:     the layer's arrays of the encoding.
     bias:        added to the logits: by head, and distance from 0 to C − 1 and more; None: nothing.
     visible:     which keys each band holds.
     softcap:     c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
+    over:        the devices that share each window.
     """
     length = q.shape[1]
 
@@ -127,7 +137,9 @@ def attend(
         scale = query_scale[:, -length:, None]
         if turn.query_scale is not None:
             scale = scale * turn.query_scale[:, -length:]
-        turned.append((_scaled(turn_queries(q, turn), scale), turn_keys(k, turn)))
+        turned_keys = over.all_tokens(turn_keys(k, turn), 1)
+        turned.append((_scaled(turn_queries(q, turn), scale), turned_keys))
+    v = over.all_tokens(v, 1)
     scores = encoding.scores
     if bias is not None:  # only beside plain dot products, see `check_map`
         scores, numbers = plus_by_distance, {"by_distance": bias}
@@ -137,10 +149,10 @@ def attend(
     if interaction.is_plain:
         ((query, key),) = turned
         (band,) = interaction.within(sliding_window).visible
-        return BACKENDS[backend](query, key, v, segment_ids, band.beyond)
+        return BACKENDS[backend](query, key, v, segment_ids, band.beyond, over.part)
     queries, keys = zip(*turned, strict=True)
     interaction = interaction.within(sliding_window)
-    return INTERACTING[backend](queries, keys, v, segment_ids, interaction, numbers)
+    return INTERACTING[backend](queries, keys, v, segment_ids, interaction, numbers, over.part)
 
 
 def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:
@@ -148,9 +160,12 @@ def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Floa
     return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
-def check_backend(model: ModelConfig) -> None:
-    """Raise UserError if the model's backend cannot run here; another is never substituted."""
-    reason = _obstacle(model, jax.default_backend())
+def check_backend(model: ModelConfig, platform: str | None = None) -> None:
+    """Raise UserError if the model's backend cannot run; another is never substituted.
+
+    platform: "cpu", "tpu" or "gpu"; None: that of this machine.
+    """
+    reason = _obstacle(model, platform or jax.default_backend())
     if reason:
         raise UserError(
             f"model.attention: {model.attention} {reason}; blockwise and xla run everywhere"
@@ -160,10 +175,10 @@ def check_backend(model: ModelConfig) -> None:
 def _obstacle(model: ModelConfig, platform: str) -> str | None:
     """Return why the model's backend cannot run on a platform, or None if it can."""
     if model.attention == "splash" and platform != "tpu":
-        return f"needs a TPU, but JAX runs on {platform} here"
+        return f"needs a TPU, but the platform is {platform}"
     if model.attention == "cudnn":
         if platform != "gpu" or "rocm" in jax.devices()[0].client.platform_version:
-            return f"needs an NVIDIA GPU, but JAX runs on {platform} here"
+            return f"needs an NVIDIA GPU, but the platform is {platform}"
         if model.dtype == "float32":
             return "computes in 16 bits, but model.dtype is float32; set model.dtype=bfloat16"
         if model.heads_width % 8 or model.heads_width > 256:

@@ -101,22 +101,32 @@ def _sees(band: Visible, nearest: int, farthest: int, quantity: Callable[[Any], 
 class Blocks:
     """How one window is cut into blocks, and which blocks of queries and keys see each other.
 
-    The queries are the last T of the S tokens. Both are padded at the front to whole blocks, so
-    their ends stay aligned and query block i lies on the diagonal of key block `diagonal(i)`.
+    Query block i lies on the diagonal of key block `diagonal(i)`. If the queries are the last T of
+    the S tokens, both are padded at the front to whole blocks, so that their ends stay aligned.
 
     query_padding: tokens of padding before the queries.
     key_padding:   tokens of padding before the keys.
-    blocks_before: key blocks before the diagonal of query block 0.
     segment_ids:   [n, B, block], or None.
     places:        every token's number in its own document, [n, #B, block].
     """
 
     def __init__(
-        self, settings: Settings, queries: int, keys: int, segment_ids: Int[Array, "B S"] | None
+        self,
+        settings: Settings,
+        queries: int,
+        keys: int,
+        segment_ids: Int[Array, "B S"] | None,
+        diagonals: Int[Array, " m"] | None,
     ) -> None:
+        """Cut a window.
+
+        diagonals: None: the queries are the last T tokens. Otherwise the block size must divide
+            both lengths.
+        """
         self.settings, block = settings, settings.block
         self.query_padding, self.key_padding = -queries % block, -keys % block
-        self.blocks_before = (keys + self.key_padding - queries - self.query_padding) // block
+        self._diagonals = diagonals
+        self._before = (keys + self.key_padding - queries - self.query_padding) // block
         self.segment_ids = None
         places = jnp.arange(keys)[None]
         if segment_ids is not None:
@@ -140,7 +150,7 @@ class Blocks:
 
     def diagonal(self, i: Int[Array, ""]) -> Int[Array, ""]:
         """Return the key block of query block i's own tokens, the last one it sees."""
-        return i + self.blocks_before
+        return i + self._before if self._diagonals is None else self._diagonals[i]
 
     def visit_diagonal(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
         """Return see(state, j, visit) for the key block of the queries' own tokens."""

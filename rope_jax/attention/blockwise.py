@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import Blocks, Settings, Visit
 from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.zigzag import ZigZag
 
 # Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
 BLOCK = 512
@@ -29,15 +30,17 @@ def blockwise_attention(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
+    part: ZigZag | None = None,
     *,
     block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
     """softmax(q·kᵀ/√H)·v as in `xla_attention`, in memory linear in S.
 
-    block: the most tokens per block. The window is cut into as few equal blocks as possible.
+    block: the most tokens per block. The window, or each chunk of one that devices share, is cut
+        into as few equal blocks as possible.
     """
     interaction = Interaction().within(sliding_window)
-    return banded_blockwise((q,), (k,), v, segment_ids, interaction, {}, block=block)
+    return banded_blockwise((q,), (k,), v, segment_ids, interaction, {}, part, block=block)
 
 
 def banded_blockwise(
@@ -47,27 +50,41 @@ def banded_blockwise(
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
     numbers: Any,
+    part: ZigZag | None = None,
     *,
     block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
     """softmax(scores)·v over the keys of all bands, in memory linear in S.
 
-    queries, keys: turned, one array for each band. The queries are the last T of the S tokens.
+    queries, keys: turned, one array for each band.
     interaction: which keys each band holds, and how scores and values are computed; static.
     numbers: a tree of float arrays for the interaction's functions; differentiable.
+    part: which of the S tokens the queries are; None: the last T.
     block: the most tokens per block.
 
     A band's scores are computed only for the blocks in which it has keys. Softmax is float32. The
     backward pass keeps queries, keys, v, the output and one number per query and head (lse), and
     recomputes the probabilities.
     """
-    settings = Settings(interaction, _even(v.shape[1], block))
-    return _attention(settings, queries, keys, v, segment_ids, numbers)
+    if part is None:
+        settings = Settings(interaction, _even(v.shape[1], block))
+        return _attention(settings, queries, keys, v, segment_ids, None, numbers)
+    chunk = queries[0].shape[1] // 2
+    size = _divisor(chunk, block)
+    first = part.starts(v.shape[1]) // size
+    diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
+    settings = Settings(interaction, size)
+    return _attention(settings, queries, keys, v, segment_ids, diagonals, numbers)
 
 
 def _even(length: int, block: int) -> int:
     """Return the smallest block size that needs no more blocks than `block`."""
     return -(-length // -(-length // block))
+
+
+def _divisor(length: int, block: int) -> int:
+    """Return the largest block size that divides a length and is at most `block`."""
+    return next(size for size in range(min(block, length), 0, -1) if length % size == 0)
 
 
 class _Saved(NamedTuple):
@@ -77,6 +94,7 @@ class _Saved(NamedTuple):
     keys: tuple[Float[Array, "B S K H"], ...]
     v: Float[Array, "B S K V"]
     segment_ids: Int[Array, "B S"] | None
+    diagonals: Int[Array, " m"] | None
     numbers: Any
     out: Float[Array, "B T N V"]
     lse: Float[Array, "m B K G block 1"]
@@ -89,9 +107,10 @@ def _attention(
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
+    diagonals: Int[Array, " m"] | None,
     numbers: Any,
 ) -> Float[Array, "B T N V"]:
-    return _forward(settings, queries, keys, v, segment_ids, numbers)[0]
+    return _forward(settings, queries, keys, v, segment_ids, diagonals, numbers)[0]
 
 
 def _forward(
@@ -100,6 +119,7 @@ def _forward(
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
+    diagonals: Int[Array, " m"] | None,
     numbers: Any,
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
     """Compute the output and the residuals of the backward pass.
@@ -109,7 +129,7 @@ def _forward(
     At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum.
     """
     length = queries[0].shape[1]
-    blocks = Blocks(settings, length, v.shape[1], segment_ids)
+    blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
     query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
     key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
 
@@ -144,21 +164,21 @@ def _forward(
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
     out = blocks.merged(outs, length)
-    return out, _Saved(queries, keys, v, segment_ids, numbers, out, lse)
+    return out, _Saved(queries, keys, v, segment_ids, diagonals, numbers, out, lse)
 
 
 def _backward(
     settings: Settings, saved: _Saved, dout: Float[Array, "B T N V"]
-) -> tuple[Any, Any, Float[Array, "B S K V"], None, Any]:
+) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
     """Compute the gradients of queries, keys, v and numbers.
 
     For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
     d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and numbers.
     delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
-    queries, keys, v, segment_ids, numbers, out, lse = saved
+    queries, keys, v, segment_ids, diagonals, numbers, out, lse = saved
     length = queries[0].shape[1]
-    blocks = Blocks(settings, length, v.shape[1], segment_ids)
+    blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
     query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
     key_blocks, values = [blocks.of_keys(k) for k in keys], blocks.of_keys(v)
     douts = blocks.of_queries(dout, v.shape[2])
@@ -218,7 +238,7 @@ def _backward(
         for dk, k in zip(dks, keys, strict=True)
     )
     dv = blocks.merged(dv[:, :, :, None], v.shape[1]).astype(v.dtype)
-    return dq, dk, dv, None, d_numbers
+    return dq, dk, dv, None, None, d_numbers
 
 
 _attention.defvjp(_forward, _backward)

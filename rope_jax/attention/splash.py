@@ -1,10 +1,15 @@
 """Splash attention: JAX's Pallas kernel for TPUs, which skips masked blocks. Memory is linear.
 
-Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim.
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
+keys, V that of values.
 """
+
+import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as kernel,
 )
@@ -13,63 +18,161 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jaxtyping import Array, Float, Int
 
+from rope_jax.positions.zigzag import ZigZag, tokens_of_parts
+
 _LANES = 128  # the kernel's block sizes are multiples of this
 _BLOCK = 512
+# The kernel keeps 3 bytes for every pair of blocks in 1 MiB of scalar memory, and its set-up visits
+# each pair, so blocks grow with the window beyond so many of them, as far as vector memory allows.
+_MOST_BLOCKS = 256
+_LARGEST_BLOCK = 2048
+_LARGEST_QUERY_BLOCK = 1024
 
 
 def splash_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
-    v: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
+    part: ZigZag | None = None,
     *,
     interpret: bool = False,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N V"]:
     """softmax(q·kᵀ/√H)·v as in `xla_attention`, by the TPU kernel.
 
     interpret: run without a TPU, slowly, for tests.
 
-    The window is padded to whole blocks at its end, where causality hides the padding.
+    Queries and keys are padded to whole blocks at their end, where causality hides the padding.
     """
     queries, keys = q.shape[1], k.shape[1]
-    size = -(-keys // _LANES) * _LANES
-    if size > _BLOCK:
-        size = -(-keys // _BLOCK) * _BLOCK
-    # The kernel computes all S query rows; those before the last T are zeros.
-    q = jnp.pad(q, ((0, 0), (keys - queries, size - keys), (0, 0), (0, 0)))
-    k, v = (jnp.pad(x, ((0, 0), (0, size - keys), (0, 0), (0, 0))) for x in (k, v))
-    ids = None
-    if segment_ids is not None:
-        padded = jnp.pad(segment_ids, ((0, 0), (0, size - keys)), mode="edge")
-        ids = kernel.SegmentIds(padded, padded)
-    shape = size, size
-    mask: masks.Mask = masks.CausalMask(shape)
-    if sliding_window is not None and sliding_window < keys:
-        # (how far back, how far ahead); the kernel's count leaves out the query's own key
-        mask = masks.LocalMask(shape, (sliding_window - 1, 0), 0)
-    block = min(size, _BLOCK)
+    blocks = _block_sizes(queries, keys, part is not None)
+    rows, size = _rounded_up(queries, blocks.block_q), _rounded_up(keys, blocks.block_kv)
+    mask = _Mask(_index_in_window(queries, keys, part, rows, size - 1), size, sliding_window)
     attend = kernel.make_splash_mha(
         masks.MultiHeadMask([mask] * q.shape[2]),
-        block_sizes=kernel.BlockSizes(
-            block_q=block,
-            block_kv=block,
-            block_kv_compute=block,
-            block_q_dkv=block,
-            block_kv_dkv=block,
-            block_kv_dkv_compute=block,
-            block_q_dq=block,
-            block_kv_dq=block,
-        ),
+        block_sizes=blocks,
         head_shards=1,
-        q_seq_shards=1,
+        q_seq_shards=1 if part is None else part.count,
         interpret=interpret,
     )
+    if part is not None:
+        attend = _of_part(attend, part)
+    ids = None
+    if segment_ids is not None:
+        own = segment_ids[:, keys - queries :] if part is None else part.own(segment_ids, 1)
+        ids = kernel.SegmentIds(_pad(own, rows, mode="edge"), _pad(segment_ids, size, mode="edge"))
     # The kernel takes one row [heads, S, H] at a time, and does not divide by √H.
-    q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
-    q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+    q = _pad(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), rows)
+    q, k, v = (x.swapaxes(1, 2) for x in (q, _pad(k, size), _pad(v, size)))
     if ids is None:
         out = jax.vmap(lambda q, k, v: attend(q, k, v))(q, k, v)
     else:
         out = jax.vmap(attend)(q, k, v, ids)
-    return out.swapaxes(1, 2)[:, keys - queries : keys].astype(v.dtype)
+    return out.swapaxes(1, 2)[:, :queries].astype(v.dtype)
+
+
+class _Mask(masks.Mask):
+    """Causal attention of queries that stand anywhere in the window.
+
+    q_sequence: the index in the window of every query.
+    """
+
+    def __init__(self, q_sequence: np.ndarray, keys: int, window: int | None) -> None:
+        self.q_sequence, self._keys, self._window = q_sequence.astype(np.int32), keys, window
+
+    def mask_function(self, query: Any, key: Any) -> Any:
+        """Return which keys are seen; the kernel calls it with the indices of a block."""
+        seen = query >= key
+        return seen if self._window is None else seen & (query - key < self._window)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.q_sequence.size, self._keys
+
+    def __getitem__(self, index: tuple[slice, slice]) -> np.ndarray:
+        """Return a block of the mask; one element stands for a block that is the same throughout.
+
+        The kernel's set-up looks at every block, which would take minutes for long windows.
+        """
+        rows, columns = index
+        query, key = self.q_sequence[rows], np.arange(columns.start, columns.stop)
+        nearest, farthest = int(query.min() - key[-1]), int(query.max() - key[0])
+        window = farthest + 1 if self._window is None else self._window
+        if farthest < 0 or nearest >= window:
+            return np.zeros((1, 1), bool)
+        if nearest >= 0 and farthest < window:
+            return np.ones((1, 1), bool)
+        return self.mask_function(query[:, None], key[None])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Mask) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        return self.q_sequence.tobytes(), self._keys, self._window
+
+
+def _index_in_window(
+    queries: int, keys: int, part: ZigZag | None, rows: int, padding: int
+) -> np.ndarray:
+    """Return the index in the window of every query, those of all parts one after another.
+
+    rows:    queries of a part after padding.
+    padding: the index of padded queries: the last key, since a row that sees no key would be NaN.
+    """
+    if part is None:
+        index = np.arange(keys - queries, keys)[None]
+    else:
+        index = tokens_of_parts(keys, part.count)
+    return np.pad(index, ((0, 0), (0, rows - queries)), constant_values=padding).reshape(-1)
+
+
+def _block_sizes(queries: int, keys: int, is_part: bool) -> kernel.BlockSizes:
+    """Return the sizes of blocks; those of short windows are single blocks."""
+    most = _BLOCK
+    while most < _LARGEST_BLOCK and keys > most * _MOST_BLOCKS:
+        most *= 2
+    of_keys = min(most, _rounded_up(keys, _LANES))
+    at_once = min(of_keys, _BLOCK)
+    most = min(most, _LARGEST_QUERY_BLOCK)
+    of_queries = min(most, _rounded_up(queries, _LANES))
+    if is_part and queries // 2 % _LANES == 0:  # no block with tokens of both chunks
+        of_queries = math.gcd(queries // 2, most)
+    return kernel.BlockSizes(
+        block_q=of_queries,
+        block_kv=of_keys,
+        block_kv_compute=at_once,
+        block_q_dkv=of_queries,
+        block_kv_dkv=of_keys,
+        block_kv_dkv_compute=at_once,
+        block_q_dq=of_queries,
+        block_kv_dq=of_keys,
+    )
+
+
+def _rounded_up(length: int, multiple: int) -> int:
+    return -(-length // multiple) * multiple
+
+
+def _pad(x: Array, size: int, mode: str = "constant") -> Array:
+    """Pad the tokens of an array [B, T, …] at their end."""
+    return jnp.pad(x, ((0, 0), (0, size - x.shape[1]), *((0, 0),) * (x.ndim - 2)), mode=mode)
+
+
+def _of_part(attend: Any, part: ZigZag) -> Any:
+    """Return the kernel of one part: the arrays of its mask are split along the queries' axis.
+
+    That is the axis that `SplashAttentionKernel.manual_sharding_spec` names: the second of
+    [heads, queries, keys], and the only one of the queries' indices.
+    """
+
+    def own(x: Array) -> Array:
+        axis = min(1, x.ndim - 1)
+        size = x.shape[axis] // part.count
+        return jax.lax.dynamic_slice_in_dim(x, part.index * size, size, axis)
+
+    return jax.tree.map(own, attend)

@@ -17,6 +17,7 @@ from rope_jax.attention.xla import query_chunks
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import product, stacked, unstacked
 from rope_jax.positions.visible import Visible
+from rope_jax.positions.zigzag import ZigZag
 
 
 def whole_attention(
@@ -26,22 +27,26 @@ def whole_attention(
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
     numbers: Any,
+    part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
     """softmax(scores)·v over the keys of all bands, as `banded_blockwise`, with quadratic memory.
 
-    Every band's scores are computed for all keys up to a chunk of queries. Differentiable.
+    part: which of the S tokens the queries are; None: the last T.
+
+    Every band's scores are computed for all keys up to a chunk of queries, or for all keys where
+    the window is shared. Differentiable.
     """
     length, size = queries[0].shape[1], v.shape[1]
+    starts = None if part is None else part.starts(size)
     groups = queries[0].shape[2] // v.shape[2]
     queries = tuple(_split(q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype), groups) for q in queries)
     keys, v = tuple(k.swapaxes(1, 2) for k in keys), v.swapaxes(1, 2)
     outs = []
-    for start, end in query_chunks(length):
-        query_index = jnp.arange(size - length + start, size - length + end)
-        key_index = jnp.arange(size - length + end)
+    for chunk in query_chunks(length, size, starts):
+        query_index, key_index = chunk.query_index, jnp.arange(chunk.end)
         logits = jnp.asarray(-jnp.inf, jnp.float32)
         for visible, q, k in zip(interaction.visible, queries, keys, strict=True):
-            block = q[:, :, :, start:end], k[:, :, : key_index.size]
+            block = q[:, :, :, chunk.rows], k[:, :, : key_index.size]
             scores = interaction.scores(numbers, *block, query_index, key_index)
             seen = _seen(visible, query_index, key_index, segment_ids)[:, None, None]
             logits = jnp.where(seen, scores, jnp.broadcast_to(logits, scores.shape))

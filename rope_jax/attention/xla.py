@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rope_jax.positions.scores import product, stacked, unstacked
+from rope_jax.positions.zigzag import ZigZag
 
 # The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
 # end, which skips most of the work above the diagonal, nearly half of the total. More chunks would
@@ -22,18 +23,19 @@ _MAX_CHUNKS = 8
 _MIN_CHUNK = 128
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def xla_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
+    part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
     """softmax(q·kᵀ/√H)·v over the keys at or before the query's index and in its segment.
 
-    The queries are the last T of the S tokens. Query head n reads key-value head n // G.
+    Query head n reads key-value head n // G.
     sliding_window: only this many keys, including the query's own (Hugging Face's count).
+    part: which of the S tokens the queries are; None: the last T.
     Masks use the index in the window, never the position id, since positions may jump. Softmax is
     float32. Memory: about B·N·T·S floats, of which more than half are kept for the backward pass.
 
@@ -41,7 +43,55 @@ def xla_attention(
     the gradient of every slice of k and v to full length, which took XLA longer on a CPU than the
     products.
     """
-    return _forward(q, k, v, segment_ids, sliding_window)[0]
+    starts = None if part is None else part.starts(k.shape[1])
+    return _attention(q, k, v, segment_ids, starts, sliding_window)
+
+
+class Chunk(NamedTuple):
+    """Queries that are computed together, and the keys that any of them may see.
+
+    rows:  the queries, among those of this device.
+    first: the index in the window of the first of them.
+    end:   the index after the last key.
+    """
+
+    rows: slice
+    first: int | Int[Array, ""]
+    end: int
+
+    @property
+    def query_index(self) -> Int[Array, " chunk"]:
+        """The index in the window of every query."""
+        return self.first + jnp.arange(self.rows.stop - self.rows.start)
+
+
+def query_chunks(queries: int, keys: int, starts: Int[Array, " 2"] | None) -> Iterator[Chunk]:
+    """Yield the chunks of the queries: the last ones of the window, or two equal parts of it.
+
+    starts: the index in the window of each part's first query. It is traced, so each of these two
+        chunks reads all keys.
+    """
+    if starts is not None:
+        half = queries // 2
+        for number in (0, 1):
+            yield Chunk(slice(number * half, (number + 1) * half), starts[number], keys)
+        return
+    size, before = max(_MIN_CHUNK, -(-queries // _MAX_CHUNKS)), keys - queries
+    for start in range(0, queries, size):
+        end = min(start + size, queries)
+        yield Chunk(slice(start, end), before + start, before + end)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attention(
+    q: Float[Array, "B T N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K V"],
+    segment_ids: Int[Array, "B S"] | None,
+    starts: Int[Array, " 2"] | None,
+    window: int | None,
+) -> Float[Array, "B T N V"]:
+    return _forward(q, k, v, segment_ids, starts, window)[0]
 
 
 class _Saved(NamedTuple):
@@ -50,6 +100,7 @@ class _Saved(NamedTuple):
     q: Float[Array, "B T N H"]
     k: Float[Array, "B S K H"]
     v: Float[Array, "B S K V"]
+    starts: Int[Array, " 2"] | None
     out: Float[Array, "B K G T V"]
     probabilities: list[Float[Array, "B K _ _"]]  # [B, K, rows, C], one array per chunk
 
@@ -59,16 +110,16 @@ def _forward(
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
+    starts: Int[Array, " 2"] | None,
     window: int | None,
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
     queries, keys, values = _queries(q, k), _width_first(k), _width_first(v)
     outs, probabilities = [], []
-    before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
-    for start, end in query_chunks(q.shape[1]):
-        seen = _seen(before + start, before + end, window)
-        logits = product(stacked(queries[:, :, :, start:end]), keys[..., seen])
-        visible = _visible(segment_ids, before + start, before + end, window)
-        logits = logits + _mask(visible, groups)
+    groups = q.shape[2] // k.shape[2]
+    for chunk in query_chunks(q.shape[1], k.shape[1], starts):
+        seen = _seen(chunk, window)
+        logits = product(stacked(queries[:, :, :, chunk.rows]), keys[..., seen])
+        logits = logits + _mask(_visible(segment_ids, chunk, window), groups)
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         weights = jnp.exp(logits - logits.max(-1, keepdims=True))
         normalised = weights / weights.sum(-1, keepdims=True)
@@ -76,28 +127,28 @@ def _forward(
         out = product(probabilities[-1], values[..., seen].swapaxes(-1, -2))
         outs.append(unstacked(out, groups))
     out = jnp.concatenate(outs, axis=3).astype(v.dtype)
-    return _merged(out), _Saved(q, k, v, out, probabilities)
+    return _merged(out), _Saved(q, k, v, starts, out, probabilities)
 
 
 def _backward(
     window: int | None, saved: _Saved, dout: Float[Array, "B T N V"]
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None]:
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None, None]:
     """Compute dq, dk and dv.
 
     For each chunk, with probabilities P: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
     dQ = d(logits)·K/√H, dK = d(logits)ᵀ·Q/√H. delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes
     from the normalisation of row r.
     """
-    q, k, v, out, probabilities = saved
+    q, k, v, starts, out, probabilities = saved
     queries, keys, values = _queries(q, k), _width_first(k), _width_first(v)
     douts = _split(dout, k.shape[2])
     delta = (douts.astype(jnp.float32) * out.astype(jnp.float32)).sum(-1, keepdims=True)
-    before, groups = k.shape[1] - q.shape[1], q.shape[2] // k.shape[2]
+    groups = q.shape[2] // k.shape[2]
     dqs, dks, dvs, spans = [], [], [], []
     # Start with the last chunk, which reaches the last key; the others add to parts of its dk, dv.
-    chunks = list(zip(query_chunks(q.shape[1]), probabilities, strict=True))
-    for (start, end), p in reversed(chunks):
-        rows, seen = slice(start, end), _seen(before + start, before + end, window)
+    chunks = query_chunks(q.shape[1], k.shape[1], starts)
+    for chunk, p in reversed(list(zip(chunks, probabilities, strict=True))):
+        rows, seen = chunk.rows, _seen(chunk, window)
         dout_rows = stacked(douts[:, :, :, rows])
         dp = product(dout_rows, values[..., seen])
         d_logits = p.astype(jnp.float32) * (dp - stacked(delta[:, :, :, rows]))
@@ -110,34 +161,31 @@ def _backward(
         spans.append(seen)
     dq = _merged(jnp.concatenate(dqs[::-1], axis=3) * q.shape[-1] ** -0.5)
     dk, dv = (_sum_of_spans(parts, spans).transpose(0, 3, 1, 2) for parts in (dks, dvs))
-    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype), None, None
 
 
-xla_attention.defvjp(_forward, _backward)
+_attention.defvjp(_forward, _backward)
 
 
-def query_chunks(length: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of every chunk of queries."""
-    size = max(_MIN_CHUNK, -(-length // _MAX_CHUNKS))
-    return ((start, min(start + size, length)) for start in range(0, length, size))
-
-
-def _seen(start: int, end: int, window: int | None) -> slice:
-    """Return the span of keys seen by any query from start to end."""
-    return slice(0 if window is None else max(0, start - window + 1), end)
+def _seen(chunk: Chunk, window: int | None) -> slice:
+    """Return the span of keys that any query of a chunk may see."""
+    if window is None or not isinstance(chunk.first, int):
+        return slice(0, chunk.end)
+    return slice(max(0, chunk.first - window + 1), chunk.end)
 
 
 def _visible(
-    segment_ids: Int[Array, "B S"] | None, start: int, end: int, window: int | None
+    segment_ids: Int[Array, "B S"] | None, chunk: Chunk, window: int | None
 ) -> Bool[Array, "#B chunk C"]:
     """Return which keys of the span `_seen` each of those queries sees."""
-    seen = _seen(start, end, window)
-    query, key = jnp.arange(start, end)[:, None], jnp.arange(seen.start, end)[None]
+    seen = _seen(chunk, window)
+    query, key = chunk.query_index[:, None], jnp.arange(seen.start, seen.stop)[None]
     visible = (query >= key)[None]
     if window is not None:
         visible = visible & (query - key < window)[None]
     if segment_ids is not None:
-        visible = visible & (segment_ids[:, start:end, None] == segment_ids[:, None, seen])
+        own = jax.lax.dynamic_slice_in_dim(segment_ids, chunk.first, query.size, axis=1)
+        visible = visible & (own[:, :, None] == segment_ids[:, None, seen])
     return visible
 
 

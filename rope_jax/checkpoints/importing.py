@@ -139,10 +139,11 @@ def _import(
 ) -> None:
     placement = Placement(training.mesh)
     model = language_model(training, tokenizer.vocab_size)
+    placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     leaves = jax.tree.leaves(like)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    each = size / placement.fsdp
+    each = size / placement.parameter_shards
     if each > device_bytes():
         raise UserError(
             f"mesh.fsdp: the weights take {in_gib(each)} GiB on each device, and there are "

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from rope_jax import cli, stopping
 
+_TARGET = "target="
+
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
@@ -11,26 +13,34 @@ def main(argv: list[str]) -> None:
     from rope_jax.config.load import load
     from rope_jax.config.named import config_path
     from rope_jax.config.sweep import SweepConfig
+    from rope_jax.devices.targets import parse_target, prepare
     from rope_jax.invocation import command_line
 
     parser = cli.parser(
-        "CONFIG|RUN [--sweep SWEEP.yaml] [key=value ...]",
+        "CONFIG|RUN [--sweep SWEEP.yaml] [target=X] [key=value ...]",
         "Show what a run takes on this machine: parameters, tokens, FLOPs, and the memory that the "
         "compiler plans for. For the directory of a run, and with --sweep, what a sweep takes. "
-        "Keys are those of training with CONFIG, and those of the sweep with RUN.",
+        "Keys are those of training with CONFIG, and those of the sweep with RUN. With target, the "
+        "same for devices that are not here, such as v5e:4x4 or h100:8, and how long a step takes "
+        "there at least.",
     )
     parser.add_argument(
         "planned", metavar="CONFIG|RUN", help="the config of a training run, or a run's directory"
     )
     parser.add_argument("--sweep", metavar="SWEEP.yaml", help="the sweep's config")
     arguments = cli.parse(parser, argv)
+    targets = [word for word in arguments.overrides if word.startswith(_TARGET)]
+    overrides = [word for word in arguments.overrides if word not in targets]
+    target = parse_target(targets[-1].removeprefix(_TARGET)) if targets else None
     is_run = Path(arguments.planned, "config.yaml").is_file()
     sweep_file = None if arguments.sweep is None else config_path(arguments.sweep, "sweeps")
     config = None
     if not is_run:
-        config = load_training(config_path(arguments.planned), arguments.overrides)
-    own = arguments.overrides if is_run else []
+        config = load_training(config_path(arguments.planned), overrides)
+    own = overrides if is_run else []
     sweep = load(SweepConfig, sweep_file, own) if is_run or sweep_file is not None else None
+    if target is not None:
+        prepare()
     # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.planning.sweep import plan_sweep
@@ -45,11 +55,11 @@ def main(argv: list[str]) -> None:
         vocab_size = planned_vocabulary(config, Path(arguments.planned))
     else:
         vocab_size = planned_vocabulary(config)
-        plan_training(config, vocab_size, console)
+        plan_training(config, vocab_size, console, target)
     if sweep is not None:
-        plan_sweep(config, sweep, vocab_size, console)
+        plan_sweep(config, sweep, vocab_size, console, target)
     words = () if arguments.sweep is None else ("--sweep", arguments.sweep)
     if is_run:
         cli.print_next(command_line("sweep", arguments.planned, *words, *own))
     else:
-        cli.print_next(command_line("train", arguments.planned, *arguments.overrides))
+        cli.print_next(command_line("train", arguments.planned, *overrides))

@@ -9,7 +9,7 @@ from rope_jax.rope.numbers import Whole
 
 
 class MeshConfig(Frozen):
-    """How devices share the work; data × fsdp is the number of devices."""
+    """How devices share the work; data × fsdp × context × tensor is the number of devices."""
 
     data: PositiveInt | None = Field(
         None,
@@ -17,7 +17,17 @@ class MeshConfig(Frozen):
         "null: as many as the devices allow",
     )
     fsdp: PositiveInt = Field(
-        1, description="number of devices that each copy of the parameters is split over"
+        1,
+        description="number of devices that each copy of the parameters is split over, and the "
+        "batch with them; each layer is gathered where it is computed",
+    )
+    context: PositiveInt = Field(
+        1, description="number of devices that the tokens of each window are split over"
+    )
+    tensor: PositiveInt = Field(
+        1,
+        description="number of devices that the heads, the MLP's hidden layer and the vocabulary "
+        "are split over",
     )
 
 

@@ -12,6 +12,7 @@ from rope_jax.config.devices import DistributedConfig, MeshConfig
 from rope_jax.config.initial import AnyInitFrom
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
 from rope_jax.config.optim import OptimConfig
+from rope_jax.config.splitting import check_mesh, check_seq_len
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import (
@@ -176,6 +177,13 @@ class Config(Frozen):
                 check_map(self.model, self.rope.map)
             except ValueError as error:
                 raise ValueError(f"rope.{error}") from None
+        swept = () if self.sweep is None else self.sweep.scalings
+        check_mesh(self.mesh, self.model, [self.rope.map, *(entry.map for entry in swept)])
+        for number, stage in enumerate(self.stages):
+            try:
+                check_seq_len(self.mesh, stage.seq_len)
+            except ValueError as error:
+                raise ValueError(f"stages.{number}.seq_len: {error}") from None
         return self
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from rope_jax.devices.targets import chip_of
 from rope_jax.errors import UserError
 
 # What XLA, TensorStore and the C++ library write when an allocation fails.
@@ -24,19 +25,29 @@ _OWN_BYTES = 2**28
 _OWN_ADDRESSES = 5 * 2**28
 
 
-def device_bytes() -> float:
-    """Memory that one device of this process has for arrays, in bytes; inf if it does not say.
+def device_bytes(device: Any = None) -> float:
+    """Memory that a device has for arrays, in bytes; inf if it does not say.
 
     The devices of a CPU share the host's memory equally, after what the process itself takes.
+
+    device: one of this process's, or one that is only compiled for; None: the first one here.
     """
-    if is_host_memory():
+    device = jax.local_devices()[0] if device is None else device
+    if is_host_memory(device):
         return max(0, host_bytes() - _OWN_BYTES) / jax.local_device_count()
-    return float((jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf))
+    try:
+        return float((device.memory_stats() or {}).get("bytes_limit", math.inf))
+    except jax.errors.JaxRuntimeError:  # it is not here
+        chip = chip_of(device.device_kind)
+        return math.inf if chip is None else float(chip.usable)
 
 
-def is_host_memory() -> bool:
-    """Whether the devices' memory is the host's, as on a CPU."""
-    return jax.local_devices()[0].platform == "cpu"
+def is_host_memory(device: Any = None) -> bool:
+    """Whether a device's memory is the host's, as on a CPU.
+
+    device: as in `device_bytes`.
+    """
+    return bool((jax.local_devices()[0] if device is None else device).platform == "cpu")
 
 
 def host_bytes(root: Path = Path("/")) -> int:
@@ -59,7 +70,7 @@ def host_bytes(root: Path = Path("/")) -> int:
     return min(limits)
 
 
-def program_bytes(compiled: Any, calls: int = 1) -> int:
+def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
     """Return what a compiled program takes on each device: arguments, results, temporary arrays.
 
     This is the compiler's own figure. An argument whose memory the results reuse counts once.
@@ -67,12 +78,16 @@ def program_bytes(compiled: Any, calls: int = 1) -> int:
 
     calls: how many there are. The next one is dispatched while one runs; a CPU then has the
         temporary arrays of both, while an accelerator reuses them in the order of its stream.
+    device: as in `device_bytes`.
     """
     memory = compiled.memory_analysis()
     if memory is None:
         return 0
+    device = jax.local_devices()[0] if device is None else device
+    if device.platform == "tpu":  # the sum of the parts exceeds what its compiler says and accepts
+        return int(memory.peak_memory_in_bytes)
     results = memory.output_size_in_bytes - memory.alias_size_in_bytes
-    temporary = memory.temp_size_in_bytes * (min(calls, 2) if is_host_memory() else 1)
+    temporary = memory.temp_size_in_bytes * (min(calls, 2) if is_host_memory(device) else 1)
     return int(memory.argument_size_in_bytes + results + temporary)
 
 
@@ -90,9 +105,14 @@ def shortage_as(message: str) -> Iterator[None]:
     except UserError:  # it says what was being done
         raise
     except Exception as error:
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
+        if out_of_memory(error):
             raise UserError(message) from error
         raise
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is too little memory."""
+    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS)
 
 
 def _cgroup_limits(root: Path) -> Iterator[int]:

@@ -1,96 +1,256 @@
-"""Which device holds which array. Only this module names mesh axes.
+"""The mesh of devices: where each array lives, and how a program runs on all of them.
 
-The batch is split over all devices. Parameters and optimizer state are split over "fsdp" only,
-with a full copy for each index along "data"; XLA gathers a layer's parameters where it needs them.
+With more than one device, the model's code runs on each of them inside a `shard_map` over the whole
+mesh. It sees its own rows of the batch and its own shards of the parameters, and `Collectives`
+holds what it exchanges with the other devices. So an attention kernel always gets plain arrays.
 """
 
-from collections.abc import Callable
+import copy
+import functools
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rope_jax.config.devices import MeshConfig
+from rope_jax.config.splitting import check_vocabulary
 from rope_jax.config.training import StageConfig
+from rope_jax.devices.collectives import Collectives
+from rope_jax.devices.sharding import AXES, CONTEXT, DATA, FSDP, ROWS, TENSOR, spec_of
 from rope_jax.errors import UserError
+from rope_jax.rope import Rotary
 
-_DATA, _FSDP = "data", "fsdp"
 Tree = TypeVar("Tree")
+_REPLICATED, _ROWS = PartitionSpec(), PartitionSpec(ROWS)
+_AUTO = (AxisType.Auto,) * len(AXES)
 
 
 class Placement:
-    """A mesh, and how each kind of array is sharded over it."""
+    """A mesh, how each kind of array is split over it, and functions that run on all its devices.
 
-    def __init__(self, config: MeshConfig) -> None:
-        """Build the mesh. UserError unless it uses every device exactly once."""
-        devices = jax.devices()
-        data = config.data or max(1, len(devices) // config.fsdp)
-        if data * config.fsdp != len(devices):
+    collectives: what the model's code needs to run on each device.
+    row_shards:  how many parts the rows of a batch are split into.
+    parameter_shards: how many parts each copy of the parameters is split into.
+    """
+
+    def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
+        """Build the mesh. UserError unless it uses every device exactly once.
+
+        devices: None: those that JAX found.
+        """
+        devices = jax.devices() if devices is None else devices
+        shared = config.fsdp * config.context * config.tensor
+        data = config.data or max(1, len(devices) // shared)
+        sizes = {DATA: data, CONTEXT: config.context, FSDP: config.fsdp, TENSOR: config.tensor}
+        if math.prod(sizes.values()) != len(devices):
+            product = " × ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
+            there_are = "there is 1" if len(devices) == 1 else f"there are {len(devices)}"
             raise UserError(
-                f"mesh: data {data} × fsdp {config.fsdp} is {data * config.fsdp} devices, and "
-                f"there are {len(devices)}; make the product equal to that"
+                f"mesh: {product or 'data 1'} takes {math.prod(sizes.values())} devices, and "
+                f"{there_are}; make the product of its axes equal to that"
             )
-        axes = (AxisType.Auto, AxisType.Auto)
-        self.mesh = jax.make_mesh((data, config.fsdp), (_DATA, _FSDP), axis_types=axes)
-        self.fsdp = config.fsdp
-        self.replicated = NamedSharding(self.mesh, PartitionSpec())
-        self._rows = NamedSharding(self.mesh, PartitionSpec((_DATA, _FSDP)))
+        mesh = jax.make_mesh(tuple(sizes.values()), AXES, axis_types=_AUTO, devices=devices)
+        self._set(config.model_copy(update={"data": data}), mesh)
+
+    def _set(self, config: MeshConfig, mesh: Mesh) -> None:
+        self.config, self.mesh = config, mesh
+        self.collectives = Collectives(config.fsdp, config.context, config.tensor)
+        self.row_shards = (config.data or 1) * config.fsdp
+        self.parameter_shards = config.fsdp * config.tensor
+        self.replicated = NamedSharding(self.mesh, _REPLICATED)
+        self._rows = NamedSharding(self.mesh, _ROWS)
+
+    def sharing_windows(self, context: int) -> "Placement":
+        """Return a placement on the same devices in which `context` of them share each window.
+
+        Parameters are where they were: `context` copies of them read one window instead of several.
+        It must divide the number of copies, data × context.
+        """
+        copies = (self.config.data or 1) * self.config.context
+        config = self.config.model_copy(update={"data": copies // context, "context": context})
+        shape = copies // context, context, config.fsdp, config.tensor
+        other = copy.copy(self)
+        other._set(config, Mesh(self.mesh.devices.reshape(shape), AXES, axis_types=_AUTO))
+        return other
+
+    @property
+    def platform(self) -> str:
+        """The devices' platform: "cpu", "gpu" or "tpu"."""
+        return str(self.mesh.devices.flat[0].platform)
+
+    @property
+    def device(self) -> Any:
+        """One of this process's devices, or of those that the mesh is planned for."""
+        return self.mesh.local_devices[0]
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """UserError if the vocabulary cannot be split as the mesh says."""
+        try:
+            check_vocabulary(self.config, vocab_size)
+        except ValueError as error:
+            raise UserError(str(error)) from None
 
     def check_stages(self, stages: tuple[StageConfig, ...]) -> None:
         """UserError if a stage's windows cannot be split evenly over the devices."""
         for number, stage in enumerate(stages):
             windows = stage.batch_size // stage.grad_accumulation
-            if windows % self.mesh.size:
+            if windows % self.row_shards:
+                shared = self.mesh.size > self.row_shards
+                whom = "groups of devices that share windows or heads" if shared else "devices"
+                windows_each = -(-windows // self.row_shards) * self.row_shards
                 raise UserError(
                     f"stages[{number}].batch_size: {windows} windows at a time cannot be split "
-                    f"over {self.mesh.size} devices; make it a multiple"
+                    f"over {self.row_shards} {whom}; {windows_each * stage.grad_accumulation} can"
                 )
+
+    @property
+    def chunks(self) -> int:
+        """The equal chunks that each window is cut into: its length must be a multiple."""
+        return 1 if self.config.context == 1 else 2 * self.config.context
 
     def shard_state(self, abstract: Tree) -> Tree:
         """Add shardings to a tree of shapes and dtypes: parameters, optimizer state."""
 
-        def shard(leaf: Any) -> jax.ShapeDtypeStruct:
-            sharding = NamedSharding(self.mesh, self._longest_axis(leaf.shape))
+        def shard(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+            sharding = NamedSharding(self.mesh, spec_of(path, leaf))
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-        return jax.tree.map(shard, abstract)
+        return jax.tree_util.tree_map_with_path(shard, abstract)
 
     def abstract_rows(self, shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:
         """Return the shape, dtype and sharding of an array of `batch`; its rows are axis 0."""
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._rows)
 
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
-        """Return a batch of `rows` rows, split over all devices.
+        """Return a batch of `rows` rows, split over the devices.
 
-        Each process builds only its own rows, with `build(slice)`.
+        Each process builds only the rows of its own devices, with `build(slice)`.
         """
-        each = rows // jax.process_count()
-        first = each * jax.process_index()
-        local = build(slice(first, first + each))
-        return jax.tree.map(
-            lambda leaf: jax.make_array_from_process_local_data(
-                self._rows, leaf, (rows, *leaf.shape[1:])
-            ),
-            local,
-        )
+        places = self._rows.addressable_devices_indices_map((rows,)).values()
+        owned = [index[0].indices(rows) for index in places if index is not None]
+        first, last = min(start for start, _, _ in owned), max(stop for _, stop, _ in owned)
+
+        def spread(leaf: np.ndarray) -> jax.Array:
+            def of_device(index: tuple[slice, ...] | None) -> np.ndarray:
+                assert index is not None  # only an opaque device has none
+                start, stop, _ = index[0].indices(rows)
+                return leaf[start - first : stop - first]
+
+            shape = rows, *leaf.shape[1:]
+            return jax.make_array_from_callback(shape, self._rows, of_device)
+
+        return jax.tree.map(spread, build(slice(first, last)))
+
+    def gradient(self, loss: Callable[..., tuple[jax.Array, Tree]]) -> Callable[..., Any]:
+        """Return the gradient of loss(params, rows, rotary, …), and what it returns besides.
+
+        loss returns a sum over the rows that it is given, and a tree of more such sums. Its further
+        arguments are the same on every device.
+        """
+        if self.mesh.size == 1:
+            return jax.grad(loss, has_aux=True)
+        # every device of a group that shares rows computes the same loss
+        copies = self.config.context * self.config.tensor
+
+        def on_each(params: Any, *arguments: Any) -> tuple[Any, Any]:
+            def share(params: Any) -> tuple[jax.Array, Any]:
+                value, sums = loss(params, *arguments)
+                return value / copies, sums
+
+            gradient, sums = jax.grad(share, has_aux=True)(params)
+            return _summed(gradient, specs_of(gradient)), jax.lax.psum(sums, ROWS)
+
+        return self._on_all(on_each, lambda params: (specs_of(params), _REPLICATED))
+
+    def sums(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
+        """Return function(params, rows, rotary, …), whose result is a tree of sums over rows."""
+        if self.mesh.size == 1:
+            return function
+
+        def on_each(*arguments: Any) -> Any:
+            return jax.lax.psum(function(*arguments), ROWS)
+
+        return self._on_all(on_each, lambda params: _REPLICATED)
 
     def split_rows(self, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """Wrap function(state, rows [B, …], …) so that the rows are split over all devices.
+        """Wrap function(params, rows [B, …], rotary, …), whose result has the same rows.
 
-        The result is replicated on every device. B must be a multiple of the device count.
+        The rows are split over the devices, after copies of the last one if there are too few. The
+        result is replicated on every device. Differentiable by what is in `rotary`.
         """
+        if self.mesh.size == 1:
+            return function
 
-        def split(state: Any, rows: jax.Array, *rest: Any) -> jax.Array:
-            rows = jax.lax.with_sharding_constraint(rows, self._rows)
-            result = function(state, rows, *rest)
-            return jax.lax.with_sharding_constraint(result, self.replicated)
+        @functools.wraps(function)
+        def split(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> jax.Array:
+            def on_each(params: Any, rows: Any, rotary: Rotary) -> jax.Array:
+                return function(params, rows, rotary, *rest)  # what is static stays outside
+
+            # Left alone, XLA would split these along this mesh, and JAX would look for the axes in
+            # the mesh of the parameters, which may be another: see `sharing_windows`.
+            rows, rotary = jax.lax.with_sharding_constraint((rows, rotary), self.replicated)
+            count = rows.shape[0]
+            if missing := -count % self.row_shards:
+                # replicated first: XLA would warn that it cannot split rows and repeat them at once
+                rows = jax.lax.with_sharding_constraint(
+                    _repeated(rows, 0, missing), self.replicated
+                )
+                rotary = jax.tree.map(
+                    lambda x: x if x.shape[1] == 1 else _repeated(x, 1, missing), rotary
+                )
+            result = self._on_all(on_each, lambda params: _ROWS)(params, rows, rotary)
+            return jax.lax.with_sharding_constraint(result[:count], self.replicated)
 
         return split
 
-    def _longest_axis(self, shape: tuple[int, ...]) -> PartitionSpec:
-        """Split the longest axis that "fsdp" divides; if there is none, replicate the array."""
-        divisible = [axis for axis, size in enumerate(shape) if size % self.fsdp == 0]
-        if self.fsdp == 1 or not divisible:
-            return PartitionSpec()
-        longest = max(divisible, key=lambda axis: shape[axis])
-        return PartitionSpec(*(_FSDP if axis == longest else None for axis in range(len(shape))))
+    def _on_all(
+        self, function: Callable[..., Any], out_specs: Callable[[Any], Any]
+    ) -> Callable[..., Any]:
+        """Run function(params, rows, rotary, …) on every device, with its shards of each."""
+
+        def on_all(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> Any:
+            return jax.shard_map(
+                function,
+                mesh=self.mesh,
+                in_specs=(
+                    specs_of(params),
+                    jax.tree.map(lambda _: _ROWS, rows),
+                    jax.tree.map(_rotary_spec, rotary),
+                    *(_REPLICATED,) * len(rest),
+                ),
+                out_specs=out_specs(params),
+                check_vma=False,
+            )(params, rows, rotary, *rest)
+
+        return on_all
+
+
+def specs_of(tree: Any) -> Any:
+    """Return how each leaf of a tree of parameters is split."""
+    return jax.tree_util.tree_map_with_path(spec_of, tree)
+
+
+def _rotary_spec(leaf: Any) -> PartitionSpec:
+    """Split the axis of rows, the second of every leaf, unless all rows share it."""
+    return _REPLICATED if leaf.shape[1] == 1 else PartitionSpec(None, ROWS)
+
+
+def _repeated(x: Any, axis: int, times: int) -> jax.Array:
+    """Add copies of the last entry along an axis."""
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, times)
+    return jnp.pad(x, padding, mode="edge")
+
+
+def _summed(gradient: Any, specs: Any) -> Any:
+    """Add up the shares of a gradient over the devices that have the same part of a parameter."""
+
+    def summed(leaf: jax.Array, spec: PartitionSpec) -> jax.Array:
+        split_over = {axis for axes in spec if axes for axis in np.atleast_1d(axes).tolist()}
+        return jax.lax.psum(leaf, tuple(axis for axis in AXES if axis not in split_over))
+
+    return jax.tree.map(summed, gradient, specs)

@@ -1,34 +1,27 @@
 """Peak FLOP/s of the devices, the reference for MFU."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-# Dense bfloat16 peak of one device in FLOP/s, from the vendors' data sheets.
-_DATASHEET = {
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
-    "NVIDIA H200": 989e12,
-    "TPU v4": 275e12,
-    "TPU v5 lite": 197e12,
-    "TPU v5e": 197e12,
-    "TPU v5p": 459e12,
-    "TPU v5": 459e12,
-    "TPU v6": 918e12,
-}
+from rope_jax.devices.targets import chip_of
 
 
-def peak_flops() -> tuple[float, str]:
+def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     """Return (FLOP/s of all devices together, source of the figure).
 
     The source is the data sheet of a known device. For any other, the speed is measured as the best
     of several float32 matrix products, so that utilization means something on a CPU too.
+
+    devices: None: those that JAX found.
     """
-    devices = jax.devices()
-    for name, flops in _DATASHEET.items():
-        if devices[0].device_kind.startswith(name):
-            return flops * len(devices), "data sheet, bfloat16"
+    devices = jax.devices() if devices is None else devices
+    chip = chip_of(devices[0].device_kind)
+    if chip is not None:
+        return chip.flops * len(devices), "data sheet, bfloat16"
     size = 1024
     x = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(jnp.matmul)

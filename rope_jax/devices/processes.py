@@ -3,77 +3,16 @@
 Every process runs the same program on the same config; only the first one writes and prints.
 """
 
-import contextlib
 import hashlib
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from rope_jax.config.devices import DistributedConfig
-from rope_jax.devices.rendezvous import (
-    GRACE,
-    GRACE_OF_FIRST,
-    bind_host,
-    exit_after,
-    is_orderly,
-    meet,
-    split_address,
-)
-from rope_jax.errors import Stopped, UserError
+from rope_jax.errors import UserError
 
 _LONGEST_MESSAGE = 2000
-
-
-@contextlib.contextmanager
-def joined(config: DistributedConfig | None) -> Iterator[None]:
-    """Join the other processes of the run; call it before jax touches a device.
-
-    UserError if some do not arrive. If one process fails alone, all of them exit.
-    """
-    if config is None:
-        yield
-        return
-    others = contextlib.nullcontext() if config.coordinator is None else meet(config)
-    try:
-        with others:
-            _initialize(config)
-            yield
-    except BaseException as error:
-        if not is_orderly(error):  # JAX would wait for the others at exit
-            status = 2
-            if isinstance(error, (Stopped, KeyboardInterrupt)):
-                status = 128 + getattr(error, "signal", signal.SIGINT)
-            exit_after(GRACE_OF_FIRST if config.process_id in (0, None) else GRACE, status=status)
-        raise
-
-
-def _initialize(config: DistributedConfig) -> None:
-    # That service would catch SIGTERM and only record it.
-    jax.config.update("jax_enable_preemption_service", False)
-    try:
-        jax.distributed.initialize(
-            coordinator_address=config.coordinator,
-            num_processes=config.num_processes,
-            process_id=config.process_id,
-            initialization_timeout=config.timeout,
-            # JAX's own default is every interface.
-            coordinator_bind_address=config.coordinator and _bind_address(config.coordinator),
-        )
-    except Exception as error:  # of many types: network, cluster variables, timeout
-        reason = " ".join(str(error).split())[:300] or type(error).__name__
-        raise UserError(
-            f"distributed: cannot join {config.num_processes or 'the'} processes at "
-            f"{config.coordinator or 'the address that the cluster gives'}: {reason}"
-        ) from None
-
-
-def _bind_address(coordinator: str) -> str:
-    host, port = split_address(coordinator)
-    address = bind_host(host) or "::"
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def is_first() -> bool:

@@ -1,318 +1,200 @@
 """How the processes of one run find each other, and how they notice that one of them is gone.
 
-JAX waits for processes that do not arrive and then aborts with a stack trace; and if one fails
-alone, the others hang forever in a collective operation. So process 0 first listens at the
-coordinator's address, and every other process reports its number there. The connections stay open
-until the work ends: if one closes without a message, its process is gone.
+JAX's coordination service does both: it runs in process 0, waits for all processes, and ends those
+that are left when the heartbeats of one stop. This adds what it lacks: a line instead of a stack
+trace where one is possible, and the news that a process has failed, before its heartbeats stop.
 """
 
 import contextlib
 import errno
 import ipaddress
 import os
-import selectors
+import re
+import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from types import TracebackType
+from typing import Any
+
+import jax
 
 from rope_jax import stopping
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.errors import Stopped, UserError
+from rope_jax.invocation import program
 
-_HERE, _GO, _REFUSED = b"rope-jax process", b"go", b"refused"
-_BYE, _FAILED, _KILLED = b"bye", b"failed", b"killed"
+# Seconds without a heartbeat after which a process counts as dead.
+_HEARTBEAT = 40
 # Seconds that processes have to exit by themselves after one has failed, so that an error common to
-# all is printed by all. After a kill there is nothing to wait for. Process 0 exits last (after a
-# kill, by _HEAD_START), because JAX aborts processes that lose it, with a stack trace.
-GRACE, GRACE_OF_FIRST = 3.0, 5.0
-_HEAD_START = 1.0
+# all is printed by all. Process 0 exits last: without its service, JAX aborts the others.
+_GRACE, _GRACE_OF_FIRST = 3.0, 5.0
+# The key under which the service stores which process has failed.
+_FAILED = "rope_jax/failed"
 
 
-def exit_after(seconds: float, reason: Callable[[], str] = lambda: "", status: int = 2) -> None:
-    """After a delay, print the reason and exit, even if this process is blocked by then."""
+@contextlib.contextmanager
+def joined(config: DistributedConfig | None) -> Iterator[None]:
+    """Join the other processes of the run; call it before jax touches a device.
 
-    def exit_process() -> None:
-        time.sleep(seconds)
-        if message := reason():
-            print(f"{os.path.basename(sys.argv[0])}: {message}", file=sys.stderr, flush=True)
-        os._exit(status)
-
-    threading.Thread(target=exit_process, daemon=True).start()
-
-
-def is_orderly(error: BaseException | None) -> bool:
-    """Whether ending with `error` (None: success) leaves no other process waiting."""
-    return error is None or (isinstance(error, Stopped) and error.together)
-
-
-class Peers:
-    """The other processes. While entered, this process exits too if one of them fails or dies."""
-
-    def __init__(self, count: int, others: dict[int, socket.socket]) -> None:
-        """others: connections by process number: all others in process 0, elsewhere only 0."""
-        self._count, self._others = count, others
-        self._lost: int | None = None
-        self._was_killed = False
-        self._left = self._failed = False
-        self._all_told = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
-        for connection in others.values():
-            connection.settimeout(None)
-            # A host that loses power closes no connection: send probes, and give up after 40 s.
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-                if hasattr(socket, name):
-                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-    def __enter__(self) -> "Peers":
-        self._watcher.start()
-        return self
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> None:
-        self._failed = not is_orderly(error)
-        if self._failed:
-            # Perhaps a collective operation failed because another process is gone: wait for news.
-            by_itself = isinstance(error, (UserError, Stopped, KeyboardInterrupt))
-            self._watcher.join(0.1 if by_itself else 1)
-            if self._was_killed or (self._lost is not None and not by_itself):
-                raise UserError(self._loss()) from None
-        self._left = True
-        self._send_all(_FAILED if self._failed else _BYE)
-        self._all_told.set()
-
-    def _watch(self) -> None:
-        with contextlib.ExitStack() as stack:
-            selector = stack.enter_context(selectors.DefaultSelector())
-            for number, connection in self._others.items():
-                selector.register(stack.enter_context(connection), selectors.EVENT_READ, number)
-            while selector.get_map():
-                for key, _ in selector.select():
-                    word = _read_line(self._others[key.data])
-                    selector.unregister(key.fileobj)
-                    if self._left:
-                        # Returning closes all connections, also to those not told yet.
-                        self._all_told.wait()
-                        return
-                    if word != _BYE:
-                        self._handle_loss(key.data, word or _KILLED)
-                        return
-
-    def _handle_loss(self, number: int, message: bytes) -> None:
-        """Pass on a message from process `number` that a process is lost, and exit."""
-        word, _, origin = message.partition(b" ")  # process 0 appends the lost process's number
-        self._lost, self._was_killed = int(origin or number), word == _KILLED
-        self._send_all(b"%s %d" % (word, self._lost))
-        first = 0 not in self._others
-        if self._was_killed:
-            grace = _HEAD_START if first else 0
-        else:
-            grace = GRACE_OF_FIRST if first else GRACE
-        exit_after(grace, lambda: "" if self._failed else self._loss())
-
-    def _loss(self) -> str:
-        return (
-            f"process {self._lost} of {self._count} has stopped, and the others cannot continue "
-            "without it; its own output says why. Start all of them again to continue"
-        )
-
-    def _send_all(self, word: bytes) -> None:
-        for connection in self._others.values():
-            with contextlib.suppress(OSError):  # this one is gone too
-                connection.sendall(word + b"\n")
-                connection.shutdown(socket.SHUT_WR)
-
-
-def meet(config: DistributedConfig) -> Peers:
-    """Wait until all processes have arrived. UserError names those that have not."""
-    assert config.coordinator is not None
-    assert config.num_processes is not None
-    host, port = split_address(config.coordinator)
-    deadline = time.monotonic() + config.timeout
+    UserError if some do not arrive. If one process fails alone, all of them exit.
+    """
+    if config is None:
+        yield
+        return
     try:
+        _connect(config)
+    except BaseException as error:
+        _exit_after(0.5, error)
+        raise
+    with _Watch():
+        yield
+
+
+def _connect(config: DistributedConfig) -> None:
+    """Initialize JAX in a thread: it waits past Ctrl-C, and at its own deadline it aborts."""
+    bind = None if config.coordinator is None else _bind_address(config)
+    failures: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(
+                coordinator_address=config.coordinator,
+                num_processes=config.num_processes,
+                process_id=config.process_id,
+                initialization_timeout=config.timeout + 60,
+                heartbeat_timeout_seconds=_HEARTBEAT,
+                coordinator_bind_address=bind,
+            )
+        except Exception as error:  # of many types: network, cluster variables
+            failures.append(error)
+
+    # The preemption service would catch SIGTERM and only record it.
+    jax.config.update("jax_enable_preemption_service", False)
+    thread = threading.Thread(target=initialize, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + config.timeout
+    where = config.coordinator or "the address that the cluster gives"
+    while thread.is_alive():
+        stopping.check()
+        if time.monotonic() > deadline:
+            raise UserError(
+                f"distributed: after {config.timeout} s not all processes"
+                f"{f' of {config.num_processes}' if config.num_processes else ''} have met at "
+                f"{where}; start each "
+                "process_id once, correct distributed.coordinator, or set distributed.timeout "
+                "higher"
+            )
+        thread.join(0.1)
+    if failures:
+        reason = " ".join(str(failures[0]).split())[:300] or type(failures[0]).__name__
+        advice = "" if config.coordinator else "; give coordinator, num_processes and process_id"
+        raise UserError(f"distributed: cannot join the processes at {where}: {reason}{advice}")
+
+
+def _bind_address(config: DistributedConfig) -> str:
+    """Return the address at which process 0 listens: the one given, so that no other is opened.
+
+    Every interface if a name other than localhost stands for this machine alone, as Debian's
+    /etc/hosts has it for the machine's own name: other hosts know it by another address.
+    UserError if the name is unknown, or, in process 0, if it cannot listen there.
+    """
+    assert config.coordinator is not None
+    host, _, port = config.coordinator.rpartition(":")
+    host = host.strip("[]")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         if config.process_id == 0:
-            others = _wait_for_others(config, config.num_processes, host, port, deadline)
-        else:
-            others = {0: _report_to_first(config, host, port, deadline)}
+            _check_can_listen(found)
     except OSError as error:
         raise UserError(
             f"distributed.coordinator: {config.coordinator}: {error.strerror or error}; "
             "it must be an address of process 0's host, with a free port"
         ) from None
-    return Peers(config.num_processes, others)
+    address = str(found[0][4][0])
+    only_here = ipaddress.ip_address(address).is_loopback
+    if only_here and host not in ("localhost", address):
+        return f"[::]:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def bind_host(host: str) -> str:
-    """Return the host at which process 0 listens: the one given, so that no other is opened.
-
-    "" (every interface) if a name other than localhost stands for this machine alone, as Debian's
-    /etc/hosts has it for the machine's own name: other hosts know it by another address.
-    OSError if the name is unknown.
-    """
-    found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
-    only_here = all(ipaddress.ip_address(address).is_loopback for address in found)
-    return "" if only_here and host != "localhost" and host not in found else host
-
-
-def split_address(coordinator: str) -> tuple[str, int]:
-    """Return host and port of host:port or [IPv6 address]:port."""
-    host, _, port = coordinator.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def _wait_for_others(
-    config: DistributedConfig, count: int, host: str, port: int, deadline: float
-) -> dict[int, socket.socket]:
-    """Accept connections until each of the other processes has reported on one.
-
-    Whatever else connects is dropped; if it stays silent, it keeps nobody waiting.
-    """
-    arrived: dict[int, socket.socket] = {}
-    with contextlib.ExitStack() as stack:
-        selector = stack.enter_context(selectors.DefaultSelector())
-        for server in _listen(bind_host(host), port, stack):
-            selector.register(server, selectors.EVENT_READ, "server")
-        while len(arrived) < count - 1 or any(map(_is_gone, arrived.values())):
-            stopping.check()
-            if time.monotonic() > deadline:
-                here = [i for i, connection in arrived.items() if not _is_gone(connection)]
-                missing = ", ".join(str(i) for i in range(1, count) if i not in here)
-                raise UserError(
-                    f"distributed: after {config.timeout} s process {missing} of {count} has not "
-                    f"reached {config.coordinator}; start every process_id, or set "
-                    "distributed.timeout higher"
-                )
-            for key, _ in selector.select(0.1):
-                assert isinstance(key.fileobj, socket.socket)
-                if key.data == "server":
-                    connection = stack.enter_context(key.fileobj.accept()[0])
-                    connection.setblocking(False)
-                    selector.register(connection, selectors.EVENT_READ, "visitor")
-                    continue
-                connection = key.fileobj
-                selector.unregister(connection)
-                number = _reported_number(connection)
-                if number is None or not 0 < number < count:  # not a process of this run
-                    if number is not None:
-                        _refuse(connection, number)
-                    connection.close()
-                    continue
-                if number in arrived and _is_gone(arrived[number]):  # it was restarted
-                    arrived.pop(number).close()
-                if number in arrived:
-                    for other in (connection, *arrived.values()):
-                        _refuse(other, number)
-                    raise _refused(number, count)
-                arrived[number] = connection
-        for connection in arrived.values():
-            connection.setblocking(True)
-            connection.sendall(_GO + b"\n")
-        return {i: connection.dup() for i, connection in arrived.items()}  # stay open
-
-
-def _listen(host: str, port: int, stack: contextlib.ExitStack) -> list[socket.socket]:
-    """Listen at every address of a host; "": on every interface."""
-    if not host:
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        both = family == socket.AF_INET6
-        server = socket.create_server(("", port), family=family, dualstack_ipv6=both)
-        return [stack.enter_context(server)]
-    servers: list[socket.socket] = []
-    refused = OSError(errno.EADDRNOTAVAIL, "it has no address")
-    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+def _check_can_listen(found: list[Any]) -> None:
+    """OSError if a port is in use: JAX would share it with process 0 of another run."""
+    refused = []
+    for family, _, _, _, address in found:
         try:
-            server = socket.create_server((str(address[0]), port), family=family)
+            socket.create_server(address[:2], family=family).close()
         except OSError as error:
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            if error.errno == errno.EADDRINUSE:
                 raise
-            refused = error  # localhost is ::1 too, also where there is no IPv6
-            continue
-        servers.append(stack.enter_context(server))
-    if not servers:
-        raise refused
-    return servers
+            refused.append(error)  # localhost is ::1 too, also where there is no IPv6
+    if len(refused) == len(found):
+        raise refused[0]
 
 
-def _reported_number(connection: socket.socket) -> int | None:
-    """Return the number that a process reports; None if the peer is not one of our processes."""
-    try:
-        message = connection.recv(64)
-    except OSError:
-        return None
-    word, _, number = message.strip().rpartition(b" ")
-    return int(number) if word == _HERE and number.isdigit() else None
+class _Watch:
+    """While entered, this process exits if another one reports that it has failed."""
+
+    def __init__(self) -> None:
+        from jax._src import distributed  # the service's store has no public name
+
+        state = distributed.global_state
+        self._store: Any = state.client
+        self._name = f"process {state.process_id} of {state.num_processes}"
+        self._grace = _GRACE if state.process_id else _GRACE_OF_FIRST
+        self._left = threading.Event()
+        self._thread = threading.Thread(target=self._exit_with_others, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(
+        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
+    ) -> None:
+        self._left.set()
+        self._thread.join()  # Python must not end while a thread is in compiled code.
+        if error is None or (isinstance(error, Stopped) and error.together):
+            return
+        lost, failed = None, ""
+        if not isinstance(error, (UserError, Stopped, KeyboardInterrupt)):
+            time.sleep(1)  # Perhaps it failed because another process has: wait for news.
+            failed = self._failed()
+        if failed or re.search("Gloo|NCCL|coordination", str(error)):
+            lost = UserError(_loss(failed or "another process"))
+        with contextlib.suppress(Exception):  # another one was faster, or the service is gone
+            self._store.key_value_set(_FAILED, "another process" if lost else self._name)
+        _exit_after(self._grace, lost or error)
+        if lost:
+            raise lost from None
+
+    def _exit_with_others(self) -> None:
+        while not self._left.wait(1):
+            if (failed := self._failed()) and not self._left.wait(self._grace):
+                print(f"{program()}: {_loss(failed)}", file=sys.stderr, flush=True)
+                os._exit(2)
+
+    def _failed(self) -> str:
+        """Return which process has reported that it failed; "" if none has."""
+        try:
+            return str(self._store.key_value_try_get(_FAILED))
+        except Exception:  # nobody has stored it, or process 0 is gone and JAX ends this one
+            return ""
 
 
-def _refuse(connection: socket.socket, number: int) -> None:
-    with contextlib.suppress(OSError):
-        connection.sendall(b"%s %d\n" % (_REFUSED, number))
-
-
-def _is_gone(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return connection.recv(1) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
-def _refused(number: int, count: int) -> UserError:
-    return UserError(
-        f"distributed.process_id: {number} came twice, or is not below {count}; give each process "
-        "its own number"
+def _loss(who: str) -> str:
+    return (
+        f"{who} has stopped, and the others cannot continue without it; its own output says why. "
+        "Start all of them again to continue"
     )
 
 
-def _report_to_first(
-    config: DistributedConfig, host: str, port: int, deadline: float
-) -> socket.socket:
-    """Report to process 0, and wait until all others have arrived."""
-    while True:
-        stopping.check()
-        left = max(0.01, deadline - time.monotonic())
-        with contextlib.ExitStack() as stack:
-            try:
-                connection = stack.enter_context(
-                    socket.create_connection((host, port), timeout=left)
-                )
-                connection.sendall(b"%s %d\n" % (_HERE, config.process_id or 0))
-                message = _read_line(connection)
-                if message == _GO:
-                    stack.pop_all()  # keep it open
-                    return connection
-                word, _, number = message.partition(b" ")
-                if word == _REFUSED:
-                    raise _refused(int(number), config.num_processes or 0)
-            except socket.gaierror:
-                raise
-            except OSError:  # process 0 is not listening yet
-                pass
-        if time.monotonic() > deadline:
-            raise UserError(
-                f"distributed: after {config.timeout} s process 0 at {config.coordinator} has not "
-                "confirmed that all have come; start every process_id, or correct "
-                "distributed.coordinator"
-            )
-        time.sleep(0.1)
-
-
-def _read_line(connection: socket.socket) -> bytes:
-    """Return the next line without its newline; b"" if the connection closes or breaks."""
-    line = b""
-    while len(line) < 32:
-        try:
-            byte = connection.recv(1)
-        except ConnectionError:
-            break
-        if byte == b"\n":
-            return line
-        if not byte:
-            break
-        line += byte
-    return b""
+def _exit_after(seconds: float, error: BaseException) -> None:
+    """Exit a while after an error: at the end of Python, JAX would wait for the other processes."""
+    status = 2 if isinstance(error, UserError) else 1
+    if isinstance(error, (Stopped, KeyboardInterrupt)):
+        status = 128 + getattr(error, "signal", signal.SIGINT)
+    timer = threading.Timer(seconds, os._exit, [status])
+    timer.daemon = True
+    timer.start()

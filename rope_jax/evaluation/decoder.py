@@ -1,30 +1,60 @@
 """The package's own decoder as the model of a sweep.
 
-Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets.
+Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; scored: how many
+targets at the end are scored.
 """
 
+from collections.abc import Callable
 from typing import Any
 
-import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.positions.turning import of_tokens
 from rope_jax.rope import Rotary
 
+# Where devices share windows, chunks are padded to a multiple of this many tokens: attention in
+# blocks needs blocks that divide a chunk, and would be slow with short ones.
+_CHUNK = 64
+DecoderNLL = Callable[
+    [Any, Int32[Array, "B n_plus_1"], Rotary, int | None], Float32[Array, "B scored"]
+]
+"""A `LastNLLFunction` that may also be asked for all targets, by None: that is cheaper to
+differentiate than a number."""
 
-def nll_of_last(model: LanguageModel, placement: Placement) -> LastNLLFunction:
-    """Return the model's NLL of a window's last targets, with the rows split over the devices."""
+
+def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
+    """Return the model's NLL of a window's last targets, computed on all devices of a mesh.
+
+    The devices split the rows, and each window if the mesh has an axis for that.
+    """
+    model = model.on(placement.collectives)
 
     @placement.split_rows
     def nll_of_last(
-        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int
-    ) -> Float32[Array, "B last"]:
-        positions = jax.numpy.arange(tokens.shape[1] - 1)[None]
-        return model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary, last)
+        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
+    ) -> Float32[Array, "B scored"]:
+        length = tokens.shape[1] - 1
+        padding = 0 if placement.chunks == 1 else -length % (placement.chunks * _CHUNK)
+        if padding:  # at the end, where no token sees it
+            tokens = jnp.pad(tokens, ((0, 0), (0, padding)))
+            rotary = of_tokens(rotary, lambda x: _padded(x, padding))
+        positions = jnp.arange(length + padding)[None]
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        scored = None if last is None else last + padding
+        nll = model.nll(params, inputs, targets, positions, None, rotary, scored)
+        return nll[:, : nll.shape[1] - padding]
 
     return nll_of_last
+
+
+def _padded(x: Array | np.ndarray, padding: int) -> Array:
+    """Repeat the last number of the last axis."""
+    return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), mode="edge")
 
 
 def nll_of_all(of_last: LastNLLFunction) -> NLLFunction:

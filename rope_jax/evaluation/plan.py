@@ -29,6 +29,7 @@ from rope_jax.evaluation.protocols import Windows
 from rope_jax.evaluation.reader import Reading, structure_of
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
+from rope_jax.positions.turning import of_tokens
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
 
 
@@ -202,7 +203,7 @@ class Plan:
             return False
         longest = self.readable_lengths[-1]
         short, long = (self._rotary(entry, n) for n in (length, longest))
-        long = _prefix(long, length)
+        long = of_tokens(long, lambda x: x[..., :length])
         return structure_of(short) == structure_of(long) and all(
             map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long))
         )
@@ -367,9 +368,3 @@ def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) 
     more = max(1.0, scaling.longest_extension / trained.longest_extension)
     # n/L·L may be rounded to less than n
     return min(length, math.floor(window * more + 1e-6))
-
-
-def _prefix(rotary: Rotary, length: int) -> Rotary:
-    """Return the numbers for the first tokens of a window."""
-    bands = tuple(band.prefix(length) for band in rotary.bands)
-    return rotary._replace(query_scale=rotary.query_scale[..., :length], bands=bands)

@@ -81,14 +81,14 @@ class Reader:
         params: Any,
         *,
         rows_at: Callable[[int], int],
-        row_multiple: int,
+        row_multiple: Callable[[int], int],
         tokens_of: Callable[[Reading], NDArray[np.int32]],
         programs: MutableMapping[Any, Any],
     ) -> None:
         """Prepare to run readings; nothing is compiled yet.
 
         rows_at(n): the largest number of windows of length n in one batch.
-        row_multiple: batch sizes are rounded up to a multiple of this.
+        row_multiple(n): batch sizes are rounded up to a multiple of this.
         tokens_of(reading): the tokens of its windows, [W, n + 1].
         programs: programs already compiled for the same functions and shapes of params; new ones
             are added.
@@ -123,7 +123,8 @@ class Reader:
         mixed = max(windows) < most
         total = sum(windows) if mixed else max(windows)
         size = -(-total // -(-total // most))  # the fewest batches, of equal size
-        size = -(-size // self.row_multiple) * self.row_multiple
+        multiple = self.row_multiple(readings[0].length)
+        size = -(-size // multiple) * multiple
         groups = [list(readings)] if mixed else [[reading] for reading in readings]
         for group in groups:
             started = time.perf_counter()
@@ -184,13 +185,14 @@ class Reader:
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]
         key = (size, length, last, jax.tree.structure(rotary), *itertools.chain(*leaf_shapes))
         if key not in self._programs:
-            self._programs[key] = self._compile(size, length, last, rotary)
+            self._programs[key] = self.compile(size, length, last, rotary)
             used = program_bytes(self._programs[key], calls)
             self._check_memory(used, size, length)
             self.compilations += 1
         return self._programs[key]
 
-    def _compile(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
+    def compile(self, size: int, length: int, last: int, rotary: Rotary) -> Any:
+        """Compile the program for `size` windows of `length` tokens, and the last `last` NLLs."""
         tokens = jax.ShapeDtypeStruct((size, length + 1), np.int32)
         function: Any = self._nll
         arguments: tuple[Any, ...] = (self.params, tokens, rotary)
@@ -210,7 +212,11 @@ class Reader:
         available = processes.smallest(device_bytes())
         if used <= available:
             return
-        advice = "lower memory_gib" if size > self.row_multiple else "leave out the longest length"
+        advice = (
+            "lower memory_gib"
+            if size > self.row_multiple(length)
+            else "leave out the longest length"
+        )
         raise UserError(
             f"lengths: {size:,} × {length:,} tokens at a time take at least {in_gib(used)} GiB per "
             f"device, but there are only {in_gib(available)}; {advice}"

@@ -145,7 +145,7 @@ def sweep(
     bos_id: int | None = None,
     nll_of_last: LastNLLFunction | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
-    row_multiple: int = 1,
+    row_multiple: Callable[[int], int] = lambda length: 1,
     journal: Journal | None = None,
     programs: MutableMapping[Any, Any] | None = None,
     progress: Progress = lambda *_: None,
@@ -182,7 +182,7 @@ def sweep(
     How it is run:
     row_bytes(n): how many bytes a window of n tokens takes in memory. Together with the budget
         `memory_gib` it sets the batch size at each length.
-    row_multiple: batch sizes are a multiple of this, e.g. of the number of devices.
+    row_multiple(n): batch sizes at n tokens are a multiple of this, e.g. of the number of devices.
     journal: measurements made earlier with this nll_fn, params and documents, which are not made
         again; new ones are added as soon as they are made.
     programs: a dict shared by several sweeps with the same nll_fn and shapes of params (such as

@@ -102,7 +102,8 @@ def _check_finished(folder: Path, run: RunDirectory, config: FitConfig) -> None:
 def _fit_in(
     folder: Path, run: RunDirectory, training: Config, config: FitConfig, console: Console
 ) -> None:
-    loaded = load_model(run, training, console)
+    # what is fitted may differ by head
+    loaded = load_model(run, training, console, whole_heads=True)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
     _check_memory(loaded, config)
     _, checkpoints = chosen_checkpoints(run, chosen, loaded.like, console)

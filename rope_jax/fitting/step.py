@@ -36,7 +36,8 @@ class FitStep:
 
         UserError: no text is long enough, or has the targets of the objective.
         """
-        self._model, self._params, self._parameters = loaded.model, params, parameters
+        self._nll_of_last = loaded.nll_of_last
+        self._params, self._parameters = params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
         self._everywhere = loaded.placement.replicated
         first = [self._windows(config.length[-1], n) for n in range(1, 9)]  # refuses short texts
@@ -124,12 +125,4 @@ class FitStep:
         length = tokens.shape[1] - 1
         positions = np.arange(length, dtype=np.int32)[None]
         rotary = self._parameters.rotary(free, positions, length)
-        return self._model.nll(
-            params,
-            tokens[:, :-1],
-            tokens[:, 1:],
-            jnp.asarray(positions),
-            None,
-            rotary,
-            None if last == length else last,
-        )
+        return self._nll_of_last(params, tokens, rotary, None if last == length else last)

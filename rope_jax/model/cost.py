@@ -38,6 +38,13 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     return 6.0 * matrices + 6.0 * model.num_hidden_layers * heads * seq_len
 
 
+def utilization(
+    model: ModelConfig, vocab_size: int, seq_len: int, tokens_per_second: float, peak_flops: float
+) -> float:
+    """Model FLOPs utilization of training (MFU): the model's FLOP/s as a share of the peak's."""
+    return tokens_per_second * flops_per_token(model, vocab_size, seq_len) / peak_flops
+
+
 def parameter_count(model: ModelConfig, vocab_size: int, longest: int = 1) -> int:
     """Number of parameters: projections, norms, embedding, position encoding, an untied head.
 
@@ -91,38 +98,52 @@ class ForwardBytes:
 
 
 def forward_bytes(
-    model: ModelConfig, vocab_size: int, length: int, scored: int, longest: int = 1
+    model: ModelConfig,
+    vocab_size: int,
+    length: int,
+    scored: int,
+    longest: int = 1,
+    *,
+    context: int = 1,
+    tensor: int = 1,
 ) -> ForwardBytes:
     """Memory of a forward pass over one window of `length` tokens, `scored` of them scored.
 
-    An estimate good enough to choose a batch size before compiling.
+    An estimate good enough to choose a batch size before compiling. The weights are those of the
+    whole model.
 
     longest: as in `parameter_count`.
+    context, tensor: how many devices share the window and the heads. Each has the keys and values
+        of the whole window.
     """
     number = _bytes_of(model.dtype)
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     # results of every matrix product, and the input of the last one
     wide = max(3 * heads + 3 * kv_heads, _feed_forward_matrices(model) * model.intermediate_size)
-    cache = number * length * 2 * kv_heads
+    wide, own = wide // tensor, -(-length // context)
+    keys_and_values = number * length * 2 * kv_heads // tensor
     # Measured: XLA allocates several chunks of query rows at once.
-    scores = 1.2 * model.num_attention_heads * length**2
+    scores = 1.2 * model.num_attention_heads * length * own
     if model.attention == "linear":
         scores = 0.0
     elif model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     return ForwardBytes(
         weights=_weight_bytes(model, vocab_size, longest),
-        activations=number * length * (2 * model.hidden_size + wide) - cache,
-        cache=cache,
-        scores=int(_FLOAT * scores),
-        logits=_FLOAT * _most_logits(model, vocab_size, scored),
+        activations=number * own * (2 * model.hidden_size + wide) - keys_and_values // context,
+        # where devices share the window, they are gathered and then put in order
+        cache=keys_and_values * (1 if context == 1 else 2),
+        scores=int(_FLOAT * scores) // tensor,
+        logits=_FLOAT * _most_logits(model, vocab_size, -(-scored // context), tensor),
     )
 
 
-def window_bytes(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
+def window_bytes(
+    model: ModelConfig, vocab_size: int, length: int, scored: int, **split: int
+) -> float:
     """Peak bytes of a forward pass over one window, beside the parameters; see `forward_bytes`."""
-    return float(forward_bytes(model, vocab_size, length, scored).window)
+    return float(forward_bytes(model, vocab_size, length, scored, **split).window)
 
 
 @dataclass(frozen=True)
@@ -135,27 +156,34 @@ class TrainingBytes:
     """One per parameter, all at once: clipping needs the global norm before any is used."""
     batch: int
     """The token arrays of the whole batch."""
-    activations: int
-    """Results of one micro-batch's forward pass that are kept for its backward pass."""
+    kept: int
+    """Results of the layers in one micro-batch's forward pass, kept for its backward pass."""
+    logits: int
+    """Output logits of one micro-batch that exist at once."""
     accumulates: bool
     """Whether a sum of gradients exists alongside the activations."""
     validation: int
     """What exists at once in a forward pass over the whole batch, which is not split there."""
 
-    def per_device(self, devices: int, fsdp: int) -> int:
-        """Bytes on each device, with the batch split over all and the parameters over `fsdp`."""
-        peak = max(self.gradients // fsdp, self.activations // devices)
+    @property
+    def activations(self) -> int:
+        """What the forward pass of one micro-batch leaves for its backward pass."""
+        return self.kept + self.logits
+
+    def per_device(self, devices: int, shards: int) -> int:
+        """Bytes on each device, with the batch split over all and the parameters over `shards`."""
+        peak = max(self.gradients // shards, self.activations // devices)
         if self.accumulates:
-            peak += self.gradients // fsdp
-        return self.state // fsdp + self.batch // devices + peak
+            peak += self.gradients // shards
+        return self.state // shards + self.batch // devices + peak
 
-    def validation_per_device(self, devices: int, fsdp: int) -> int:
+    def validation_per_device(self, devices: int, shards: int) -> int:
         """Bytes on each device while a validation batch of the same size is scored."""
-        return self.state // fsdp + (self.batch + self.validation) // devices
+        return self.state // shards + (self.batch + self.validation) // devices
 
-    def parameters_per_device(self, fsdp: int) -> int:
+    def parameters_per_device(self, shards: int) -> int:
         """Bytes on each device that do not depend on the batch: parameters, moments, gradients."""
-        return (self.state + self.gradients) // fsdp
+        return (self.state + self.gradients) // shards
 
 
 def training_bytes(
@@ -184,7 +212,8 @@ def training_bytes(
         state=3 * parameters,
         gradients=parameters,
         batch=_BATCH_ARRAYS * _FLOAT * batch_size * seq_len,
-        activations=layers + logits,
+        kept=layers,
+        logits=logits,
         accumulates=grad_accumulation > 1,
         validation=max(_widest(model, batch_size, seq_len), all_logits),
     )
@@ -246,9 +275,9 @@ def _weight_bytes(model: ModelConfig, vocab_size: int, longest: int) -> int:
     return _bytes_of(model.param_dtype) * others + _FLOAT * position
 
 
-def _most_logits(model: ModelConfig, vocab_size: int, tokens: int) -> int:
-    """Number of output logits that exist at once."""
-    vocabulary = model.vocab_size or vocab_size
+def _most_logits(model: ModelConfig, vocab_size: int, tokens: int, tensor: int = 1) -> int:
+    """Number of output logits that exist at once on a device. tensor: how many share them."""
+    vocabulary = (model.vocab_size or vocab_size) // tensor
     return min(tokens * vocabulary, max(MOST_LOGITS, vocabulary))
 
 

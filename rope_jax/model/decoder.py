@@ -6,8 +6,9 @@ the transpose of model.layers.i.self_attn.q_proj.weight. A bias is beside its ke
 of a position encoding, if it has any, are in params["position"].
 
 Shapes: B batch, T length, D model, N heads, H head dim, V vocabulary, L layers; tokens: B·T, the
-windows laid end to end; scored: how many tokens at the end of each window are computed, T unless
-`last` is given; computed: B·scored. An axis marked # may have size 1.
+windows laid end to end, of which a device may have a part; scored: how many tokens at the end of
+each window are computed, T unless `last` is given; computed: B·scored. An axis marked # may have
+size 1.
 """
 
 import math
@@ -22,12 +23,13 @@ from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
+from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import token_nll
 from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding, RoPE
-from rope_jax.positions.turning import turns, visible
+from rope_jax.positions.turning import of_tokens, turns, visible
 from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
@@ -38,9 +40,11 @@ _ROPE = RoPE()
 class EmbeddingAndHead(nnx.Module):
     """The modules outside the layers: token embedding, final norm and output matrix."""
 
-    def __init__(self, config: ModelConfig, vocab_size: int, rngs: nnx.Rngs) -> None:
+    def __init__(
+        self, config: ModelConfig, vocab_size: int, over: Collectives, rngs: nnx.Rngs
+    ) -> None:
         init = nnx.initializers.normal(config.initializer_range)
-        self.config = config
+        self.config, self.over = config, over
         self.embed_tokens = nnx.Embed(
             vocab_size,
             config.hidden_size,
@@ -55,10 +59,19 @@ class EmbeddingAndHead(nnx.Module):
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
-        x = self.embed_tokens(tokens)
+        x = self._looked_up(tokens)
         if self.config.scale_embeddings:
             x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
         return x
+
+    def _looked_up(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
+        if self.over.tensor == 1:
+            return self.embed_tokens(tokens)
+        size = self.embed_tokens.embedding[...].shape[0]
+        own = tokens - self.over.own_vocabulary(size)
+        found = self.embed_tokens(jnp.clip(own, 0, size - 1))
+        is_own = (own >= 0) & (own < size)
+        return self.over.sum_over_tensor(found * is_own[:, None].astype(found.dtype))
 
     def output_kernel(self) -> Float[Array, "D V"]:
         """Return the matrix that turns normed hidden states into logits."""
@@ -73,6 +86,8 @@ class LanguageModel:
     sliding_windows: how many keys each query of a layer sees; None: all up to its own. The sequence
     repeats: layer i has element i mod its length. It is static, unlike rotary frequencies.
     encoding: what tells the model the order of its tokens.
+    over: what the model exchanges with other devices. Its methods take whole windows and whole
+        losses come back on any mesh, but parameters are one device's shards.
     """
 
     def __init__(
@@ -82,16 +97,27 @@ class LanguageModel:
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
         encoding: Encoding = _ROPE,
+        over: Collectives = ALONE,
     ) -> None:
-        self.config, self.vocab_size, self.encoding = config, vocab_size, encoding
+        self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
+        self._layout, self._sliding_windows = layout, sliding_windows
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)
-        self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, rngs)
-        self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, rngs)
+        self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, over, rngs)
+        self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, over, rngs)
         self._outer_graph = _graph(self._new_outer)
         self._layer_graph = _graph(self._new_layer)
         self._layer = self._apply_layer
         if config.remat:
             self._layer = jax.checkpoint(self._apply_layer, static_argnums=(3,))
+        elif over.fsdp > 1:
+            self._layer = jax.checkpoint(
+                self._apply_layer, static_argnums=(3,), policy=_all_but_gathered
+            )
+
+    def on(self, over: Collectives) -> "LanguageModel":
+        """Return the same model as it runs on each device of a mesh."""
+        own = self._layout, self._sliding_windows, self.encoding
+        return LanguageModel(self.config, self.vocab_size, *own, over)
 
     def init(self, seed: int) -> Params:
         """Draw fresh parameters, of dtype `param_dtype`; those of the position encoding float32.
@@ -123,10 +149,13 @@ class LanguageModel:
 
         segment_ids: which document each token belongs to; None: each row is one document.
         last: only for this many tokens at the end of each window; the last layer skips the others.
+
+        Where a mesh splits windows, the tokens are this device's own, and `last` must be None.
         """
         outer, position = self._outer(params), params.get("position", {})
+        tokens, own_positions = (self.over.own_tokens(x, 1) for x in (tokens, positions))
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
-        x = self.encoding.embed(position, x, positions).reshape(tokens.size, -1)
+        x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
         kinds = self._kinds(rotary, last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
@@ -146,16 +175,20 @@ class LanguageModel:
 
         last: only for this many targets at the end of each row, which is less work.
         """
-        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, last)
-        if last is not None:
-            targets = targets[:, -last:]
+        # The last tokens of a window that devices share would all be the first one's.
+        computed = last if self.over.context == 1 else None
+        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, computed)
+        if computed is not None:
+            targets = targets[:, -computed:]
+        targets = self.over.own_tokens(targets, 1)
         kernel, softcap = self._outer(params).output_kernel(), self.config.logit_softcap
-        nll = token_nll(hidden, kernel, targets.reshape(-1), softcap=softcap)
-        return nll.reshape(targets.shape)
+        nll = token_nll(hidden, kernel, targets.reshape(-1), softcap=softcap, over=self.over)
+        nll = self.over.all_tokens(nll.reshape(targets.shape), 1)
+        return nll if last is None else nll[:, -last:]
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}
-        return nnx.merge(self._outer_graph, own)
+        return nnx.merge(self._outer_graph, self.over.whole(own, self.config.dtype))
 
     def _layer_inputs(
         self,
@@ -177,9 +210,10 @@ class LanguageModel:
             plain = rotary.frequencies._replace(attention_factor=ones)
             rotary = rotary._replace(frequencies=plain)
         pairs = rotary.frequencies.inv_freq.shape[-1]
+        rotary = of_tokens(rotary, lambda x: self.over.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         return LayerInputs(
-            turns=turns(rotary, positions),
+            turns=turns(rotary, self.over.own_tokens(positions, 1)),
             query_scale=self._query_scale(rotary),
             numbers=self.encoding.numbers(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
@@ -268,7 +302,14 @@ class LanguageModel:
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
     ) -> Float[Array, "computed D"]:
-        return nnx.merge(self._layer_graph, params)(x, inputs, kind)
+        return nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))(
+            x, inputs, kind
+        )
+
+
+def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Keep everything for the backward pass but gathered parameters, which are gathered again."""
+    return primitive.name != "all_gather"
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

@@ -2,7 +2,8 @@
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
 H head dim, L layers, C distances; tokens: B·S, the windows laid end to end; computed: B·T, the
-last T tokens of every window.
+last T tokens of every window. Where a mesh splits windows or heads, S, T, N, K and the hidden
+layer's size are this device's own, and segment_ids has all tokens of a window.
 """
 
 import functools
@@ -16,6 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.attention import attend
 from rope_jax.config.model import ActivationName, ModelConfig
+from rope_jax.devices.collectives import Collectives
 from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
@@ -86,9 +88,14 @@ class SelfAttention(nnx.Module):
     """Grouped-query attention. QK-norm, where configured, comes before the rotation."""
 
     def __init__(
-        self, config: ModelConfig, encoding: Encoding, layout: Layout, rngs: nnx.Rngs
+        self,
+        config: ModelConfig,
+        encoding: Encoding,
+        layout: Layout,
+        over: Collectives,
+        rngs: nnx.Rngs,
     ) -> None:
-        self.config, self.encoding, self.layout = config, encoding, layout
+        self.config, self.encoding, self.layout, self.over = config, encoding, layout, over
         width, heads, kv_heads = config.heads_width, config.num_attention_heads, config.kv_heads
         d, bias = config.hidden_size, config.qkv_bias
         self.q_proj = linear(config, d, heads * width, rngs, bias=bias)
@@ -126,8 +133,10 @@ class SelfAttention(nnx.Module):
             visible=kind.visible,
             sliding_window=kind.sliding_window,
             softcap=self.config.attention_softcap,
+            over=self.over,
         )
-        return self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
+        own_heads = self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
+        return self.over.sum_over_tensor(own_heads)
 
 
 def last_of_window(
@@ -150,8 +159,8 @@ _ACTIVATIONS: dict[ActivationName, Callable[[Array], Array]] = {
 class MLP(nnx.Module):
     """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x)))."""
 
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs) -> None:
-        self.config = config
+    def __init__(self, config: ModelConfig, over: Collectives, rngs: nnx.Rngs) -> None:
+        self.config, self.over = config, over
         d, f, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
         # Gate and up stay separate: one fused matrix product is slower on a CPU.
         if config.gated_mlp:
@@ -162,8 +171,10 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         activation = _ACTIVATIONS[self.config.activation]
         if self.config.gated_mlp:
-            return self.down_proj(activation(self.gate_proj(x)) * self.up_proj(x))
-        return self.down_proj(activation(self.up_proj(x)))
+            hidden = activation(self.gate_proj(x)) * self.up_proj(x)
+        else:
+            hidden = activation(self.up_proj(x))
+        return self.over.sum_over_tensor(self.down_proj(hidden))
 
 
 class DecoderLayer(nnx.Module):
@@ -175,17 +186,22 @@ class DecoderLayer(nnx.Module):
     """
 
     def __init__(
-        self, config: ModelConfig, encoding: Encoding, layout: Layout, rngs: nnx.Rngs
+        self,
+        config: ModelConfig,
+        encoding: Encoding,
+        layout: Layout,
+        over: Collectives,
+        rngs: nnx.Rngs,
     ) -> None:
         self.config = config
         placement, width = config.norm_placement, config.hidden_size
         if placement != "after":
             self.input_layernorm = norm(config, width, rngs)
-        self.self_attn = SelfAttention(config, encoding, layout, rngs)
+        self.self_attn = SelfAttention(config, encoding, layout, over, rngs)
         self.post_attention_layernorm = norm(config, width, rngs)
         if placement == "both":
             self.pre_feedforward_layernorm = norm(config, width, rngs)
-        self.mlp = MLP(config, rngs)
+        self.mlp = MLP(config, over, rngs)
         if placement != "before":
             self.post_feedforward_layernorm = norm(config, width, rngs)
 

@@ -1,6 +1,6 @@
 """Negative log-likelihood of tokens, with a bound on the logits held at once.
 
-Shapes: D model, V vocabulary, chunk: tokens per chunk, m chunks.
+Shapes: D model, V vocabulary (this device's part of it), chunk: tokens per chunk, m chunks.
 """
 
 import functools
@@ -8,6 +8,8 @@ import functools
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Float32, Int
+
+from rope_jax.devices.collectives import ALONE, Collectives
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26
@@ -19,10 +21,13 @@ def token_nll(
     targets: Int[Array, " tokens"],
     most_logits: int = MOST_LOGITS,
     softcap: float | None = None,
+    over: Collectives = ALONE,
 ) -> Float32[Array, " tokens"]:
     """ln Σ_v exp(z_tv) − z_t,target with logits z_t = h_t·K, in nats, float32.
 
     softcap: c, which bounds the logits to c·tanh(z/c) (Gemma 2, arXiv 2408.00118, §2); None: none.
+    over: the devices that the vocabulary is split over: each has V of the kernel's columns, and
+        logits stay where they are. Three numbers per token are exchanged.
 
     At most `most_logits` logits (or one token's, if those are more) exist at a time. If all of them
     fit, they are kept for the backward pass. If not, it keeps one number per token, and computes
@@ -31,26 +36,29 @@ def token_nll(
     tokens, vocabulary = hidden.shape[0], kernel.shape[1]
     if tokens * vocabulary <= most_logits:
         logits = _logits(hidden, kernel, softcap)
-        target_logits = _of_targets(logits, targets)
-        return jax.nn.logsumexp(logits, axis=-1) - target_logits
-    return _nll_in_chunks(max(1, most_logits // vocabulary), softcap, hidden, kernel, targets)
+        target_logits = _of_targets(logits, targets, over)
+        return _logsumexp(logits, over) - target_logits
+    size = max(1, most_logits // vocabulary)
+    return _nll_in_chunks(size, softcap, over, hidden, kernel, targets)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _nll_in_chunks(
     size: int,
     softcap: float | None,
+    over: Collectives,
     hidden: Float[Array, "tokens D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
 ) -> Float32[Array, " tokens"]:
     """`token_nll` with the logits of `size` tokens at a time."""
-    return _forward(size, softcap, hidden, kernel, targets)[0]
+    return _forward(size, softcap, over, hidden, kernel, targets)[0]
 
 
 def _forward(
     size: int,
     softcap: float | None,
+    over: Collectives,
     hidden: Float[Array, "tokens D"],
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
@@ -59,8 +67,8 @@ def _forward(
 
     def chunk(x: tuple[Array, Array]) -> tuple[Array, Array]:
         logits = _logits(x[0], kernel, softcap)
-        lse = jax.nn.logsumexp(logits, axis=-1)
-        return lse - _of_targets(logits, x[1]), lse
+        lse = _logsumexp(logits, over)
+        return lse - _of_targets(logits, x[1], over), lse
 
     chunks = _cut(hidden, size), _cut(targets, size)
     nll, lse = (x.reshape(-1)[: targets.size] for x in jax.lax.map(chunk, chunks))
@@ -68,7 +76,11 @@ def _forward(
 
 
 def _backward(
-    size: int, softcap: float | None, saved: tuple[Array, ...], dnll: Float32[Array, " tokens"]
+    size: int,
+    softcap: float | None,
+    over: Collectives,
+    saved: tuple[Array, ...],
+    dnll: Float32[Array, " tokens"],
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D V"], None]:
     """Compute the gradients by hidden states and kernel.
 
@@ -76,11 +88,13 @@ def _backward(
     Then dh = dz·Kᵀ and dK = Σ_t h_tᵀ·dz_t, which is summed in float32 whatever the dtypes are.
     """
     hidden, kernel, targets, lse = saved
+    dnll = over.sum_over_tensor(dnll)  # every device that shares the vocabulary returned the loss
+    first = over.own_vocabulary(kernel.shape[1])
 
     def chunk(dkernel: Array, x: tuple[Array, ...]) -> tuple[Array, Array]:
         h, target, log_sum, weight = x
         logits = _logits(h, kernel, softcap)
-        is_target = jnp.arange(kernel.shape[1])[None] == target[:, None]
+        is_target = first + jnp.arange(kernel.shape[1])[None] == target[:, None]
         dlogits = jnp.exp(logits - log_sum[:, None]) - is_target.astype(jnp.float32)
         dlogits = dlogits * weight[:, None]
         if softcap is not None:
@@ -107,10 +121,24 @@ def _logits(
     return logits if softcap is None else softcap * jnp.tanh(logits / softcap)
 
 
+def _logsumexp(logits: Float32[Array, "chunk V"], over: Collectives) -> Float32[Array, " chunk"]:
+    """Return ln Σ_v exp z_v over the whole vocabulary."""
+    if over.tensor == 1:
+        return jax.nn.logsumexp(logits, axis=-1)
+    largest = over.max_over_tensor(logits.max(-1))
+    return largest + jnp.log(over.sum_over_tensor(jnp.exp(logits - largest[:, None]).sum(-1)))
+
+
 def _of_targets(
-    logits: Float32[Array, "chunk V"], targets: Int[Array, " chunk"]
+    logits: Float32[Array, "chunk V"], targets: Int[Array, " chunk"], over: Collectives
 ) -> Float32[Array, " chunk"]:
-    return jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
+    """Return the logits of the targets, which another device may have."""
+    size = logits.shape[1]
+    own = targets - over.own_vocabulary(size)
+    if over.tensor == 1:
+        return jnp.take_along_axis(logits, own[:, None], axis=-1)[:, 0]
+    found = jnp.take_along_axis(logits, jnp.clip(own, 0, size - 1)[:, None], axis=-1)[:, 0]
+    return over.sum_over_tensor(jnp.where((own >= 0) & (own < size), found, 0.0))
 
 
 def _cut(x: Array, size: int) -> Array:

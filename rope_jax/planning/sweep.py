@@ -6,28 +6,36 @@ import jax
 from rich.console import Console
 
 from rope_jax.attention import check_backend
+from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview
+from rope_jax.console import print_overview, print_wrapped
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
+from rope_jax.devices.targets import Target
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import language_model
+from rope_jax.planning.reading import TRAINING_OVER_READING, plan_readings
+from rope_jax.planning.tables import TIME_NOTES, time_table
 from rope_jax.sweeps.fit import check_run_entries, check_texts, for_encoding, with_attention
-from rope_jax.sweeps.memory import MemoryPlan, check_window, describe_memory, memory_table
-from rope_jax.sweeps.model import mesh_for
-
-# Model FLOPs of a training token over those of a token that is only read: no backward pass.
-_TRAINING_OVER_READING = 3
+from rope_jax.sweeps.memory import check_window, describe_memory, memory_table
+from rope_jax.sweeps.model import memory_plan, mesh_for
 
 
-def plan_sweep(training: Config, config: SweepConfig, vocab_size: int, console: Console) -> None:
+def plan_sweep(
+    training: Config,
+    config: SweepConfig,
+    vocab_size: int,
+    console: Console,
+    target: Target | None = None,
+) -> None:
     """Print what a sweep of a run takes; neither weights nor texts are read.
 
     training: the run's config, whose last stage is taken for that of the checkpoint.
     vocab_size: the tokenizer's.
+    target: the devices to plan for; None: this machine's.
 
     UserError: the sweep does not suit the run, or does not fit on this machine.
     """
@@ -36,20 +44,26 @@ def plan_sweep(training: Config, config: SweepConfig, vocab_size: int, console: 
     config = for_encoding(training, config)
     check_run_entries(training, config)
     check_texts(training, config)
-    check_backend(training.model)
+    devices = None if target is None else target.devices()
+    whole_heads = differ_by_head(entry.map for entry in config.scalings)
+    mesh = mesh_for(training, None if target is None else target.count, whole_heads=whole_heads)
+    placement = Placement(mesh, devices)
+    check_backend(training.model, placement.platform)
     window = training.stages[-1].seq_len
     lengths = sweep_lengths(config, window)
     longest = training.encoding.longest
     read = [length for length in lengths if longest is None or length <= longest]
     model = language_model(training, vocab_size)
-    like = Placement(mesh_for(training)).shard_state(jax.eval_shape(lambda: model.init(0)))
-    memory, available = MemoryPlan(training.model, model.vocab_size, like), device_bytes()
-    table = memory_table(memory, read, available) if read else None
+    placement.check_vocabulary(model.vocab_size)
+    like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
+    available = device_bytes(placement.device)
+    memory, allowed = memory_plan(training, model, placement, like), config.memory_gib
+    table = memory_table(memory, read, available, allowed) if read else None
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once
     tokens = len(entries) * sum(read)
     flops = sum(
-        len(entries) * n * flops_per_token(training.model, vocab_size, n) / _TRAINING_OVER_READING
+        len(entries) * n * flops_per_token(training.model, vocab_size, n) / TRAINING_OVER_READING
         for n in read
     )
     count = len(list(itertools.product(entries, config.protocols, read)))
@@ -62,13 +76,23 @@ def plan_sweep(training: Config, config: SweepConfig, vocab_size: int, console: 
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
-        "devices": device_line(training.model.dtype),
+        "devices": device_line(training.model.dtype, devices),
     }
+    if target is not None:
+        facts["target"] = f"{target.text}; {target.chip.source}"
     if table is None and read:
-        facts["memory"] = describe_memory(memory, read[-1], available)
+        facts["memory"] = describe_memory(memory, read[-1], available, allowed)
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
     if table is not None:
         console.print(table)
-    if read:
-        imported = training.imported is not None
-        check_window(memory, read, available, config.memory_gib, imported=imported)
+    if not read:
+        return
+    imported = training.imported is not None
+    check_window(memory, read, available, allowed, imported=imported)
+    if target is not None:
+        shared = placement.sharing_windows(memory.sharing(read[-1], available, allowed).context)
+        with console.status("compiling"):
+            programs = plan_readings(training, config, model, shared, like, target, read[-1])
+        console.print(time_table(f"a batch of {read[-1]:,} tokens", programs, target.chip.flops))
+        for note in TIME_NOTES:
+            print_wrapped(console, note)

@@ -4,6 +4,7 @@ Shapes: L layers, B batch, S tokens per window, N heads, K key-value heads, d ro
 pairs: d/2. An axis marked # may have size 1.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,9 +20,12 @@ __all__ = [
     "Band",
     "HeadBand",
     "Turn",
+    "of_tokens",
     "turns",
     "visible",
 ]
+
+Choose = Callable[[Any], Any]
 
 
 @jax.tree_util.register_dataclass
@@ -59,10 +63,10 @@ class Band:
         key = query if self.key_positions is None else self.key_positions
         return Turn(*of_queries, *_same_for_heads(cos_sin(self.frequencies, key)))
 
-    def prefix(self, length: int) -> "Band":
-        """Return the band of the first tokens of a window."""
+    def of_tokens(self, choose: Choose) -> "Band":
+        """Return the band of some tokens of a window: choose(x) takes them from x's last axis."""
         positions = (self.query_positions, self.key_positions)
-        queries, keys = (None if x is None else x[..., :length] for x in positions)
+        queries, keys = (None if x is None else choose(x) for x in positions)
         return replace(self, query_positions=queries, key_positions=keys)
 
 
@@ -106,9 +110,9 @@ class HeadBand:
         query_scale = jnp.swapaxes(self.query_scale, 2, 3)
         return Turn(query_cos, query_sin, key_cos, key_sin, query_scale)
 
-    def prefix(self, length: int) -> "HeadBand":
-        """Return the band of the first tokens of a window."""
-        return replace(self, query_scale=self.query_scale[..., :length])
+    def of_tokens(self, choose: Choose) -> "HeadBand":
+        """Return the band of some tokens of a window: choose(x) takes them from x's last axis."""
+        return replace(self, query_scale=_chosen(self.query_scale, choose))
 
 
 class Turn(NamedTuple):
@@ -124,6 +128,17 @@ class Turn(NamedTuple):
     query_scale: Float[Array, "*layers #B S #N"] | None = None
 
 
+def of_tokens(rotary: Rotary, choose: Choose) -> Rotary:
+    """Return a model's argument for some tokens of a window: choose(x) takes them from x [..., S].
+
+    What all tokens share has a last axis of size 1 and stays as it is.
+    """
+    return rotary._replace(
+        query_scale=_chosen(rotary.query_scale, choose),
+        bands=tuple(band.of_tokens(choose) for band in rotary.bands),
+    )
+
+
 def turns(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Turn, ...]:
     """Return the rotation of every band at the tokens' positions; one band without a map.
 
@@ -137,6 +152,10 @@ def turns(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Turn, ...]:
 def visible(rotary: Rotary) -> tuple[Visible, ...]:
     """Return which keys each band holds; static."""
     return tuple(band.visible for band in rotary.bands) or (Visible(),)
+
+
+def _chosen(x: Any, choose: Choose) -> Any:
+    return x if x.shape[-1] == 1 else choose(x)
 
 
 def _same_for_heads(cos_and_sin: tuple[Any, Any]) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jaxtyping import Array, Float32, Int32
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -18,12 +19,14 @@ from rope_jax.console import print_warning
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
+from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
-from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
+from rope_jax.evaluation.decoder import DecoderNLL, nll_of_all, nll_of_last
+from rope_jax.evaluation.reader import NLLFunction
 from rope_jax.evaluation.results import Origin
 from rope_jax.model.decoder import LanguageModel, Params, language_model
+from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.fit import for_tokenizer
 from rope_jax.sweeps.memory import MemoryPlan
@@ -41,16 +44,34 @@ class LoadedModel:
     model: LanguageModel
     like: Params
     """Shapes, dtypes and shardings of the parameters."""
-    nll_of_last: LastNLLFunction
+    available: float | int
+    """Bytes of a device."""
+    memory_gib: float | int | None
+    """What a sweep's config allows for its windows."""
 
     @property
     def memory(self) -> MemoryPlan:
         """What reading a window takes on each device, weights included."""
-        return MemoryPlan(self.training.model, self.model.vocab_size, self.like)
+        return memory_plan(self.training, self.model, self.placement, self.like)
 
-    def row_bytes(self, length: int) -> float:
-        """Return the bytes that a window of n tokens takes, beside the weights."""
-        return float(self.memory.at(length).window)
+    def placement_at(self, length: int) -> Placement:
+        """Return where windows of n tokens are read.
+
+        The devices read different windows, unless one does not fit on a device: then they share it.
+        """
+        return self.placement.sharing_windows(self._memory_at(length).context)
+
+    @property
+    def nll_of_last(self) -> DecoderNLL:
+        """The NLL of a window's last targets, see `evaluation.sweep`."""
+
+        def of_last(
+            params: Params, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
+        ) -> Float32[Array, "B scored"]:
+            placement = self.placement_at(tokens.shape[1] - 1)
+            return nll_of_last(self.model, placement)(params, tokens, rotary, last)
+
+        return of_last
 
     @property
     def nll(self) -> NLLFunction:
@@ -83,11 +104,14 @@ class LoadedModel:
             longest=training.encoding.longest,
             bos_id=self.corpus.tokenizer.bos_id,
             nll_of_last=self.nll_of_last,
-            row_bytes=self.row_bytes,
-            row_multiple=self.placement.mesh.size,
+            row_bytes=lambda n: float(self._memory_at(n).at(n).window),
+            row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
             **config.model_dump(exclude={"steps", "scalings", "lengths", "data"}),
         )
+
+    def _memory_at(self, length: int) -> MemoryPlan:
+        return self.memory.sharing(length, self.available, self.memory_gib)
 
     def origin(self, step: int, split: TokenSplit) -> Origin:
         """Return where the results of a checkpoint come from. split: the texts that were read."""
@@ -106,11 +130,16 @@ def load_model(
     console: Console,
     data: DataConfig | None = None,
     split: str = "test",
+    memory_gib: float | int | None = None,
+    *,
+    whole_heads: bool = False,
 ) -> LoadedModel:
     """Return a run's model and corpus. UserError if the corpus is not the one it began with.
 
     data: texts to read instead, of which only `split` is opened. Then the run's own corpus is not
     read, and nobody can check whether the texts are among those that it was trained on.
+    memory_gib: as in a sweep's config.
+    whole_heads: see `mesh_for`.
     """
     warn = functools.partial(print_warning, console)
     tokenizer = run.open_tokenizer(training, warn)
@@ -119,12 +148,40 @@ def load_model(
     else:
         own, corpus = None, open_corpus(data, tokenizer, warn, only=split)
     processes.on_first(lambda: check_provenance(run, training, own, warn))
-    placement = Placement(mesh_for(training))
+    placement = Placement(mesh_for(training, whole_heads=whole_heads))
     model = language_model(training, tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    return LoadedModel(training, corpus, placement, model, like, nll_of_last(model, placement))
+    available = processes.smallest(device_bytes())
+    return LoadedModel(training, corpus, placement, model, like, available, memory_gib)
 
 
-def mesh_for(training: Config) -> MeshConfig:
-    """Return a mesh of all devices that splits parameters as in training as far as possible."""
-    return MeshConfig(fsdp=math.gcd(training.mesh.fsdp, jax.device_count()))
+def memory_plan(
+    training: Config, model: LanguageModel, placement: Placement, like: Params
+) -> MemoryPlan:
+    """Return what reading a window takes where `placement` puts the parameters."""
+    return MemoryPlan(
+        training.model,
+        model.vocab_size,
+        like,
+        tensor=placement.config.tensor,
+        copies=placement.config.data or 1,
+        device=placement.device,
+    )
+
+
+def mesh_for(
+    training: Config, devices: int | None = None, *, whole_heads: bool = False
+) -> MeshConfig:
+    """Return a mesh that splits parameters as in training as far as possible.
+
+    devices: how many; None: all that JAX found.
+    whole_heads: whether each device must compute all heads, because numbers differ by head. Then
+        the devices that shared them split the parameters otherwise.
+    """
+    devices = devices or jax.device_count()
+    trained = training.mesh
+    if whole_heads:
+        shards = math.gcd(trained.fsdp * trained.tensor, training.model.hidden_size)
+        return MeshConfig(fsdp=math.gcd(shards, devices))
+    tensor = math.gcd(trained.tensor, devices)
+    return MeshConfig(fsdp=math.gcd(trained.fsdp, devices // tensor), tensor=tensor)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rope_jax import stopping
 from rope_jax.attention import check_backend
+from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
@@ -27,6 +28,7 @@ from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, shortage_as
+from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import sweep_lengths
@@ -79,7 +81,7 @@ def sweep_run(
     config = for_encoding(training, config)
     check_run_entries(training, config)
     check_texts(training, config)
-    with processes.joined(config.distributed), contextlib.ExitStack() as stack:
+    with joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
         check_backend(training.model)
@@ -93,7 +95,10 @@ def sweep_run(
         )
         try:
             with shortage_as(out_of_memory):
-                loaded = load_model(run, training, console, config.data, config.split)
+                loaded = load_model(
+                    *(run, training, console, config.data, config.split, config.memory_gib),
+                    whole_heads=differ_by_head(entry.map for entry in config.scalings),
+                )
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
                 results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
@@ -322,10 +327,10 @@ def _announce(
     stage = training.stage_at(steps[-1])
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     imported = training.imported is not None
-    table = memory_table(loaded.memory, read, available, imported=imported)
+    table = memory_table(loaded.memory, read, available, config.memory_gib, imported=imported)
     devices = device_line(training.model.dtype)
     if table is None:
-        devices += f"; {describe_memory(loaded.memory, read[-1], available)}"
+        devices += f"; {describe_memory(loaded.memory, read[-1], available, config.memory_gib)}"
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     print_overview(
         console,

@@ -22,7 +22,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
 from rope_jax.errors import Stopped, UserError
-from rope_jax.model.cost import flops_per_token
+from rope_jax.model.cost import utilization
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
@@ -199,13 +199,15 @@ class Trainer:
             seq_len=span.stage.seq_len,
         )
         if speed is not None:
-            flops = flops_per_token(self.config.model, self._program.vocab_size, span.stage.seq_len)
+            mfu = utilization(
+                self.config.model,
+                self._program.vocab_size,
+                span.stage.seq_len,
+                speed,
+                self._peak_flops,
+            )
             self._log.write_timed(
-                step,
-                {
-                    "throughput/tokens_per_second": speed,
-                    "throughput/mfu": speed * flops / self._peak_flops,
-                },
+                step, {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             )
         pairs, length = self._pairs_by_distance(span, step), span.stage.length
         if pairs is not None:

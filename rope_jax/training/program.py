@@ -34,7 +34,8 @@ class Program:
 
     def __init__(self, config: Config, vocab_size: int, placement: Placement) -> None:
         self.config, self.placement = config, placement
-        self.model = language_model(config, vocab_size)
+        self.model = language_model(config, vocab_size).on(placement.collectives)
+        placement.check_vocabulary(self.model.vocab_size)
         self.vocab_size = self.model.vocab_size
         self.optimizer = optimizer(config)
         self._stages = [StageProgram(self, number) for number in range(len(config.stages))]
@@ -82,7 +83,7 @@ class StageProgram:
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, StepMetrics]:
         """Return the state after a step, and its metrics. The state passed in is donated."""
-        after: tuple[TrainState, StepMetrics] = self._compiled_step(state, batch, self._rotary)
+        after: tuple[TrainState, StepMetrics] = self.compiled_step(state, batch, self._rotary)
         return after
 
     def loss_sums(self, params: Params, batch: Batch) -> LossSums:
@@ -93,33 +94,43 @@ class StageProgram:
     @property
     def train_bytes(self) -> int:
         """What a step takes on each device: the state, a batch, and temporary arrays."""
-        return program_bytes(self._compiled_step, calls=self._stage.steps)
+        device = self._program.placement.device
+        return program_bytes(self.compiled_step, self._stage.steps, device)
 
     @property
     def validation_bytes(self) -> int:
         """What a validation batch takes on each device, beside the optimizer's state."""
         waiting = jax.tree.leaves(self._program.abstract_state.opt_state)
         calls = self._program.config.validation.batches
-        return program_bytes(self._compiled_sums, calls) + sum(map(_bytes_per_device, waiting))
+        device = self._program.placement.device
+        own = program_bytes(self._compiled_sums, calls, device)
+        return own + sum(map(bytes_per_device, waiting))
 
     @functools.cached_property
-    def _compiled_step(self) -> Any:
+    def compiled_step(self) -> Any:
+        """The program of `train_step`."""
         step: Any = make_train_step(  # jitted
             self._program.model,
             self._program.optimizer,
             self._stage.grad_accumulation,
             (self._program.state_shardings(), self._program.placement.replicated),
             self._positioning(self._row_groups),
+            self._program.placement.gradient,
         )
         return step.lower(self._program.abstract_state, self._batch(), self._rotary).compile()
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
         positioning = self._positioning(self._long_rows)
-        sums = jax.jit(
-            functools.partial(loss_sums, self._program.model, positioning=positioning),
-            out_shardings=self._program.placement.replicated,
-        )
+        placement = self._program.placement
+        sums_on_all = placement.sums(functools.partial(loss_sums, self._program.model))
+
+        def completed_sums(params: Params, batch: Batch, rotary: Rotary) -> LossSums:
+            if positioning is not None:
+                rotary = positioning(rotary, batch.positions)
+            return sums_on_all(params, batch, rotary)
+
+        sums = jax.jit(completed_sums, out_shardings=placement.replicated)
         params = self._program.abstract_state.params
         return sums.lower(params, self._batch(), self._rotary_of_long_rows).compile()
 
@@ -205,6 +216,6 @@ class StageProgram:
         return Batch(integers, integers, integers, integers, weights)
 
 
-def _bytes_per_device(leaf: Any) -> int:
+def bytes_per_device(leaf: Any) -> int:
     """Return the bytes of one device's part of an array, given its shape, dtype and sharding."""
     return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

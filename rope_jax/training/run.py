@@ -23,6 +23,7 @@ from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
+from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
@@ -45,7 +46,7 @@ def train(config: Config, console: Console) -> RunDirectory:
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
     a signal ended it. Calling it again continues from the newest checkpoint.
     """
-    with processes.joined(config.distributed):
+    with joined(config.distributed):
         return _train(config, console if processes.is_first() else plain_console(quiet=True))
 
 

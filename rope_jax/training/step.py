@@ -3,6 +3,7 @@
 Shapes: B batch, T length, P buckets of places.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -69,22 +70,16 @@ def bucket_edges(seq_len: int) -> list[int]:
 
 # Adds to the frequencies what depends on a batch's positions: query scales, bands of a map.
 Positioning = Callable[[Rotary, Int[Array, "B T"]], Rotary]
+# Turns loss(params, batch, rotary, tokens) -> (loss, sums) into its gradient by params, and sums.
+GradientOf = Callable[
+    [Callable[..., tuple[Any, "LossSums"]]], Callable[..., tuple[Any, "LossSums"]]
+]
+_gradient = functools.partial(jax.grad, has_aux=True)
 TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]]
 
 
-def loss_sums(
-    model: LanguageModel,
-    params: Params,
-    batch: Batch,
-    rotary: Rotary,
-    positioning: Positioning | None = None,
-) -> LossSums:
-    """Weighted sums of a batch's negative log-likelihood, by place within the document.
-
-    positioning: completes `rotary` at the batch's positions; None: it is complete.
-    """
-    if positioning is not None:
-        rotary = positioning(rotary, batch.positions)
+def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
+    """Weighted sums of a batch's negative log-likelihood, by place within the document."""
     nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
     places = places_in_document(batch.segment_ids)
@@ -102,6 +97,7 @@ def make_train_step(
     grad_accumulation: int = 1,
     out_shardings: Any = None,
     positioning: Positioning | None = None,
+    gradient_of: GradientOf = _gradient,
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
@@ -110,17 +106,25 @@ def make_train_step(
     depend on the split.
 
     out_shardings: shardings of (state, metrics); None: XLA chooses.
-    positioning: as in `loss_sums`.
+    positioning: completes the frequencies at a batch's positions; None: nothing is missing.
+    gradient_of: `Placement.gradient` of the mesh of devices that the step runs on.
     """
 
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], LossSums]:
-        sums = loss_sums(model, params, batch, rotary, positioning)
+        sums = loss_sums(model, params, batch, rotary)
         # Divide the loss, not the gradient: one number instead of one per parameter.
         return sums.nll.sum() / tokens, sums
 
-    gradient = jax.grad(loss_share, has_aux=True)
+    gradient_of_share = gradient_of(loss_share)
+
+    def gradient(
+        params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
+    ) -> tuple[Params, LossSums]:
+        if positioning is not None:
+            rotary = positioning(rotary, batch.positions)
+        return gradient_of_share(params, batch, rotary, tokens)
 
     def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, StepMetrics]:
         tokens = batch.weights.sum()

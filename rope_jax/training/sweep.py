@@ -63,7 +63,8 @@ class TrainingSweep:
         self._check()
         model, placement = program.model, program.placement
         self._nll_of_last = nll_of_last(model, placement)
-        self._row_multiple, self._vocab_size = placement.mesh.size, program.vocab_size
+        self._row_shards, self._vocab_size = placement.row_shards, program.vocab_size
+        self._split = {"context": placement.config.context, "tensor": placement.config.tensor}
         self._programs: dict[Any, Any] = {}
 
     def measure(self, stage: int, params: Params, progress: Progress) -> Scalars:
@@ -92,7 +93,7 @@ class TrainingSweep:
             bos_id=self._bos_id,
             nll_of_last=self._nll_of_last,
             row_bytes=self._row_bytes,
-            row_multiple=self._row_multiple,
+            row_multiple=lambda n: self._row_shards,
             programs=self._programs,
             progress=progress,
             **self._arguments,
@@ -122,7 +123,7 @@ class TrainingSweep:
             raise UserError(f"sweep.{error}") from None
 
     def _row_bytes(self, length: int) -> float:
-        return window_bytes(self._config.model, self._vocab_size, length, length)
+        return window_bytes(self._config.model, self._vocab_size, length, length, **self._split)
 
 
 def _scalars(result: SweepResult) -> Scalars:

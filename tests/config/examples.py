@@ -136,7 +136,7 @@ validation: {every_steps: 3, batches: 2}
 sweep: {every_steps: 5, window: 32, lengths: [16, 64], max_documents: 8, max_blocks: 3, targets: 6,
         seed: 3, memory_gib: 0.5, scalings: [{type: trained, name: null, map: null}]}
 checkpoint: {every_steps: 4, keep: 1}
-mesh: {data: 2, fsdp: 3}
+mesh: {data: 2, fsdp: 3, context: 2, tensor: 2}
 distributed: {coordinator: 'host:1', num_processes: 3, process_id: 2, timeout: 7}
 """
 

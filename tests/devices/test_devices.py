@@ -153,6 +153,22 @@ def test_eight_devices_train_like_one(folder: Path) -> None:
 
 
 @pytest.mark.slow
+def test_devices_that_share_windows_train_and_sweep_like_one(folder: Path, swept: Path) -> None:
+    mesh = ["mesh.fsdp=2", "mesh.context=2"]
+    out, _ = ended(start(folder, "train.py", "run.yaml", "runs_dir=shared", *mesh, devices=8))
+    assert "8 × cpu" in out
+    run = folder / "shared/tiny"
+    same_losses(folder / "one/tiny", run)
+    # about 64 KiB: what a window of 32 tokens takes on one device is more, on two less
+    small = [*SWEEP, "memory_gib=6.1e-5"]
+    out, _ = ended(start(folder, "eval_ppl.py", "shared/tiny", *small, devices=8))
+    assert "devices: how many share a window" in out
+    at_32 = next(line.split() for line in out.splitlines() if line.split()[:1] == ["32"])
+    assert at_32[-1] == "2"
+    same_results(swept, run)
+
+
+@pytest.mark.slow
 def test_two_processes_train_like_one(folder: Path, two: list[tuple[str, str]]) -> None:
     (first, _), (second, _) = two
     assert "2 × cpu" in first
@@ -221,4 +237,4 @@ def test_a_killed_process_ends_the_others(folder: Path) -> None:
         time.sleep(0.1)
     both[1].kill()
     ended(both[1], -9)
-    assert "process 1 of 2 has stopped" in ended(both[0], 2)[1]
+    assert "another process has stopped" in ended(both[0], 2)[1]

@@ -118,7 +118,7 @@ def test_a_cpu_has_the_temporary_arrays_of_two_calls(monkeypatch: pytest.MonkeyP
     one, two, three = (program_bytes(compiled, calls) for calls in (1, 2, 3))
     assert two - one == compiled.memory_analysis().temp_size_in_bytes >= 2**22
     assert three == two
-    monkeypatch.setattr(memory, "is_host_memory", lambda: False)
+    monkeypatch.setattr(memory, "is_host_memory", lambda *_: False)
     assert program_bytes(compiled, 2) == one
 
 

@@ -1,10 +1,13 @@
-"""Processes that wait for each other at one address, and that notice when one is gone."""
+"""Processes that join each other at one address, and that end when one of them is gone."""
 
-import contextlib
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import pytest
 
@@ -12,127 +15,100 @@ from rope_jax.config.devices import DistributedConfig
 from rope_jax.devices import rendezvous
 from rope_jax.errors import UserError
 
+ROOT = Path(__file__).parents[2]
+# argv: the config of the processes, and what this one does once it has joined.
+MEMBER = """
+import os, signal, sys, time
+import yaml
+from rope_jax import cli, stopping
+from rope_jax.config.devices import DistributedConfig
+from rope_jax.devices import processes
+from rope_jax.devices.rendezvous import joined
+from rope_jax.errors import UserError
 
-def connected() -> tuple[socket.socket, socket.socket]:
-    """Return both ends of a connection."""
-    with socket.create_server(("localhost", 0)) as server:
-        other = socket.create_connection(server.getsockname())
-        return server.accept()[0], other
+def main(argv):
+    with joined(DistributedConfig.model_validate(yaml.safe_load(argv[0]))):
+        exec(argv[1])
 
-
-def test_only_a_process_that_fails_is_reported_as_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    missed: list[str] = []
-    monkeypatch.setattr(rendezvous, "exit_after", lambda _, reason: missed.append(reason()))
-    for bad in (None, UserError("no texts")):
-        mine, other = connected()
-        with rendezvous.Peers(3, {2: mine}):
-            with contextlib.suppress(UserError), rendezvous.Peers(3, {0: other}):
-                if bad:
-                    raise bad
-            time.sleep(0.3)
-            assert len(missed) == bool(bad)
-    assert missed[0].startswith("process 2 of 3 has stopped")
-
-
-def test_a_process_that_leaves_tells_all_others_before_it_closes_a_connection() -> None:
-    first, other_first = connected()
-    second, other_second = connected()
-
-    class Slow(socket.socket):
-        """While process 0 leaves, process 1 leaves too, before process 2 has been told."""
-
-        def shutdown(self, how: int) -> None:
-            super().shutdown(how)
-            other_first.sendall(b"bye\n")
-            time.sleep(0.3)
-
-    with other_first, other_second:
-        with rendezvous.Peers(3, {1: Slow(fileno=first.detach()), 2: second}):
-            pass
-        other_second.settimeout(5)
-        assert other_second.recv(16) == b"bye\n"
+cli.run(main)
+"""
+MEET = """
+import jax
+print(jax.process_index(), processes.smallest(jax.process_index() + 5), jax.process_count())
+"""
+# A collective operation that lasts, and work in which a process needs no other.
+TOGETHER = "while True: processes.any_of(False); time.sleep(0.1)"
+ALONE = "while True: stopping.check(); time.sleep(0.1)"
+LOSS = "has stopped, and the others cannot continue without it"
 
 
-@pytest.mark.parametrize("process_id", [0, 1])
-def test_a_process_that_waits_in_vain_reports_who_is_missing(process_id: int) -> None:
+@pytest.fixture
+def port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-    config = DistributedConfig(
-        coordinator=f"localhost:{port}", num_processes=3, process_id=process_id, timeout=1
+        number: int = probe.getsockname()[1]
+        return number
+
+
+@pytest.fixture
+def members() -> Iterator[list[subprocess.Popen[str]]]:
+    """Return an empty list for processes, which are killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start(config: str, action: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-c", MEMBER, config, action],
+        env=os.environ | {"PYTHONPATH": str(ROOT), **(variables or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    missing = {
-        0: r"process 1, 2 of 3 has not reached",
-        1: r"process 0 at localhost:\d+ has not confirmed that all have come",
-    }[process_id]
-    with pytest.raises(UserError, match=rf"distributed: after 1 s {missing}"):
-        rendezvous.meet(config)
 
 
-def gathered(
-    count: int, visitors: list[Callable[[int], object]], *ids: int, host: str = "localhost"
-) -> list[str]:
-    """Return what each process got from meeting at one address, after visitors had connected."""
+def member(port: int, count: int, number: int, action: str, timeout: int = 100) -> subprocess.Popen:
+    config = f"coordinator: localhost:{port}, num_processes: {count}, process_id: {number}"
+    return start(f"{{{config}, timeout: {timeout}}}", action)
+
+
+def ended(process: subprocess.Popen) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def listens(port: int) -> bool:
     with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        port = probe.getsockname()[1]
-
-    def one(number: int) -> str:
-        config = DistributedConfig(
-            coordinator=f"{host}:{port}", num_processes=count, process_id=number, timeout=8
-        )
-        try:
-            with rendezvous.meet(config):
-                return "met"
-        except UserError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(count) as pool:
-        first = pool.submit(one, 0)
-        for visit in visitors:
-            visit(port)
-        others = [pool.submit(one, number) for number in ids]
-        return [process.result() for process in (first, *others)]
+        return probe.connect_ex(("localhost", port)) == 0
 
 
-def visit(port: int, message: bytes, host: str = "localhost") -> socket.socket:
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            connection = socket.create_connection((host.strip("[]"), port), timeout=5)
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-            continue
-        connection.sendall(message)
-        return connection
+def config(coordinator: str, number: int = 0) -> DistributedConfig:
+    return DistributedConfig(coordinator=coordinator, num_processes=2, process_id=number)
 
 
-@pytest.mark.parametrize("host", ["localhost", "[::1]"])
-def test_strangers_and_processes_started_again_do_not_disturb_the_meeting(host: str) -> None:
-    words = [b"1\n", b"99\n", b"GET / HTTP/1.1\r\n", b"", b"rope-jax process 2\n"]
-    words += [b"rope-jax process 9\n", b"rope-jax process 0\n", b"rope-jax process " + b"9" * 99]
-    gone = [lambda port, word=word: visit(port, word, host).close() for word in words]
-    assert gathered(3, gone, 1, 2, host=host) == ["met"] * 3
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_address_that_does_not_exist_is_refused(number: int) -> None:
+    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
+        rendezvous._bind_address(config("no.such.host.invalid:1234", number))
 
 
-def test_silent_connections_keep_nobody_waiting() -> None:
-    silent: list[socket.socket] = []
-    visits = [lambda port: silent.append(visit(port, b""))] * 20
-    began = time.monotonic()
-    assert gathered(2, visits, 1) == ["met"] * 2
-    assert time.monotonic() - began < 8  # a second for each before
-    for connection in silent:
-        connection.close()
+def test_process_0_refuses_an_address_of_another_host_and_a_port_in_use() -> None:
+    with pytest.raises(UserError, match="an address of process 0's host"):
+        rendezvous._bind_address(config("192.0.2.7:1234"))
+    assert rendezvous._bind_address(config("192.0.2.7:1234", 1)) == "192.0.2.7:1234"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"{address}: .*in use.* with a free port"):
+            rendezvous._bind_address(config(address))
 
 
-def test_process_0_listens_at_the_address_given_only() -> None:
-    with contextlib.ExitStack() as stack:
-        (server,) = rendezvous._listen("127.0.0.1", 0, stack)
-        assert server.getsockname()[0] == "127.0.0.1"
-        assert server.family == socket.AF_INET
-    assert rendezvous.bind_host("127.0.0.1") == "127.0.0.1"
-    assert rendezvous.bind_host("localhost") == "localhost"
+def test_process_0_listens_at_the_address_given_only(port: int) -> None:
+    for host in ("127.0.0.1", "localhost"):
+        assert rendezvous._bind_address(config(f"{host}:{port}")) == f"{host}:{port}"
+    assert rendezvous._bind_address(config("[::1]:1234", 1)) == "[::1]:1234"
 
 
 def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interface(
@@ -140,19 +116,150 @@ def test_a_name_that_only_this_machine_knows_by_its_loopback_opens_every_interfa
 ) -> None:
     here = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: here)
-    assert rendezvous.bind_host("node7") == ""
-    assert rendezvous.bind_host("127.0.1.1") == "127.0.1.1"
+    assert rendezvous._bind_address(config("node7:1234", 1)) == "[::]:1234"
+    assert rendezvous._bind_address(config("127.0.1.1:1234", 1)) == "127.0.1.1:1234"
 
 
-def test_a_process_id_given_twice_is_refused_by_all() -> None:
-    said = gathered(3, [], 1, 1)
-    assert len(set(said)) == 1
-    assert said[0].startswith("distributed.process_id: 1 came twice")
+def test_processes_that_do_not_arrive_are_waited_for_until_the_timeout(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    members += [member(port, 3, number, MEET, timeout=1) for number in (0, 2)]
+    for process in members:
+        status, out, err = ended(process)
+        assert (status, out) == (2, "")
+        assert err.startswith(
+            f"-c: distributed: after 1 s not all processes of 3 have met at localhost:{port}; "
+        )
+        assert err.count("\n") == 1
 
 
-def test_an_address_that_does_not_exist_is_refused() -> None:
-    config = DistributedConfig(
-        coordinator="no.such.host.invalid:1234", num_processes=2, process_id=1, timeout=1
-    )
-    with pytest.raises(UserError, match=r"distributed\.coordinator: no\.such\.host\.invalid:1234"):
-        rendezvous.meet(config)
+def test_a_process_that_waits_for_others_can_be_stopped(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    members.append(member(port, 2, 0, MEET))
+    while not listens(port):
+        assert members[0].poll() is None
+        time.sleep(0.1)
+    members[0].send_signal(signal.SIGINT)
+    assert ended(members[0]) == (130, "", "-c: stopped; run the same command again to resume\n")
+
+
+def test_a_cluster_that_jax_does_not_know_is_refused(members: list[subprocess.Popen[str]]) -> None:
+    members.append(start("{}", MEET))
+    status, _, err = ended(members[0])
+    assert status == 2
+    assert err.startswith("-c: distributed: cannot join the processes at the address that the clus")
+    assert err.endswith("; give coordinator, num_processes and process_id\n")
+    assert err.count("\n") == 1
+
+
+# What srun sets for two tasks on one node, and what a TPU pod of two hosts has.
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_NTASKS": "2",
+    "SLURM_STEP_NODELIST": "localhost",
+    "SLURM_PROCID": "{number}",
+    "SLURM_LOCALID": "{number}",
+}
+TPU = {
+    # so that jax takes this machine for a host of a pod, but computes on its CPU
+    "JAX_FORCE_TPU_INIT": "1",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost,localhost",
+    "TPU_WORKER_ID": "{number}",
+    # without these, jax asks the metadata server
+    "MEGASCALE_COORDINATOR_ADDRESS": "localhost",
+    "MEGASCALE_NUM_SLICES": "1",
+    "MEGASCALE_SLICE_ID": "0",
+}
+
+
+@pytest.mark.parametrize("cluster", [SLURM, TPU], ids=["slurm", "tpu"])
+def test_the_variables_of_a_cluster_say_which_process_is_which(
+    cluster: dict[str, str], port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    for number in range(2):
+        variables = {key: value.format(number=number) for key, value in cluster.items()}
+        members.append(start("{}", MEET, variables | {"JAX_COORDINATOR_PORT": str(port)}))
+    for number, process in enumerate(members):
+        status, out, err = ended(process)
+        assert (status, out.splitlines()[-1:]) == (0, [f"{number} 5.0 2"]), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_alone_ends_the_others(
+    failing: int, port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    actions = [TOGETHER, ALONE, ALONE]
+    actions[failing] = "raise UserError('no texts')"
+    members += [member(port, 3, number, action) for number, action in enumerate(actions)]
+    for number, process in enumerate(members):
+        status, _, err = ended(process)
+        line = "no texts" if number == failing else f"process {failing} of 3 {LOSS}"
+        assert status == 2, err
+        assert line in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_an_error_common_to_all_is_printed_by_all(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    action = "time.sleep(2 * (1 - int(sys.argv[1].find('id: 0') > 0))); raise UserError('no texts')"
+    members += [member(port, 2, number, action) for number in (0, 1)]
+    assert [ended(process) for process in members] == [(2, "", "-c: no texts\n")] * 2
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_ends_all(port: int, members: list[subprocess.Popen[str]]) -> None:
+    actions = [ALONE, "os.kill(os.getpid(), signal.SIGTERM); " + ALONE.replace("while", "\nwhile")]
+    members += [member(port, 2, number, action) for number, action in enumerate(actions)]
+    assert ended(members[1])[0] == 128 + signal.SIGTERM
+    status, _, err = ended(members[0])
+    assert status == 2
+    assert f"process 1 of 2 {LOSS}" in err
+
+
+@pytest.mark.slow
+def test_a_killed_process_fails_the_operation_that_the_others_are_in(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    killed = "processes.any_of(False); os.kill(os.getpid(), signal.SIGKILL)"
+    actions = [TOGETHER, killed, TOGETHER]
+    members += [member(port, 3, number, action) for number, action in enumerate(actions)]
+    for number, process in enumerate(members):
+        status, _, err = ended(process)
+        if number != 1:
+            assert status == 2, err
+            assert LOSS in err
+            assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_the_heartbeats_of_a_killed_process_end_one_that_works_alone(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    """JAX ends it, with a stack trace; its message names the process."""
+    killed = "processes.any_of(False); os.kill(os.getpid(), signal.SIGKILL)"
+    members += [member(port, 2, 0, f"processes.any_of(False)\n{ALONE}")]
+    members += [member(port, 2, 1, killed)]
+    assert ended(members[1])[0] == -signal.SIGKILL
+    began = time.monotonic()
+    status, _, err = ended(members[0])
+    assert status == -signal.SIGABRT
+    assert "stopped sending heartbeats" in err
+    assert time.monotonic() - began < rendezvous._HEARTBEAT + 20
+
+
+@pytest.mark.slow
+def test_a_process_that_loses_process_0_ends(
+    port: int, members: list[subprocess.Popen[str]]
+) -> None:
+    killed = "processes.any_of(False); os.kill(os.getpid(), signal.SIGKILL)"
+    members += [member(port, 2, 0, killed)]
+    members += [member(port, 2, 1, f"processes.any_of(False)\n{ALONE}")]
+    assert ended(members[0])[0] == -signal.SIGKILL
+    status, _, err = ended(members[1])
+    assert status == -signal.SIGABRT
+    assert "the JAX distributed service detected fatal errors" in err

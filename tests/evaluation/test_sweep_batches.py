@@ -40,7 +40,7 @@ def test_batches_fit_the_budget_and_are_equal_in_size():
     # 208, 104, 56 and 26 windows, at most 12, 6, 4 and 1 at a time: in 18, 18, 14 and 26 batches
     assert batches(memory_gib=gib(100)) == {(12, 9), (6, 17), (4, 25), (1, 65)}
     assert batches(memory_gib=gib(2000)) == {(208, 9), (104, 17), (56, 25), (26, 65)}  # all at once
-    more = batches(memory_gib=gib(100), row_multiple=4)
+    more = batches(memory_gib=gib(100), row_multiple=lambda n: 4)
     assert more == {(12, 9), (8, 17), (4, 25), (4, 65)}
     # the caller says what a row takes: here the square of its length
     squares = batches(memory_gib=64**2 * 2 / 2**30, row_bytes=lambda n: n**2)

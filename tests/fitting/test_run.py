@@ -38,8 +38,8 @@ def without_test_split():
         def read(self, begin, end):
             raise AssertionError("the test split was read")
 
-    def loaded(*arguments):
-        found = load(*arguments)
+    def loaded(*arguments, **how):
+        found = load(*arguments, **how)
         test = Unreadable(**vars(found.corpus.test) | {"tokens": np.zeros(0, np.uint16)})
         return dataclasses.replace(found, corpus=dataclasses.replace(found.corpus, test=test))
 
@@ -199,7 +199,7 @@ def test_a_refused_fit_leaves_the_others(run, tmp_path, monkeypatch):
     copy = RunDirectory(tmp_path / "tiny")
     shutil.copytree(run[0].path, copy.path, ignore=shutil.ignore_patterns("evals", "fits"))
 
-    def meanwhile(*_):
+    def meanwhile(*_, **__):
         (copy.fits / "other").mkdir()
         raise UserError("refused")
 

@@ -202,7 +202,7 @@ def test_a_training_step_never_takes_less_than_estimated(
     assert memory.alias_size_in_bytes > 0.9 * memory.output_size_in_bytes
     allocated = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     estimate = training_bytes(config.model, 257, seq_len, batch_size, grad_accumulation)
-    assert 0.12 < estimate.per_device(devices=1, fsdp=1) / allocated < 1
+    assert 0.12 < estimate.per_device(devices=1, shards=1) / allocated < 1
 
 
 def test_a_sliding_window_stores_fewer_attention_weights():
@@ -219,9 +219,9 @@ def test_a_sliding_window_stores_fewer_attention_weights():
 
 def test_devices_share_what_is_split_over_them():
     step = training_bytes(ModelConfig(), 257, 128, 16, 4)
-    one = step.per_device(devices=1, fsdp=1)
-    assert step.per_device(devices=4, fsdp=4) == one // 4
-    assert one // 4 < step.per_device(devices=4, fsdp=1) < one
+    one = step.per_device(devices=1, shards=1)
+    assert step.per_device(devices=4, shards=4) == one // 4
+    assert one // 4 < step.per_device(devices=4, shards=1) < one
 
 
 def test_no_size_overflows():

@@ -181,7 +181,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     assert set(choices) == {*attention.BACKENDS, "linear"}  # not a backend but another model
     called = []
 
-    def recorded(q, k, v, segment_ids, sliding_window):
+    def recorded(q, k, v, segment_ids, sliding_window, part):
         called.append((q.shape, k.shape, v.shape, segment_ids.shape))
         return q
 

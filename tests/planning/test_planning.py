@@ -32,8 +32,9 @@ def planned(tmp_path, monkeypatch, capsys):
     """Return a function that plans, in a folder with run.yaml, and returns what is printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.setattr("rope_jax.planning.training.peak_flops", lambda: (1e9, "assumed"))
-    monkeypatch.setattr("rope_jax.planning.training.device_bytes", lambda: 2**30)
+    monkeypatch.setattr("rope_jax.planning.training.peak_flops", lambda _: (1e9, "assumed"))
+    for module in ("planning.training", "planning.stage", "training.limits"):
+        monkeypatch.setattr(f"rope_jax.{module}.device_bytes", lambda _: 2**30)
     (tmp_path / "run.yaml").write_text(RUN)
 
     def planned(*words):
@@ -53,12 +54,18 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
     assert f"{parameters:,} parameters, a vocabulary of 257" in out
     assert "1,920 tokens in 25 steps" in out  # 20 × 4 × 16 + 5 × 2 × 64
-    for number, cells in enumerate((["20", "4", "16"], ["5", "2", "64"])):
-        row = next(line.split() for line in out.splitlines() if line.split()[:1] == [str(number)])
-        estimate = estimated_bytes(config, number, 257, program.placement)
-        compiled = compiled_bytes(program, number, validates=True)
-        assert estimate < compiled
-        assert row[1:] == [*cells, f"{estimate / 2**20:.2f}", f"{compiled / 2**20:.2f}"]
+    rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
+    assert rows["windows"] == ["4", "×", "16", "2", "×", "64"]
+    state = program.abstract_state
+    for name, tree in (("parameters", state.params), ("optimizer", state.opt_state)):
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+        assert rows[name] == [f"{size / 2**20:.2f}"] * 2
+    estimates = [estimated_bytes(config, number, 257, program.placement) for number in (0, 1)]
+    compiled = [compiled_bytes(program, number, validates=True) for number in (0, 1)]
+    assert all(map(int.__lt__, estimates, compiled))
+    assert rows["estimate*"] == [f"{size / 2**20:.2f}" for size in estimates]
+    assert rows["compiled"] == [f"{size / 2**20:.2f}" for size in compiled]
+    assert rows["left"] == [f"{1024 - size / 2**20:,.2f}" for size in compiled]
     assert out.splitlines()[-1] == "next: /env/bin/rope-jax train run.yaml seed=1"
     assert not (tmp_path / "runs").exists()
 
@@ -81,9 +88,10 @@ def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
     assert last == "next: /env/bin/rope-jax sweep runs/small --sweep s.yaml 'lengths=[16,32,64]'"
 
 
-def test_what_does_not_fit_is_refused_as_training_refuses_it(planned):
+def test_what_does_not_fit_is_refused_as_training_refuses_it(planned, capsys):
     with pytest.raises(UserError, match=r"^stages\[1\]: "):
         planned("run.yaml", "stages.1.seq_len=1000000000")
+    assert "activations*" in capsys.readouterr().out  # what takes so much is shown first
     with pytest.raises(UserError, match=r"^model.num_hidden_layers: "):
         planned("run.yaml", "model.num_hidden_layers=1000")
 

@@ -40,9 +40,12 @@ def check(monkeypatch):
     """Return a function that checks a config against a size of memory and a number of devices."""
 
     def check(config_, gib=16.0, devices=1, fsdp=1):
-        monkeypatch.setattr(limits, "device_bytes", lambda: gib * 2**30)
+        monkeypatch.setattr(limits, "device_bytes", lambda *_: gib * 2**30)
         placement = Placement(MeshConfig())
-        placement.mesh, placement.fsdp = SimpleNamespace(size=devices), fsdp
+        local = jax.local_devices()
+        placement.mesh = SimpleNamespace(size=devices, local_devices=local)
+        placement.row_shards = devices
+        placement.parameter_shards = fsdp
         check_size(config_, 257, placement)
 
     return check
@@ -69,7 +72,7 @@ LARGEST = 2**31 - 1
         ),
         (
             sized({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat=True),
-            r"; lower stages\.1\.seq_len or make the model smaller$",
+            r"; lower stages\.1\.seq_len, make the model smaller, or split .* mesh\.context$",
         ),
         (
             sized(num_hidden_layers=10_000, layers="scanned"),
@@ -154,14 +157,14 @@ def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monke
     leaves = jax.tree.leaves(program.abstract_state)
     copy = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
     needed = copy + max(larger, program.stage(0).train_bytes)
-    monkeypatch.setattr(limits, "device_bytes", lambda: needed + copy // 100)
+    monkeypatch.setattr(limits, "device_bytes", lambda *_: needed + copy // 100)
     check_size(program.config, 257, program.placement)
     warnings = []
     compile_stages(program, [0, 1], validates=True, warn=warnings.append)
     assert "if the process is killed without a message" in warnings[-1]
-    monkeypatch.setattr(limits, "device_bytes", lambda: 2 * needed)
+    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2 * needed)
     compile_stages(program, [0, 1], validates=True, warn=pytest.fail)
-    monkeypatch.setattr(limits, "device_bytes", lambda: copy + larger - 100)
+    monkeypatch.setattr(limits, "device_bytes", lambda *_: copy + larger - 100)
     check_size(program.config, 257, program.placement)
     with pytest.raises(UserError, match=r"^stages\[\d\]: \d × \d\d tokens at a time take at least"):
         compile_stages(program, [0, 1], validates=True, warn=warnings.append)
@@ -172,7 +175,7 @@ def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeyp
     config = config(tmp_path, stages=[stage], optim={"warmup_steps": 1})
     program = Program(config, 257, Placement(config.mesh))
     assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
-    monkeypatch.setattr(limits, "device_bytes", lambda: 2 * program.stage(0).train_bytes)
+    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2 * program.stage(0).train_bytes)
     compile_stages(program, [0], validates=False, warn=lambda _: None)
     with pytest.raises(UserError, match=r"^stages\[0\]: 256 × 64 tokens at a time in validation"):
         compile_stages(program, [0], validates=True, warn=pytest.fail)
@@ -180,7 +183,7 @@ def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeyp
 
 def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "check_size", lambda *_: None)
-    monkeypatch.setattr(limits, "device_bytes", lambda: 2**16)
+    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2**16)
     monkeypatch.setattr("rope_jax.training.run.check_size", lambda *_: None)
     with pytest.raises(
         UserError, match=r"^model: its parameters, .* there are only 6\.1e-05; lower"
@@ -218,11 +221,11 @@ def test_a_resumed_run_compiles_only_the_stages_that_are_left(config, tmp_path, 
         patch.setattr(Trainer, "_log_step", lambda self, span, step, *_: step > 7 and stops())
         with pytest.raises(KeyboardInterrupt):
             train(config, plain_console(quiet=True))
-    whole = StageProgram.__dict__["_compiled_step"].func
+    whole = StageProgram.__dict__["compiled_step"].func
     counted = functools.cached_property(
         lambda stage: compiled.append(stage._number) or whole(stage)
     )
-    counted.__set_name__(StageProgram, "_compiled_step")
-    monkeypatch.setattr(StageProgram, "_compiled_step", counted)
+    counted.__set_name__(StageProgram, "compiled_step")
+    monkeypatch.setattr(StageProgram, "compiled_step", counted)
     train(config, plain_console(quiet=True))
     assert compiled == [1]

@@ -101,7 +101,11 @@ def test_query_scales_follow_a_documents_own_positions(split):
         return rotary._replace(query_scale=layers.query_scale(scaling, positions))
 
     frequencies = layers.frequencies(scaling)
-    by_batch = jax.jit(functools.partial(loss_sums, model, positioning=with_scales))
+
+    @jax.jit
+    def by_batch(params, batch, rotary):
+        return loss_sums(model, params, batch, with_scales(rotary, batch.positions))
+
     found = by_batch(params, batch, Rotary.unscaled_queries(frequencies))
     wanted = jax.jit(functools.partial(loss_sums, model))
     given = Rotary(frequencies, scaling.query_scale_at(layers.geometry, batch.positions)[None])

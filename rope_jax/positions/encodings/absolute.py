@@ -18,6 +18,7 @@ class SinusoidalEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Vaswani et al., arXiv 1706.03762, §3.4 and §3.5"
+    differs_by_head: ClassVar[bool] = False
     uses_positions: ClassVar[bool] = True
     type: Literal["sinusoidal"] = "sinusoidal"
 
@@ -40,6 +41,7 @@ class LearnedEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Gehring et al., arXiv 1705.03122; GPT-2"
+    differs_by_head: ClassVar[bool] = False
     uses_positions: ClassVar[bool] = True
     type: Literal["learned"] = "learned"
     length: Annotated[int, Whole] | None = Field(

@@ -51,6 +51,8 @@ class Encoding(BaseModel):
     """Whether it counts the tokens of the window between a query and a key."""
     takes_maps: ClassVar[bool] = False
     """Whether position maps apply: only rotation decides at which distance a key is seen."""
+    differs_by_head: ClassVar[bool] = True
+    """Whether it has numbers for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
     backends: ClassVar[tuple[str, ...]] = ALL_BACKENDS

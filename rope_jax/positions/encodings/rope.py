@@ -10,6 +10,7 @@ class RoPE(Encoding):
     """Rotary: pairs of dimensions of queries and keys turn by angles p·θ_i (section `rope`)."""
 
     source: ClassVar[str] = "RoFormer, arXiv 2104.09864"
+    differs_by_head: ClassVar[bool] = False
     uses_positions: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
@@ -31,4 +32,5 @@ class NoEncoding(Encoding):
     """NoPE: nothing; only the causal mask tells the order of the tokens."""
 
     source: ClassVar[str] = "Haviv et al., arXiv 2203.16634; Kazemnejad et al., arXiv 2305.19466"
+    differs_by_head: ClassVar[bool] = False
     type: Literal["none"] = "none"

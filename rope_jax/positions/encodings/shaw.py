@@ -20,6 +20,7 @@ class ShawEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Shaw et al., arXiv 1803.02155"
+    differs_by_head: ClassVar[bool] = False
     uses_distances: ClassVar[bool] = True
     backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
     type: Literal["shaw"] = "shaw"

@@ -25,6 +25,7 @@ class XPosEncoding(Encoding):
     """
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
+    differs_by_head: ClassVar[bool] = False
     uses_positions: ClassVar[bool] = True
     uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True

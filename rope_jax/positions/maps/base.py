@@ -153,6 +153,11 @@ class PositionMap(BaseModel):
     def check_layers(self, layers: RotaryLayers) -> None:
         """ValueError, which begins with a key of the map, if it was made for other layers."""
 
+    @property
+    def differs_by_head(self) -> bool:
+        """Whether it has numbers for each head, so that devices cannot share the heads."""
+        return False
+
     def check_heads(self, heads: int, kv_heads: int) -> None:
         """ValueError, which begins with a key of the map, if it was made for other heads."""
 

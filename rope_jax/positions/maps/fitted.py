@@ -168,6 +168,10 @@ class FittedMap(PositionMap):
                 f"not {layers.geometry.train_length:,}"
             )
 
+    @property
+    def differs_by_head(self) -> bool:
+        return any(x.shape[1] > 1 for x in self._by_layer().values())
+
     def check_heads(self, heads: int, kv_heads: int) -> None:
         for name, x in self._by_layer().items():
             wanted = kv_heads if name in _OF_KEYS else heads

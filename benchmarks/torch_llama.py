@@ -1,0 +1,90 @@
+"""The peer of the training benchmarks: Hugging Face's Llama on PyTorch, with AdamW and clipping."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+from workers import Side
+
+
+def on_cpu(sizes: dict[str, int], windows: int, seq_len: int, learning_rate: float) -> Side:
+    """Return a side whose steps run in float32 and return their loss. sizes: of `LlamaConfig`."""
+    llama, adamw = _llama(sizes, seq_len, learning_rate, "cpu")
+    inputs, targets = _tokens(sizes["vocab_size"], windows, seq_len, "cpu")
+
+    def step() -> float:
+        logits = llama(input_ids=inputs).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        _update(llama, adamw, loss)
+        return float(loss.item())
+
+    return Side(step)
+
+
+def on_gpu(
+    sizes: dict[str, int], windows: int, seq_len: int, learning_rate: float, *, remat: bool
+) -> Side:
+    """Return a side whose compiled steps compute in bfloat16 and return the previous step's loss.
+
+    remat: recompute the activations of every layer.
+    """
+    torch.set_float32_matmul_precision("high")
+    llama, adamw = _llama(sizes, seq_len, learning_rate, "cuda")
+    inputs, targets = _tokens(sizes["vocab_size"], windows, seq_len, "cuda")
+    if remat:
+        llama.gradient_checkpointing_enable()
+    compiled = torch.compile(llama)
+    unread = None
+
+    def step() -> float:
+        nonlocal unread
+        with torch.autocast("cuda", torch.bfloat16):
+            logits = compiled(input_ids=inputs).logits
+            flat = logits.flatten(0, 1).float()
+            loss = torch.nn.functional.cross_entropy(flat, targets.flatten())
+        _update(llama, adamw, loss)
+        read, unread = unread, loss.detach()
+        return float(unread if read is None else read)
+
+    def facts() -> dict[str, Any]:
+        return {"used_bytes": torch.cuda.max_memory_allocated()}
+
+    return Side(step, facts)
+
+
+def _llama(
+    sizes: dict[str, int], seq_len: int, learning_rate: float, device: str
+) -> tuple[Any, Any]:
+    """Return the model and its optimizer."""
+    torch.manual_seed(0)
+    llama = LlamaForCausalLM(
+        LlamaConfig(
+            **sizes,
+            max_position_embeddings=seq_len,
+            tie_word_embeddings=True,
+            attn_implementation="sdpa",
+            use_cache=False,
+        )
+    ).to(device)
+    llama.train()
+    adamw = torch.optim.AdamW(
+        llama.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+    )
+    return llama, adamw
+
+
+def _tokens(vocabulary: int, windows: int, seq_len: int, device: str) -> tuple[Any, Any]:
+    """Draw the inputs and targets of every step."""
+    drawn = np.random.default_rng(0).integers(
+        0, min(vocabulary, 256), (windows, seq_len + 1), np.int64
+    )
+    tokens = torch.from_numpy(drawn).to(device)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def _update(llama: Any, adamw: Any, loss: Any) -> None:
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
+    adamw.step()
+    adamw.zero_grad(set_to_none=True)

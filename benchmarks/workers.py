@@ -1,0 +1,85 @@
+"""Processes that take turns, so that other load on the machine affects all of them alike."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+
+
+class Side(NamedTuple):
+    """What one process runs.
+
+    step:  runs one step; returns a number that shows that it computes the right thing.
+    facts: figures to report beside the time, as JSON.
+    """
+
+    step: Callable[[], float]
+    facts: Callable[[], dict[str, Any]] = dict
+
+
+def serve(build: Callable[[], Side]) -> None:
+    """Be one side's process: read a number of steps from stdin, run them, print the seconds.
+
+    Every printed line is an object with `seconds`, `last` and the side's facts. The first one,
+    printed before anything is read, covers start-up and the first step.
+    """
+    with contextlib.redirect_stdout(sys.stderr):  # stdout is for results; libraries print too
+        start = time.perf_counter()
+        side = build()
+        last = side.step()
+    print(json.dumps({"seconds": time.perf_counter() - start, "last": last}), flush=True)
+    for line in sys.stdin:
+        with contextlib.redirect_stdout(sys.stderr):
+            side.step()  # warms the caches again after the other side's turn
+            start = time.perf_counter()
+            for _ in range(int(line)):
+                last = side.step()
+            result = {"seconds": time.perf_counter() - start, "last": last, **side.facts()}
+        print(json.dumps(result), flush=True)
+
+
+class Worker:
+    """The process of one side, started with the first step done."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it. environment: variables that it has besides those of this process."""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | dict(environment or {}),
+        )
+        self.start_seconds: float = self._read_result()["seconds"]
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin
+        self._process.stdin.close()
+        self._process.wait()
+
+    def steps(self, count: int) -> dict[str, Any]:
+        """Run steps and return the seconds they took, and the side's facts."""
+        assert self._process.stdin
+        print(count, file=self._process.stdin, flush=True)
+        return self._read_result()
+
+    def _read_result(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            sys.exit("a worker process died; its error is printed above")
+        result: dict[str, Any] = json.loads(line)
+        return result

@@ -1,0 +1,114 @@
+"""What the program on one device exchanges with the others while it runs inside a `shard_map`.
+
+The model's code is written for one device: its rows, its tokens, its heads. The few places where it
+needs others call a method here. On an axis of size 1 they return their argument, so that the
+program of a single device is the plain one.
+
+Every device differentiates the sum of all devices' losses by its own arrays. Under that rule JAX's
+transposes of collectives are right without further ado: that of an all-gather is a reduce-scatter,
+and that of a sum over devices is a sum over devices.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rope_jax.devices.sharding import CONTEXT, FSDP, TENSOR, rule_of
+from rope_jax.positions.zigzag import ZigZag, restored
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """How many devices share the parameters (fsdp), a window (context), and heads (tensor)."""
+
+    fsdp: int = 1
+    context: int = 1
+    tensor: int = 1
+
+    @property
+    def part(self) -> ZigZag | None:
+        """Which tokens of every window this device computes; None: all of them."""
+        if self.context == 1:
+            return None
+        return ZigZag(jax.lax.axis_index(CONTEXT), self.context)
+
+    def own_tokens(self, x: Any, axis: int) -> Any:
+        """Return this device's tokens of an array, of jax or numpy, with all of its windows'."""
+        part = self.part
+        return x if part is None else part.own(x, axis)
+
+    def all_tokens(self, x: Array, axis: int) -> Array:
+        """Gather the tokens of all devices that share a window, in their order in the window.
+
+        Floating point only. Gradients are added up in float32.
+        """
+        if self.context == 1:
+            return x
+        gathered = _gathered(CONTEXT, axis, str(x.dtype), x)
+        return restored(gathered, axis, self.context)
+
+    def sum_over_tensor(self, x: Array) -> Array:
+        """Add up the shares of the devices that share heads, hidden layer or vocabulary."""
+        return x if self.tensor == 1 else jax.lax.psum(x, TENSOR)
+
+    def max_over_tensor(self, x: Array) -> Array:
+        """Return the largest of these devices' numbers. It has no derivative."""
+        return x if self.tensor == 1 else jax.lax.pmax(jax.lax.stop_gradient(x), TENSOR)
+
+    def own_vocabulary(self, size: int) -> Any:
+        """Return the first token of this device's part of the vocabulary, `size` tokens."""
+        return 0 if self.tensor == 1 else jax.lax.axis_index(TENSOR) * size
+
+    def whole(self, params: Any, dtype: str) -> Any:
+        """Gather parameters over the devices that share each copy: kernels, of the compute dtype.
+
+        params: one layer's, or those outside the layers. The gradient is added up in float32.
+        """
+
+        def gather(path: tuple[Any, ...], leaf: Any) -> Any:
+            rule = rule_of(path)
+            if rule.added_once and self.tensor > 1:
+                leaf = jnp.where(jax.lax.axis_index(TENSOR) == 0, leaf, jnp.zeros_like(leaf))
+            axis = rule.axis_over(FSDP)
+            if axis is None or self.fsdp == 1:
+                return leaf
+            return _gathered(FSDP, axis, dtype, leaf)
+
+        return jax.tree_util.tree_map_with_path(gather, params)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _gathered(over: str, axis: int, dtype: str, shard: Float[Array, "..."]) -> Float[Array, "..."]:
+    """All-gather over a mesh axis in some dtype; its derivative is a reduce-scatter in float32."""
+    return _all_gathered(over, axis, dtype, shard)
+
+
+def _all_gathered(
+    over: str, axis: int, dtype: str, shard: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    return jax.lax.all_gather(shard.astype(dtype), over, axis=axis, tiled=True)
+
+
+def _gathered_forward(
+    over: str, axis: int, dtype: str, shard: Float[Array, "..."]
+) -> tuple[Float[Array, "..."], Any]:
+    # not `_gathered`: a checkpoint policy sees the primitives of this function by name
+    return _all_gathered(over, axis, dtype, shard), jnp.zeros((), shard.dtype)
+
+
+def _gathered_backward(
+    over: str, axis: int, dtype: str, like: Any, d: Float[Array, "..."]
+) -> tuple[Array]:
+    wide = d.astype(jnp.float32)
+    summed = jax.lax.psum_scatter(wide, over, scatter_dimension=axis, tiled=True)
+    return (summed.astype(like.dtype),)
+
+
+_gathered.defvjp(_gathered_forward, _gathered_backward)
+
+ALONE = Collectives()
+"""A single device, which exchanges nothing."""

@@ -1,0 +1,236 @@
+"""Targets: how they are read, their figures, and devices that only a compiler can use."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rope_jax.devices import memory, targets
+from rope_jax.devices.memory import device_bytes
+from rope_jax.devices.targets import CHIPS, chip_of, parse_target
+from rope_jax.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "full", "shape"),
+    [
+        ("v5e:4x4", "v5e:4x4", (4, 4)),
+        ("v5e", "v5e:1x1", (1, 1)),
+        ("v5p", "v5p:2x2x1", (2, 2, 1)),
+        ("V6E:2x4", "v6e:2x4", (2, 4)),
+        ("h100:8", "h100:8", (1, 8)),
+        ("h200", "h200:1", (1, 1)),
+        ("b200:32", "b200:32", (4, 8)),
+    ],
+)
+def test_a_target_is_a_chip_and_the_shape_of_a_slice(text, full, shape):
+    target = parse_target(text)
+    assert (target.text, target.shape) == (full, shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("v5", r"^target: 'v5' is not one of v4, v5e, .*; did you mean v5p\?$"),
+        ("tpu", r"^target: 'tpu' is not one of .*, as in v5e:4x4 or h100:8$"),
+        ("v5e:16", r"^target: v5e:16: a slice has 2 axes; there are v5e:1x1, v5e:2x2"),
+        ("v5p:4x4", r"^target: v5p:4x4: a slice has 3 axes; there are v5p:2x2x1"),
+        ("h100:2x4", r"^target: h100:2x4: it is a number of GPUs; there are h100:1, h100:2"),
+        ("h100:12", r"^target: h100:12: a host has 8 GPUs, .* multiple; there are h100:1"),
+        ("h100:0", r"^target: h100:0: it is a number of GPUs"),
+        ("v5e:", r"^target: v5e:: a slice has 2 axes"),
+    ],
+)
+def test_a_target_that_does_not_exist_is_answered_with_those_that_do(text, message):
+    with pytest.raises(UserError, match=message):
+        parse_target(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("TPU v4", "v4"),
+        ("TPU v5 lite", "v5e"),
+        ("TPU v5", "v5p"),
+        ("TPU v5p", "v5p"),
+        ("TPU v6 lite", "v6e"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA B200", "b200"),
+    ],
+)
+def test_jax_names_of_devices_belong_to_chips(kind, name):
+    assert chip_of(kind) is CHIPS[name]
+
+
+def test_other_devices_are_no_known_chip():
+    assert chip_of("cpu") is None
+    assert chip_of("NVIDIA GeForce RTX 3090") is None
+
+
+def test_jax_uses_three_quarters_of_a_gpu_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("XLA_PYTHON_CLIENT_MEM_FRACTION", raising=False)
+    assert CHIPS["h100"].usable == 84_942_979_072 * 3 // 4
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    assert CHIPS["h100"].usable == 84_942_979_072 // 2
+    assert CHIPS["v5e"].usable == int(15.75 * 2**30)
+
+
+def chips(*coords):
+    """Return TPUs at these places."""
+    return [SimpleNamespace(coords=place, process_index=0) for place in coords]
+
+
+@pytest.mark.parametrize(
+    ("target", "places", "links"),
+    [
+        # of the v5e's four links: one along an axis that does not wrap around, both along one of 16
+        ("v5e:4x4", [(x, 0, 0) for x in range(4)], 1),
+        ("v5e:4x4", [(x, y, 0) for x in range(4) for y in range(4)], 2),
+        ("v5e:16x16", [(0, y, 0) for y in range(16)], 2),
+        ("v5e:16x16", [(x, y, 0) for x in range(16) for y in range(16)], 4),
+        # of the v5p's six: an axis of 4 wraps around
+        ("v5p:2x2x1", [(0, 0, 0), (1, 0, 0)], 1),
+        ("v5p:4x4x4", [(0, 0, z) for z in range(4)], 2),
+    ],
+)
+def test_tpus_send_along_the_links_that_lead_to_their_group(target, places, links):
+    target = parse_target(target)
+    of_one = target.chip.interconnect / (2 * target.chip.torus)
+    assert target.bandwidth(chips(*places)) == pytest.approx(links * of_one)
+
+
+def test_gpus_of_several_hosts_send_through_the_network_cards_that_they_have():
+    target = parse_target("h100:16")
+    gpus = [SimpleNamespace(process_index=i // 8) for i in range(16)]
+    assert target.bandwidth(gpus[:8]) == 450e9  # NVLink, one way
+    assert target.bandwidth(gpus) == 8 * 50e9  # eight cards of a host, for one ring each
+    assert target.bandwidth([gpus[0], gpus[8]]) == 50e9
+    assert target.bandwidth([gpus[0], gpus[1], gpus[8], gpus[9]]) == 2 * 50e9
+
+
+@pytest.mark.parametrize(("text", "extra"), [("v5e:2x2", "tpu"), ("h100:8", "cuda12")])
+def test_without_its_compiler_a_line_says_what_to_install(text, extra, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=rf"^target: {text}: .*pip install 'jax\[{extra}\]'"):
+        parse_target(text).devices()
+
+
+def test_a_device_that_is_not_here_has_the_memory_of_its_data_sheet():
+    def memory_stats():
+        raise memory.jax.errors.JaxRuntimeError("INVALID_ARGUMENT: only for addressable devices")
+
+    device = SimpleNamespace(device_kind="TPU v5 lite", platform="tpu", memory_stats=memory_stats)
+    assert device_bytes(device) == int(15.75 * 2**30)
+
+
+def test_the_figures_of_the_chips_are_consistent():
+    for chip in CHIPS.values():
+        assert chip.usable <= chip.memory
+        # a byte from memory, and one from a neighbour, cost more than a hundred FLOPs
+        assert 100 < chip.flops / chip.bandwidth < chip.flops / chip.interconnect < 5000
+        assert bool(chip.torus) == (chip.gpu is None) == (chip.network is None)
+
+
+PROGRAM = """
+import json, sys
+from rope_jax.devices.targets import parse_target, prepare
+prepare()
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+from rope_jax.config.devices import MeshConfig
+from rope_jax.devices.memory import device_bytes, program_bytes
+from rope_jax.devices.mesh import Placement
+from rope_jax.planning.hlo import exchanges
+
+target = parse_target(sys.argv[1])
+placement = Placement(MeshConfig(), target.devices())
+x = placement.abstract_rows((1024, 1024), jnp.float32)
+compiled = jax.jit(jnp.sum, out_shardings=placement.replicated).lower(x).compile()
+print(json.dumps({
+    "count": target.count == placement.mesh.size,
+    "kind": placement.device.device_kind.startswith(target.chip.kinds),
+    "platform": placement.platform == target.chip.platform,
+    "memory": device_bytes(placement.device) == target.chip.usable,
+    "bytes": program_bytes(compiled, device=placement.device),
+    "exchanges": exchanges(compiled.as_text(), placement.mesh.size).by_kind(),
+}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "module"), [("v5e:2x2", "libtpu"), ("h100:8", "jax_plugins.xla_cuda12")]
+)
+def test_a_program_is_compiled_for_a_target(text, module):
+    pytest.importorskip(module, reason=f"the compiler of {text} is not installed")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-c", PROGRAM, text]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout)
+    assert all(found[name] for name in ("count", "kind", "platform", "memory"))
+    devices = parse_target(text).count
+    rows = 4 * 1024 * 1024 // devices
+    assert rows <= found["bytes"] < 1.1 * rows + 2**16
+    # a sum of one number: 2·(n − 1)/n times its four bytes
+    assert found["exchanges"] == {"all-reduce": [1, pytest.approx(8 * (devices - 1) / devices)]}
+
+
+STEP = """
+import json, sys
+from rope_jax.devices.targets import parse_target, prepare
+prepare()
+from rope_jax.config.load import validate
+from rope_jax.config.training import Config
+from rope_jax.devices.mesh import Placement
+from rope_jax.training.program import Program
+
+config = validate(Config, json.loads(sys.argv[2]), "config")
+placement = Placement(config.mesh, parse_target(sys.argv[1]).devices())
+text = Program(config, 512, placement).stage(0).compiled_step.as_text()
+print(json.dumps({name: text.count(name) for name in ("tpu_custom_call", "cudnn$fmha")}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "module", "attention", "mesh", "call"),
+    [
+        ("v5e:2x2", "libtpu", "splash", {"fsdp": 2, "context": 2}, "tpu_custom_call"),
+        ("h100:8", "jax_plugins.xla_cuda12", "cudnn", {"fsdp": 4, "tensor": 2}, "cudnn$fmha"),
+    ],
+)
+def test_a_training_step_with_a_kernel_is_compiled_for_several_devices(
+    text, module, attention, mesh, call
+):
+    pytest.importorskip(module, reason=f"the compiler of {text} is not installed")
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64}
+    config = {
+        "name": "small",
+        "model": {**sizes, **heads, "dtype": "bfloat16", "attention": attention},
+        "mesh": mesh,
+        "stages": [{"steps": 100, "seq_len": 512, "batch_size": 8}],
+    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-c", STEP, text, json.dumps(config)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)[call] >= 2  # forward and backward
+
+
+def test_the_extras_that_are_asked_for_exist():
+    import tomllib
+
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"tpu", "cuda12"} <= set(extras["optional-dependencies"])
+    assert targets.__doc__
+    assert "`tpu` and `cuda12`" in targets.__doc__
