@@ -43,7 +43,8 @@ def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
         if padding:  # at the end, where no token sees it
             tokens = jnp.pad(tokens, ((0, 0), (0, padding)))
             rotary = of_tokens(rotary, lambda x: _padded(x, padding))
-        positions = jnp.arange(length + padding)[None]
+        # The last one is repeated: an encoding may have no position after it, and give NaN there.
+        positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         scored = None if last is None else last + padding
         nll = model.nll(params, inputs, targets, positions, None, rotary, scored)

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
+from rope_jax.config.splitting import can_share_windows, check_seq_len
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement
@@ -107,10 +109,11 @@ class StageNeed:
         for advice, changed in self._changes():
             if changed.bytes() <= available:
                 return advice
-        return (
-            f"lower stages.{self.number}.seq_len, make the model smaller, or split windows over "
-            "more devices with mesh.context"
-        )
+        lower = f"lower stages.{self.number}.seq_len"
+        if can_share_windows(self.model):
+            mesh = "split windows over more devices with mesh.context"
+            return f"{lower}, make the model smaller, or {mesh}"
+        return f"{lower} or make the model smaller"
 
     def _split_parameters(self, available: float | int) -> str:
         """Return the smallest mesh.fsdp that makes room for the parameters, here or elsewhere."""
@@ -143,7 +146,7 @@ class StageNeed:
         mesh = self.placement.config
         copies = (mesh.data or 1) * mesh.context
         for context in range(mesh.context + 1, copies + 1):
-            if copies % context == 0 and self.seq_len % (2 * context) == 0:
+            if copies % context == 0 and self._can_share_among(context):
                 other = self.placement.sharing_windows(context)
                 yield (
                     context,
@@ -154,6 +157,13 @@ class StageNeed:
                         grad_accumulation=1,
                     ),
                 )
+
+    def _can_share_among(self, context: int) -> bool:
+        try:
+            check_seq_len(MeshConfig(context=context), self.seq_len)
+        except ValueError:
+            return False
+        return can_share_windows(self.model)
 
     def _with(self, **fields: Any) -> "StageNeed":
         return replace(self, model=self.model.model_copy(update=fields))

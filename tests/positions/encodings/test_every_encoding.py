@@ -102,14 +102,27 @@ def test_every_parameter_has_a_gradient_the_same_in_blocks(name):
         if name == "learned":
             gradient = gradient[:, :S]  # the other rows belong to no token
         if name == "fire" and gradient.ndim > 1:
-            gradient = gradient[:, is_on(parameters)]
+            # A unit that is on everywhere adds its bias to all logits, which softmax ignores.
+            units = bends if parameter == "hidden_bias" else is_on
+            gradient = gradient[:, units(parameters)]
+            assert gradient.size, parameter
         assert (np.asarray(gradient) != 0).all(), parameter
 
 
 def is_on(parameters):
     """Return which hidden units of `fire` are above 0 at some ratio in [0, 1]."""
+    return np.maximum(*at_both_ends(parameters)) > 0.05
+
+
+def bends(parameters):
+    """Return which hidden units of `fire` are above 0 at some ratios in [0, 1], but not at all."""
+    return is_on(parameters) & (np.minimum(*at_both_ends(parameters)) < -0.05)
+
+
+def at_both_ends(parameters):
+    """Return the hidden units of `fire` before ReLU at the ratios 0 and 1."""
     kernel, bias = (np.asarray(parameters[f"hidden_{name}"][0]) for name in ("kernel", "bias"))
-    return np.maximum(bias, kernel + bias) > 0.05
+    return bias, kernel + bias
 
 
 def shifted_logits(name, offset):
