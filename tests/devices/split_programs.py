@@ -190,6 +190,13 @@ def models():
     yield "logits in chunks", lambda: chunked({"tensor": 4, "fsdp": 2})
 
 
+def bfloat16():
+    """Parameters are gathered in the compute dtype, and gradients are added in float32."""
+    for attention in ("xla", "blockwise"):
+        fields = {"attention": attention, "dtype": "bfloat16"}
+        yield attention, lambda fields=fields: case(fields, MIXED)
+
+
 def positions():
     """Every encoding and some maps, on meshes that share windows, and heads where they may."""
     for encoding, attention in itertools.product(ENCODINGS, ("xla", "blockwise")):
@@ -206,5 +213,6 @@ def positions():
 
 if __name__ == "__main__":
     jax.config.update("jax_disable_most_optimizations", True)
-    cases = {"few": few, "models": models, "positions": positions}[sys.argv[1]]()
+    kinds = {"few": few, "models": models, "bfloat16": bfloat16, "positions": positions}
+    cases = kinds[sys.argv[1]]()
     print(json.dumps({name: measure() for name, measure in cases}))

@@ -169,6 +169,15 @@ def test_devices_that_share_windows_train_and_sweep_like_one(folder: Path, swept
 
 
 @pytest.mark.slow
+def test_devices_that_share_everything_train_like_one(folder: Path) -> None:
+    even = "model.vocab_size=258"
+    ended(start(folder, "train.py", "run.yaml", "runs_dir=even", even))
+    mesh = ["mesh.fsdp=2", "mesh.context=2", "mesh.tensor=2"]
+    ended(start(folder, "train.py", "run.yaml", "runs_dir=all", even, *mesh, devices=8))
+    same_losses(folder / "even/tiny", folder / "all/tiny")
+
+
+@pytest.mark.slow
 def test_two_processes_train_like_one(folder: Path, two: list[tuple[str, str]]) -> None:
     (first, _), (second, _) = two
     assert "2 × cpu" in first
