@@ -171,7 +171,8 @@ def run(case: Case) -> Result:
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            env=os.environ | LEAST_EFFORT,
+            # unfiltered: the last line is then the error, not JAX's note that it shortened a trace
+            env=os.environ | LEAST_EFFORT | {"JAX_TRACEBACK_FILTERING": "off"},
         )
     except subprocess.TimeoutExpired:
         return result("failed", SECONDS, None, None, f"takes more than {SECONDS} s")
