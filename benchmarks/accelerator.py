@@ -58,6 +58,18 @@ LEARNING_RATE = 1e-4
 SWEEP_DOCUMENTS, SWEEP_SCALINGS = 16, [{"type": "none"}, {"type": "pi", "factor": 2.0}]
 
 
+def sizes_of(shape: Shape) -> dict[str, int]:
+    """Return a model's sizes by the names that a config here and Hugging Face's have in common."""
+    return {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+    }
+
+
 def config_of(shape: Shape) -> Any:
     """Return the config of a run on all devices, without a corpus."""
     import jax
@@ -66,12 +78,7 @@ def config_of(shape: Shape) -> Any:
 
     devices = jax.device_count()
     model = {
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
+        **sizes_of(shape),
         "dtype": "bfloat16",
         "attention": shape.kernel or KERNELS[jax.default_backend()],
         "remat": shape.remat,
@@ -199,14 +206,7 @@ def peer(shape: Shape) -> Side:
     """Return the side of Hugging Face's Llama, on one GPU."""
     import torch_llama
 
-    sizes = {
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-    }
+    sizes = sizes_of(shape)
     return torch_llama.on_gpu(sizes, shape.windows, shape.seq_len, LEARNING_RATE, remat=shape.remat)
 
 
