@@ -1,0 +1,14 @@
+"""Tasks that ask whether far context is used. Imports no jax.
+
+To add one, write a file here with a subclass of `Task` and list it below.
+"""
+
+from rope_jax.tasks.base import Sample, Task, Words
+from rope_jax.tasks.draws import Draws
+from rope_jax.tasks.passkey import Passkey
+
+__all__ = ["TASKS", "Draws", "Sample", "Task", "Words"]
+
+_ALL: tuple[type[Task], ...] = (Passkey,)
+TASKS = {task.model_fields["task"].default: task for task in _ALL}
+"""The class of each task, by its `task`."""
