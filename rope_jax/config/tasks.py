@@ -47,15 +47,14 @@ class _WithDepths(BaseModel):
         return self
 
 
-def _sweep_model(task: type[Task]) -> type[SweepTask]:
-    bases: Any = (task, *([_WithDepths] if task.has_depth else []), SweepTask)
-    made: Any = create_model(f"{task.__name__}InSweep", __base__=bases, __doc__=task.__doc__)
-    model: type[SweepTask] = made
-    return model
+def _with_keys(task: type[Task], *more: type[BaseModel], of: str) -> Any:
+    """Derive a model from a task's settings, with the keys of what it is used for."""
+    return create_model(f"{task.__name__}{of}", __base__=(task, *more), __doc__=task.__doc__)
 
 
 SWEEP_TASKS: Mapping[str, type[SweepTask]] = {
-    name: _sweep_model(task) for name, task in TASKS.items()
+    name: _with_keys(task, *([_WithDepths] if task.has_depth else []), SweepTask, of="InSweep")
+    for name, task in TASKS.items()
 }
 
 
