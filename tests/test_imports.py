@@ -22,7 +22,7 @@ LAYERS = (
     ("errors", "invocation", "user_cache"),
     ("stopping",),
     ("rope",),
-    ("positions",),
+    ("positions", "tasks"),
     ("config",),
     ("devices",),
     ("attention", "data"),
@@ -46,7 +46,8 @@ ROOT_MODULES = {
 }
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {
-    *("__main__", "cli", "commands", "config", "errors", "invocation", "stopping", "user_cache"),
+    *("__main__", "cli", "commands", "config", "errors", "invocation", "stopping", "tasks"),
+    "user_cache",
 }
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 # Whoever uses one of these names the axes of a mesh.

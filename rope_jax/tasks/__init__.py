@@ -4,11 +4,13 @@ To add one, write a file here with a subclass of `Task` and list it below.
 """
 
 from rope_jax.tasks.base import Sample, Task, Words
+from rope_jax.tasks.chain import Chain
+from rope_jax.tasks.copying import Induction, Repeat
 from rope_jax.tasks.draws import Draws
-from rope_jax.tasks.passkey import Passkey
+from rope_jax.tasks.passkey import Multikey, Passkey
 
 __all__ = ["TASKS", "Draws", "Sample", "Task", "Words"]
 
-_ALL: tuple[type[Task], ...] = (Passkey,)
+_ALL: tuple[type[Task], ...] = (Repeat, Induction, Passkey, Multikey, Chain)
 TASKS = {task.model_fields["task"].default: task for task in _ALL}
 """The class of each task, by its `task`."""

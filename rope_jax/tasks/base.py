@@ -7,7 +7,7 @@ Shapes: n targets of a window, n_plus_1 = n + 1 tokens.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -31,6 +31,21 @@ class Words(NamedTuple):
     def start(self) -> NDArray[np.integer]:
         """Return what a sample begins with."""
         return np.array([] if self.bos_id is None else [self.bos_id], np.int32)
+
+    def ordinary(self, most: int | None = None) -> Int32[np.ndarray, " V"]:
+        """Return the tokens that random ones are drawn from, ascending.
+
+        Those below `most` without the document start; of a byte model only bytes, because it may
+        have a token for the document start that it does not use.
+        """
+        count = self.vocab_size if self.has_words else min(256, self.vocab_size)
+        tokens = np.arange(count if most is None else min(most, count), dtype=np.int32)
+        return tokens[tokens != self.bos_id]
+
+    def random(self, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
+        """Return `count` independent ordinary tokens."""
+        tokens = self.ordinary()
+        return tokens[draws.tokens(len(tokens), count)]
 
 
 class Sample(NamedTuple):
@@ -86,6 +101,50 @@ class Task(BaseModel):
     def distance(self, length: int) -> int | None:
         """How many tokens before a target is the one that has to be found; None: it varies."""
         return None
+
+
+class Needle(NamedTuple):
+    """Tokens that are hidden in a text."""
+
+    place: float
+    """The share of the text that lies before them."""
+    tokens: NDArray[np.integer]
+    asked: bool = False
+    """Whether they are left out where what is asked for is taken out."""
+
+
+def hide(
+    needles: Sequence[Needle],
+    text: NDArray[np.integer],
+    *,
+    start: NDArray[np.integer],
+    question: NDArray[np.integer],
+    answer: NDArray[np.integer],
+    length: int,
+    taken_out: bool,
+    setting: str,
+) -> Sample:
+    """Return the sample of n = length targets: start, text with the needles, question, answer.
+
+    Needles at the same place keep their order. Needles taken out make room for more text.
+    ValueError, which begins with `setting`, if the window is too short for all of them.
+    """
+    free = length + 1 - len(start) - len(question) - len(answer)
+    missing = sum(len(needle.tokens) for needle in needles) - free
+    if missing > 0:
+        raise ValueError(
+            f"{setting}: what is hidden and asked needs a window of {length + missing:,} tokens, "
+            f"not {length:,}; take a longer one, or less to hide"
+        )
+    hidden = [needle for needle in needles if not (taken_out and needle.asked)]
+    count = free - sum(len(needle.tokens) for needle in hidden)
+    filler = text[len(text) - count :]
+    pieces, before = [start], 0
+    for needle in sorted(hidden, key=lambda needle: needle.place):
+        place = round(needle.place * count)
+        pieces += [filler[before:place], needle.tokens]
+        before = place
+    return answer_at_end(np.concatenate([*pieces, filler[before:], question, answer]), len(answer))
 
 
 def answer_at_end(tokens: NDArray[np.integer], count: int) -> Sample:

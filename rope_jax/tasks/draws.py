@@ -8,6 +8,8 @@ from jaxtyping import Int32
 
 T = TypeVar("T")
 
+_PART = 2**31
+
 
 class Draws:
     """A sequence of random choices: equal seeds give equal choices.
@@ -18,6 +20,10 @@ class Draws:
     def __init__(self, *seed: int, purpose: int = 0) -> None:
         """Begin the sequence of a seed. purpose: equal seeds for different purposes differ."""
         self._bits = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(purpose,)))
+
+    def part(self) -> "Draws":
+        """Return a sequence of its own: however much is drawn from it, this one goes on alike."""
+        return Draws(int(self._bits.random_raw()), purpose=_PART)
 
     def below(self, bound: int) -> int:
         """Return a whole number in [0, bound), all equally likely."""

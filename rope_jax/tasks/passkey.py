@@ -4,10 +4,14 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rope_jax.tasks.base import Sample, Task, Words, answer_at_end
+from rope_jax.rope.numbers import Whole
+from rope_jax.tasks import values
+from rope_jax.tasks.base import Needle, Sample, Task, Words, hide
 from rope_jax.tasks.draws import Draws
+
+Digits = Annotated[int, Field(ge=1, le=64), Whole]
 
 
 class Passkey(Task):
@@ -19,7 +23,7 @@ class Passkey(Task):
     title: ClassVar[str] = "passkey"
     source: ClassVar[str] = "after Mohtashami & Jaggi, arXiv 2305.16300, §4.2"
     task: Literal["passkey"] = "passkey"
-    digits: Annotated[int, Field(ge=1, le=64)] = Field(5, description="digits of the key")
+    digits: Digits = Field(5, description="digits of the key")
 
     @property
     def chance(self) -> float:
@@ -36,16 +40,85 @@ class Passkey(Task):
         taken_out: bool = False,
     ) -> Sample:
         question = words.encode("<<PASS:")
-        answer = words.encode("-".join(str(draws.below(10)) for _ in range(self.digits)))
+        answer = words.encode("-".join(values.digits(draws, self.digits)))
         needle = np.concatenate([question, answer, words.encode(">>")])
-        start = words.start()
-        free = length + 1 - len(start) - len(question) - len(answer)
-        if free < len(needle):
-            raise ValueError("x")
-        if taken_out:
-            needle = needle[:0]
-        count = free - len(needle)
-        filler = text[len(text) - count :]
-        before = round(depth * count)
-        tokens = [start, filler[:before], needle, filler[before:], question, answer]
-        return answer_at_end(np.concatenate(tokens), len(answer))
+        return hide(
+            [Needle(depth, needle, asked=True)],
+            text,
+            start=words.start(),
+            question=question,
+            answer=answer,
+            length=length,
+            taken_out=taken_out,
+            setting="digits",
+        )
+
+
+class Multikey(Task):
+    """Several keys with a value each are hidden in a text, and one is asked for at its end.
+
+    FILLER <<jade:1-0-9-3-3>> FILLER <<amber:7-4-2-9-1>> FILLER <<amber: → 7-4-2-9-1
+
+    The keys that are not asked for are spread over the text: one in each of keys − 1 equal parts,
+    at a random place. The chance level is that of guessing one of the values.
+    """
+
+    title: ClassVar[str] = "multikey"
+    source: ClassVar[str] = "after RULER's multikey needles, Hsieh et al., arXiv 2404.06654, §3"
+    task: Literal["multikey"] = "multikey"
+    keys: Annotated[int, Field(ge=2, le=len(values.NAMES)), Whole] = Field(
+        4, description="keys, of which one is asked for"
+    )
+    values: Literal["digits", "words", "uuids"] = Field(
+        "digits", description="values of the keys: digits, three words, or UUIDs"
+    )
+    digits: Digits = Field(5, description="digits of a value; for values: digits")
+
+    @model_validator(mode="after")
+    def _values_can_differ(self) -> "Multikey":
+        if self.values == "digits" and 10**self.digits < self.keys:
+            raise ValueError(f"digits: {self.keys} keys need values of 2 digits or more to differ")
+        return self
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.keys
+
+    def sample(
+        self,
+        words: Words,
+        text: NDArray[np.integer],
+        draws: Draws,
+        length: int,
+        depth: float,
+        *,
+        taken_out: bool = False,
+    ) -> Sample:
+        names = [values.NAMES[n] for n in draws.different(len(values.NAMES), self.keys)]
+        hidden = values.different(lambda: self._value(draws), self.keys)
+        others = self.keys - 1
+        places = [depth, *((part + draws.fraction()) / others for part in range(others))]
+        end = words.encode(">>")
+        questions = [words.encode(f"<<{name}:") for name in names]
+        answers = [words.encode(value) for value in hidden]
+        needles = [
+            Needle(place, np.concatenate([question, answer, end]), asked=number == 0)
+            for number, (place, question, answer) in enumerate(
+                zip(places, questions, answers, strict=True)
+            )
+        ]
+        return hide(
+            needles,
+            text,
+            start=words.start(),
+            question=questions[0],
+            answer=answers[0],
+            length=length,
+            taken_out=taken_out,
+            setting="keys",
+        )
+
+    def _value(self, draws: Draws) -> str:
+        if self.values == "digits":
+            return "-".join(values.digits(draws, self.digits))
+        return values.words(draws) if self.values == "words" else values.uuid(draws)

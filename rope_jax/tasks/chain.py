@@ -1,0 +1,86 @@
+"""`chain`: variables are set to one another, and the value of the last one is asked for."""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from rope_jax.rope.numbers import Whole
+from rope_jax.tasks import values
+from rope_jax.tasks.base import Needle, Sample, Task, Words, hide
+from rope_jax.tasks.draws import Draws
+
+_NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Chain(Task):
+    """A variable has a number, others are set to it one after the other: which has the last one?
+
+    FILLER VAR A = 12345 FILLER VAR B = VAR A FILLER VAR C = VAR B FILLER VALUE C = → 12345
+
+    Each statement ends with a line break. The number is at the depth, and the statements that
+    follow and the question divide the rest equally. Another chain begins at a random place. With
+    the statement that has the number taken out, the links to it remain. The chance level is that
+    of guessing one of the numbers.
+    """
+
+    title: ClassVar[str] = "chain"
+    source: ClassVar[str] = "after RULER's variable tracking, Hsieh et al., arXiv 2404.06654, §3"
+    task: Literal["chain"] = "chain"
+    hops: Annotated[int, Field(ge=1, le=4), Whole] = Field(
+        2, description="links from the number to the variable that is asked for"
+    )
+    chains: Annotated[int, Field(ge=1, le=13), Whole] = Field(
+        2, description="chains with different numbers, of which one is asked for"
+    )
+    digits: Annotated[int, Field(ge=2, le=64), Whole] = Field(5, description="digits of a number")
+
+    @model_validator(mode="after")
+    def _names_suffice(self) -> "Chain":
+        if self.chains * (self.hops + 1) > len(_NAMES):
+            raise ValueError(
+                f"chains: {self.chains} of {self.hops} hops have more than {len(_NAMES)} "
+                f"variables; take at most {len(_NAMES) // (self.hops + 1)}"
+            )
+        return self
+
+    @property
+    def chance(self) -> float:
+        return 1 / self.chains if self.chains > 1 else 10.0**-self.digits
+
+    def sample(
+        self,
+        words: Words,
+        text: NDArray[np.integer],
+        draws: Draws,
+        length: int,
+        depth: float,
+        *,
+        taken_out: bool = False,
+    ) -> Sample:
+        each = self.hops + 1
+        names = [_NAMES[n] for n in draws.different(len(_NAMES), self.chains * each)]
+        numbers = values.different(lambda: values.digits(draws, self.digits), self.chains)
+        firsts = [depth, *(draws.fraction() for _ in range(self.chains - 1))]
+        end = words.encode("\n")
+        needles = []
+        for chain, (number, first) in enumerate(zip(numbers, firsts, strict=True)):
+            variables = names[chain * each :][:each]
+            statement = [words.encode(f"VAR {variables[0]} = "), words.encode(number), end]
+            needles.append(Needle(first, np.concatenate(statement), asked=chain == 0))
+            for link in range(1, each):
+                named, to = variables[link], variables[link - 1]
+                statement = [words.encode(f"VAR {named} = VAR {to}"), end]
+                place = first + (1 - first) * link / each
+                needles.append(Needle(place, np.concatenate(statement)))
+        return hide(
+            needles,
+            text,
+            start=words.start(),
+            question=words.encode(f"VALUE {names[self.hops]} = "),
+            answer=words.encode(numbers[0]),
+            length=length,
+            taken_out=taken_out,
+            setting="hops",
+        )

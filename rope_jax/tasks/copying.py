@@ -1,0 +1,107 @@
+"""`induction` and `repeat`: how far back a model copies, at one distance per length."""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Int32
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rope_jax.rope.numbers import Whole
+from rope_jax.tasks.base import Sample, Task, Words
+from rope_jax.tasks.draws import Draws
+
+
+class Induction(Task):
+    """Random tokens twice, back to back: each token of the second copy is n before it.
+
+    START r r → r from its second token, with n = ⌊length / 2⌋ tokens in r
+
+    Every token of a byte model is a byte. Between the start and the first copy are as many other
+    random tokens as fill the window; with the copy taken out, all are. Each token is an answer of
+    its own; guessing one is right once in as many times as there are tokens to draw from.
+    """
+
+    title: ClassVar[str] = "induction"
+    source: ClassVar[str] = "after Olsson et al., arXiv 2209.11895"
+    task: Literal["induction"] = "induction"
+    has_depth: ClassVar[bool] = False
+
+    def distance(self, length: int) -> int:
+        return length // 2
+
+    def sample(
+        self,
+        words: Words,
+        text: NDArray[np.integer],
+        draws: Draws,
+        length: int,
+        depth: float,
+        *,
+        taken_out: bool = False,
+    ) -> Sample:
+        n = self.distance(length)
+        if n < 2:
+            raise ValueError(
+                f"task: induction needs a window of 4 tokens, not {length}; take a longer one"
+            )
+        copy, others = words.random(draws.part(), n), words.random(draws.part(), n)
+        opening = _opening(words, draws, length + 1 - 2 * n)
+        tokens = np.concatenate([opening, others if taken_out else copy, copy])
+        return _each_at_end(tokens, n - 1)
+
+
+class Repeat(Task):
+    """A stretch of a text, the text that precedes it, and the stretch again.
+
+    START s FILLER s → s from its second token
+
+    The text ends with the stretch, so the second one is a natural continuation; with the first one
+    taken out, the window is the text alone. Each token is an answer of its own. Without a document
+    start, the window begins with a random token.
+    """
+
+    title: ClassVar[str] = "repeat"
+    source: ClassVar[str] = "a stretch of the corpus, after a gap"
+    task: Literal["repeat"] = "repeat"
+    has_depth: ClassVar[bool] = False
+    stretch: Annotated[int, Field(ge=2, lt=2**31), Whole] = Field(
+        32, description="tokens that are repeated"
+    )
+
+    def distance(self, length: int) -> int:
+        return length - self.stretch
+
+    def sample(
+        self,
+        words: Words,
+        text: NDArray[np.integer],
+        draws: Draws,
+        length: int,
+        depth: float,
+        *,
+        taken_out: bool = False,
+    ) -> Sample:
+        if length < 2 * self.stretch:
+            raise ValueError(
+                f"stretch: {self.stretch:,} tokens twice need a window of {2 * self.stretch:,} "
+                f"tokens, not {length:,}; take a longer one, or a smaller stretch"
+            )
+        last = text[len(text) - length :]
+        if not taken_out:
+            last = np.concatenate([text[len(text) - self.stretch :], last[self.stretch :]])
+        tokens = np.concatenate([_opening(words, draws, 1), last])
+        return _each_at_end(tokens, self.stretch - 1)
+
+
+def _opening(words: Words, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
+    """Return the start of a sample, and random tokens up to `count`."""
+    start = words.start().astype(np.int32)
+    return np.concatenate([start, words.random(draws, count - len(start))])
+
+
+def _each_at_end(tokens: NDArray[np.integer], count: int) -> Sample:
+    """Return the sample whose last `count` tokens are an answer each."""
+    answers = np.full(len(tokens) - 1, -1, np.int32)
+    answers[len(answers) - count :] = np.arange(count)
+    return Sample(tokens.astype(np.int32), answers)
