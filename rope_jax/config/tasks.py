@@ -58,6 +58,19 @@ SWEEP_TASKS: Mapping[str, type[SweepTask]] = {
 }
 
 
+class MixedTask(Task):
+    """A task in training: its settings, and its share of the windows."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = Field(
+        description="share of the training windows that are samples of this task"
+    )
+
+
+MIXED_TASKS: Mapping[str, type[MixedTask]] = {
+    name: _with_keys(task, MixedTask, of="InTraining") for name, task in TASKS.items()
+}
+
+
 def _bare_names(models: Mapping[str, type[BaseModel]]) -> list[str]:
     """Return the tasks that are complete as a bare name."""
     return [
@@ -74,7 +87,9 @@ def _as_settings(entry: Any) -> Any:
 
 if TYPE_CHECKING:
     AnySweepTask = SweepTask
+    AnyMixedTask = MixedTask
 else:
+    AnyMixedTask = Annotated[Union[*MIXED_TASKS.values()], Field(discriminator="task")]
     _ByTask = Annotated[Union[*SWEEP_TASKS.values()], Field(discriminator="task")]
     AnySweepTask = Annotated[
         _ByTask,

@@ -16,6 +16,7 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_warning
+from rope_jax.data.mix import words_of
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
@@ -90,9 +91,7 @@ class LoadedModel:
     @property
     def words(self) -> Words:
         """How the model's tokens are made."""
-        tokenizer = self.corpus.tokenizer
-        has_words = self.training.tokenizer.type != "bytes"
-        return Words(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_id, has_words)
+        return words_of(self.corpus.tokenizer)
 
     def sweep(
         self,
