@@ -7,10 +7,21 @@ from rope_jax.tasks.base import Sample, Task, Words
 from rope_jax.tasks.chain import Chain
 from rope_jax.tasks.copying import Induction, Repeat
 from rope_jax.tasks.draws import Draws
+from rope_jax.tasks.mqar import MQAR
+from rope_jax.tasks.original import PasskeyText, RulerNeedle
 from rope_jax.tasks.passkey import Multikey, Passkey
 
 __all__ = ["TASKS", "Draws", "Sample", "Task", "Words"]
 
-_ALL: tuple[type[Task], ...] = (Repeat, Induction, Passkey, Multikey, Chain)
+_ALL: tuple[type[Task], ...] = (
+    Repeat,
+    Induction,
+    Passkey,
+    Multikey,
+    Chain,
+    MQAR,
+    PasskeyText,
+    RulerNeedle,
+)
 TASKS = {task.model_fields["task"].default: task for task in _ALL}
 """The class of each task, by its `task`."""

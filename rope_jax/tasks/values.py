@@ -32,6 +32,8 @@ QUALITIES = (
     *("simple", "steady", "sturdy", "tender", "timid", "vivid", "wise", "young"),
 )
 """What may precede a word."""
+NAMED = len(QUALITIES) * len(WORDS)
+"""How many values `named` chooses from."""
 
 Kind = Literal["numbers", "words", "uuids"]
 
