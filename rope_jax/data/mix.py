@@ -1,4 +1,4 @@
-"""Samples of tasks among the rows of training batches, as pure functions of (seed, stage, step, row).
+"""Samples of tasks among the rows of training batches: pure functions of (seed, stage, step, row).
 
 Shapes: B rows, T tokens per window.
 """
