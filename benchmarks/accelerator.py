@@ -157,7 +157,7 @@ def sweeping(shape: Shape) -> Side:
 
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
-    from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+    from rope_jax.evaluation.decoder import nll_of_last, of_all
     from rope_jax.model.cost import window_bytes
     from rope_jax.training.program import Program
 
@@ -182,7 +182,7 @@ def sweeping(shape: Shape) -> Side:
             read = total
 
         sweep(
-            nll_of_all(of_last),
+            of_all(of_last),
             SWEEP_SCALINGS,
             lengths,
             documents,

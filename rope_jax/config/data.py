@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
+from rope_jax.config.tasks import AnyMixedTask
 from rope_jax.config.types import Fraction, Frozen, PathText, PositiveInt
 
 
@@ -23,6 +24,11 @@ class _Data(Frozen):
         None,
         description="documents to read of each split of the source, the first ones; null: all",
     )
+    mix: Annotated[tuple[AnyMixedTask, ...], Field(strict=False)] = Field(
+        (),
+        description="tasks whose samples take the place of some training windows, such as "
+        "{task: passkey, share: 0.02}",
+    )
     cache_dir: PathText | None = Field(
         None, description="folder for token files; null: the user's cache directory"
     )
@@ -31,6 +37,12 @@ class _Data(Frozen):
     def _something_to_train_on(self) -> "_Data":
         if self.validation_fraction + self.test_fraction >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
+        return self
+
+    @model_validator(mode="after")
+    def _shares_are_of_one_whole(self) -> "_Data":
+        if (total := sum(task.share for task in self.mix)) > 1:
+            raise ValueError(f"mix: the shares add up to {total:g}; at most 1 is possible")
         return self
 
 
@@ -102,7 +114,9 @@ class HubData(_Data):
 
 
 def check_read_whole(data: _Data) -> None:
-    """ValueError if a sweep's own texts are to be split: nothing is trained on the rest."""
+    """ValueError if a sweep's own texts have keys of training: nothing is trained on them."""
+    if data.mix:
+        raise ValueError("mix: a sweep trains on nothing; ask with tasks instead")
     if isinstance(data, StdlibData):
         return
     for name in ("validation_fraction", "test_fraction"):

@@ -9,7 +9,7 @@ import functools
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import (
     BeforeValidator,
@@ -24,6 +24,7 @@ from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.model import AttentionName, ModelConfig, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
+from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
     FolderName,
     Frozen,
@@ -317,8 +318,12 @@ class SameTokensConfig(Frozen):
 class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
-        ("same_tokens",), description="how windows are cut and which of their tokens are scored"
+    protocols: Annotated[tuple[Protocol, ...], Field(strict=False)] = Field(
+        ("same_tokens",),
+        description="perplexity: how windows are cut and which of their tokens are scored",
+    )
+    tasks: Annotated[tuple[AnySweepTask, ...], Field(strict=False)] = Field(
+        (), description="what is asked beside perplexity, at every length: passkey, repeat, …"
     )
     stride: PositiveInt | None = Field(
         None,
@@ -343,6 +348,11 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         0.02,
         description="usable length: largest rise of the NLL over its value at the window, in nats",
     )
+    threshold: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.85,
+        description="effective length of a task: smallest share of exact answers at every length "
+        "up to it",
+    )
     resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
     distributed: DistributedConfig | None = Field(
         None, description="several processes, one sweep; null: this process alone"
@@ -355,10 +365,21 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         return self
 
     @model_validator(mode="after")
+    def _something_is_measured(self) -> "SweepConfig":
+        if not self.protocols and not self.tasks:
+            raise ValueError("protocols: give at least one, or tasks")
+        labels = [task.label for task in self.tasks]
+        if twice := sorted({label for label in labels if labels.count(label) > 1}):
+            raise ValueError(f"tasks: {', '.join(twice)} occurs twice; give one a name")
+        if taken := sorted(set(labels) & set(get_args(Protocol))):
+            raise ValueError(f"tasks: {taken[0]} is the name of a protocol; choose another name")
+        return self
+
+    @model_validator(mode="after")
     def _names_are_free(self) -> "SweepConfig":
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png", "curve.pdf", "steps.pdf", "curve.svg", "steps.svg",
-                 "results.md", "results.tex"}  # fmt: skip
+                 "results.md", "results.tex", "tasks.csv", "samples.csv"}  # fmt: skip
         labels = {entry.label for entry in self.scalings}
         if taken & labels:
             raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")

@@ -5,11 +5,11 @@ of a sweep, and one with the keys of a training mix.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BeforeValidator, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
 
-from rope_jax.config.types import FolderName, Fraction, Frozen, PositiveInt
+from rope_jax.config.types import FolderName, Fraction, PositiveInt
 from rope_jax.tasks import TASKS, Task
 
 
@@ -18,18 +18,22 @@ class SweepTask(Task):
 
     name: FolderName | None = Field(None, description="the task's name in tables; null: its type")
     samples: PositiveInt = Field(
-        64, description="samples per length and depth, the same for all scalings"
+        64, description="samples per length and depth, the same ones for all scalings"
     )
-    depths: tuple[float, ...] = ()
 
     @property
     def label(self) -> str:
         """The task's name, unique in the sweep."""
         return self.name or self.task
 
+    @property
+    def places(self) -> tuple[float | None, ...]:
+        """The depths that are asked about; only None for a task that has no depth."""
+        return getattr(self, "depths", (None,))
 
-class _WithDepths(Frozen):
-    """The keys of a sweep for a task that can be asked about any depth."""
+
+class _WithDepths(BaseModel):
+    """The key of a sweep for a task that can be asked about any depth."""
 
     depths: Annotated[tuple[Fraction, ...], Field(min_length=1, strict=False)] = Field(
         (0.0, 0.25, 0.5, 0.75, 1.0),
@@ -43,9 +47,53 @@ class _WithDepths(Frozen):
         return self
 
 
+def _with_keys(task: type[Task], *more: type[BaseModel], of: str) -> Any:
+    """Derive a model from a task's settings, with the keys of what it is used for."""
+    return create_model(f"{task.__name__}{of}", __base__=(task, *more), __doc__=task.__doc__)
+
+
+SWEEP_TASKS: Mapping[str, type[SweepTask]] = {
+    name: _with_keys(task, *([_WithDepths] if task.has_depth else []), SweepTask, of="InSweep")
+    for name, task in TASKS.items()
+}
+
+
 class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
     share: Annotated[float, Field(gt=0, le=1)] = Field(
         description="share of the training windows that are samples of this task"
     )
+
+
+MIXED_TASKS: Mapping[str, type[MixedTask]] = {
+    name: _with_keys(task, MixedTask, of="InTraining") for name, task in TASKS.items()
+}
+
+
+def _bare_names(models: Mapping[str, type[BaseModel]]) -> list[str]:
+    """Return the tasks that are complete as a bare name."""
+    return [
+        name
+        for name, model in models.items()
+        if not any(field.is_required() for field in model.model_fields.values())
+    ]
+
+
+def _as_settings(entry: Any) -> Any:
+    """Return a task's settings, which may be given as a bare name."""
+    return {"task": entry} if isinstance(entry, str) else entry
+
+
+if TYPE_CHECKING:
+    AnySweepTask = SweepTask
+    AnyMixedTask = MixedTask
+else:
+    AnyMixedTask = Annotated[Union[*MIXED_TASKS.values()], Field(discriminator="task")]
+    _ByTask = Annotated[Union[*SWEEP_TASKS.values()], Field(discriminator="task")]
+    AnySweepTask = Annotated[
+        _ByTask,
+        BeforeValidator(
+            _as_settings, json_schema_input_type=Literal[*_bare_names(SWEEP_TASKS)] | _ByTask
+        ),
+    ]

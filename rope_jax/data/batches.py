@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.windows import DocumentsConfig, PlainPositions, Positions
+from rope_jax.data.mix import Mix
 from rope_jax.data.positions import position_functions
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
@@ -65,12 +66,14 @@ def training_batch(
     positions: Positions = _PLAIN,
     documents: DocumentsConfig = _SEPARATE,
     short: ShortRows | None = None,
+    mix: Mix | None = None,
 ) -> Batch:
     """Return the batch of one step: windows that start at tokens drawn uniformly.
 
     rows: the rows that this host builds; the rows of all hosts, concatenated, are the batch.
     positions: how tokens are numbered, except in short windows, whose positions are plain.
     short: which rows hold short windows side by side, each drawn like a window of its own.
+    mix: the tasks whose samples take the place of some windows, except in rows of short windows.
 
     Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
     """
@@ -82,6 +85,8 @@ def training_batch(
         return [np.random.SeedSequence(drawn_for, spawn_key=(purpose, r)) for r in rows.tolist()]
 
     batch = _windows(split, offsets, seq_len, documents)
+    if mix is not None:
+        batch = _with_samples(batch, mix, numbers, seed, stage, step)
     if positions.type != "plain":
         of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
@@ -92,6 +97,23 @@ def training_batch(
         pairs = zip(batch, replacements, strict=True)
         batch = Batch(*(_replaced(leaf, is_short, other) for leaf, other in pairs))
     return batch
+
+
+def _with_samples(batch: Batch, mix: Mix, rows: NDArray[np.int64], *seed: int) -> Batch:
+    """Return a batch in which samples of tasks take the place of some windows.
+
+    A sample is one document, and all of its targets are trained.
+    """
+    windows = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
+    is_task = mix.replace(windows, rows, *seed)[:, None]
+    index = np.arange(batch.tokens.shape[1], dtype=np.int32)
+    return Batch(
+        tokens=windows[:, :-1],
+        targets=windows[:, 1:],
+        segment_ids=np.where(is_task, np.int32(0), batch.segment_ids),
+        positions=np.where(is_task, index, batch.positions),
+        weights=np.where(is_task, np.float32(1), batch.weights),
+    )
 
 
 def _replaced(

@@ -176,8 +176,8 @@ class Placement:
 
         return self._on_all(on_each, lambda params: _REPLICATED)
 
-    def split_rows(self, function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        """Wrap function(params, rows [B, …], rotary, …), whose result has the same rows.
+    def split_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap function(params, rows [B, …], rotary, …), whose results have the same rows.
 
         The rows are split over the devices, after copies of the last one if there are too few. The
         result is replicated on every device. Differentiable by what is in `rotary`.
@@ -186,8 +186,8 @@ class Placement:
             return function
 
         @functools.wraps(function)
-        def split(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> jax.Array:
-            def on_each(params: Any, rows: Any, rotary: Rotary) -> jax.Array:
+        def split(params: Any, rows: Any, rotary: Rotary, *rest: Any) -> Any:
+            def on_each(params: Any, rows: Any, rotary: Rotary) -> Any:
                 return function(params, rows, rotary, *rest)  # what is static stays outside
 
             # Left alone, XLA would split these along this mesh, and JAX would look for the axes in
@@ -203,7 +203,8 @@ class Placement:
                     lambda x: x if x.shape[1] == 1 else _repeated(x, 1, missing), rotary
                 )
             result = self._on_all(on_each, lambda params: _ROWS)(params, rows, rotary)
-            return jax.lax.with_sharding_constraint(result[:count], self.replicated)
+            found = jax.tree.map(lambda x: x[:count], result)
+            return jax.lax.with_sharding_constraint(found, self.replicated)
 
         return split
 

@@ -7,12 +7,13 @@ targets at the end are scored.
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction
+from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.positions.turning import of_tokens
 from rope_jax.rope import Rotary
@@ -33,11 +34,25 @@ def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
     The devices split the rows, and each window if the mesh has an axis for that.
     """
     model = model.on(placement.collectives)
+    return _of_last(model.nll, placement)
+
+
+def scores_of_last(model: LanguageModel, placement: Placement) -> LastScoresFunction:
+    """Return the same with whether each target is the model's first choice."""
+    model = model.on(placement.collectives)
+    return _of_last(model.scores, placement)
+
+
+def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., Any]:
+    """Return what a model says of a window's last targets, on all devices of a mesh.
+
+    model: `LanguageModel.nll` or `LanguageModel.scores`.
+    """
 
     @placement.split_rows
-    def nll_of_last(
+    def of_last(
         params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
-    ) -> Float32[Array, "B scored"]:
+    ) -> Any:
         length = tokens.shape[1] - 1
         padding = 0 if placement.chunks == 1 else -length % (placement.chunks * _CHUNK)
         if padding:  # at the end, where no token sees it
@@ -47,10 +62,10 @@ def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
         positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
         scored = None if last is None else last + padding
-        nll = model.nll(params, inputs, targets, positions, None, rotary, scored)
-        return nll[:, : nll.shape[1] - padding]
+        found = model(params, inputs, targets, positions, None, rotary, scored)
+        return jax.tree.map(lambda x: x[:, : x.shape[1] - padding], found)
 
-    return nll_of_last
+    return of_last
 
 
 def _padded(x: Array | np.ndarray, padding: int) -> Array:
@@ -58,12 +73,10 @@ def _padded(x: Array | np.ndarray, padding: int) -> Array:
     return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), mode="edge")
 
 
-def nll_of_all(of_last: LastNLLFunction) -> NLLFunction:
-    """Return the NLL of all of a window's targets, given that of the last ones."""
+def of_all(of_last: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a model's function of all of a window's targets, given that of the last ones."""
 
-    def nll(
-        params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary
-    ) -> Float32[Array, "B n"]:
+    def of_all_targets(params: Any, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary) -> Any:
         return of_last(params, tokens, rotary, tokens.shape[1] - 1)
 
-    return nll
+    return of_all_targets

@@ -1,7 +1,6 @@
-"""Plan a sweep: which entry is measured by which protocol at which length, on which windows.
+"""Plan a sweep: which entry is measured by what at which length, on which windows.
 
-Shapes: W windows, U units (see `protocols`); n_plus_1 = n + 1 tokens, the n inputs and targets of
-a window.
+Shapes: W windows, U units (see `protocols`); count, last_or_more: targets at the end of a window.
 """
 
 import functools
@@ -12,11 +11,10 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from numpy.typing import NDArray
 
 from rope_jax.config.sweep import (
-    Protocol,
     SweepConfig,
     SweepEntry,
     TrainedEntry,
@@ -25,12 +23,20 @@ from rope_jax.config.sweep import (
 )
 from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols
-from rope_jax.evaluation.protocols import Windows
+from rope_jax.evaluation.protocols import Streams, Windows
 from rope_jax.evaluation.reader import Reading, structure_of
+from rope_jax.evaluation.tasks import (
+    AskedTask,
+    Cell,
+    Measured,
+    PerplexityProtocol,
+    exact_answers,
+)
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.turning import of_tokens
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
+from rope_jax.tasks import Words
 
 
 def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
@@ -58,7 +64,8 @@ class Job:
     entry: str
     scaling: Scaling
     map: PositionMap | None
-    protocol: Protocol
+    measured: Measured
+    cell: Cell
     length: int
     windows: Windows
     reading: Reading
@@ -71,33 +78,46 @@ class Job:
     @property
     def tokens(self) -> int:
         """How many targets are scored."""
-        return int((self.length - self.windows.first + 1).sum())
+        return int(self.windows.scored_tokens(self.length).sum())
 
     def nats(self, nll: Float32[np.ndarray, "W last_or_more"]) -> Float64[np.ndarray, " U"]:
         """Sum the NLL of the scored targets by unit; yarn_compat: sum the windows' means.
 
         nll: that of each window's last targets.
         """
-        positions = np.arange(self.reading.length - nll.shape[1], self.reading.length) + 1
-        is_scored = (positions >= self.windows.first[:, None]) & (positions <= self.length)
+        is_scored = self._answers(nll.shape[1]) >= 0
         by_window = np.where(is_scored, nll, 0).astype(np.float64).sum(1)
         return np.bincount(self.windows.unit, by_window / self._divisor())
 
+    def exact(self, is_first: Bool[np.ndarray, "W last_or_more"]) -> Int64[np.ndarray, " U"]:
+        """Count the exact answers by unit.
+
+        is_first: whether each window's last targets are the model's first choice.
+        """
+        found, _ = exact_answers(self._answers(is_first.shape[1]), is_first)
+        return np.bincount(self.windows.unit, found).astype(np.int64)
+
+    def answers(self) -> Int64[np.ndarray, " U"]:
+        """Return how many answers there are in each unit."""
+        answers = self._answers(self.last)
+        _, found = exact_answers(answers, np.ones(answers.shape, bool))
+        return np.bincount(self.windows.unit, found).astype(np.int64)
+
     def weights(self) -> Float64[np.ndarray, " U"]:
         """Return how many targets are scored in each unit; yarn_compat: how many windows."""
-        return np.bincount(self.windows.unit, self._scored() / self._divisor())
+        scored = self.windows.scored_tokens(self.length)
+        return np.bincount(self.windows.unit, scored / self._divisor())
 
     def unit_documents(self) -> Int64[np.ndarray, " U"]:
         """Return the index of each unit's document among those of the sweep."""
         _, first = np.unique(self.windows.unit, return_index=True)
         return self.windows.document[first]
 
-    def _scored(self) -> Float64[np.ndarray, " W"]:
-        return (self.length - self.windows.first + 1).astype(np.float64)
+    def _answers(self, count: int) -> Int32[np.ndarray, "W count"]:
+        return self.windows.scored(self.length, self.reading.length, count)
 
     def _divisor(self) -> Float64[np.ndarray, " W"]:
-        scored = self._scored()
-        return scored if self.protocol == "yarn_compat" else np.ones_like(scored)
+        return self.measured.divisor(self.windows, self.length)
 
 
 class Plan:
@@ -115,6 +135,7 @@ class Plan:
         trained_map: PositionMap | None = None,
         takes_maps: bool = True,
         longest: int | None = None,
+        words: Words | None = None,
     ) -> None:
         """Choose the documents and check every setting against them and the model.
 
@@ -123,6 +144,7 @@ class Plan:
         longest: the most tokens that the model can read; None: any number. Longer lengths are left
             out, but documents and targets are those of all lengths, so that models with different
             limits can be compared.
+        words: how texts become tokens; None: only protocols can be measured.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
@@ -141,7 +163,8 @@ class Plan:
             bos_id=bos_id,
             seed=config.seed,
         )
-        self.streams, self.units = chosen.tokens, chosen.units
+        self.documents, self.units = len(chosen.tokens), chosen.units
+        self.measured = (*self._protocols(chosen), *self._tasks(chosen, words))
         check_entries(
             config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
         )
@@ -149,9 +172,10 @@ class Plan:
     def jobs(self) -> list[Job]:
         """Return one job for each row of the results, in the rows' order."""
         return [
-            self._job(entry, protocol, length)
+            self._job(entry, measured, length, cell)
             for length in self.readable_lengths
-            for protocol in self.config.protocols
+            for measured in self.measured
+            for cell in measured.cells
             for entry in self.config.scalings
         ]
 
@@ -166,31 +190,15 @@ class Plan:
 
         None unless the window is among the lengths and same_tokens among the protocols.
         """
-        if self.window in self.readable_lengths and "same_tokens" in self.config.protocols:
-            return self._job(TrainedEntry(), "same_tokens", self.window)
+        for measured in self.measured:
+            if measured.label == "same_tokens" and self.window in self.readable_lengths:
+                return self._job(TrainedEntry(), measured, self.window, Cell())
         return None
-
-    def tokens_of(self, reading: Reading) -> Int32[np.ndarray, "W n_plus_1"]:
-        """Return the tokens of a reading's windows."""
-        return protocols.cut(
-            self.streams,
-            reading.document,
-            reading.start,
-            reading.length,
-            bos=self.config.bos,
-            bos_id=self.bos_id,
-        )
-
-    @functools.cache  # noqa: B019  (a plan lives as long as its sweep)
-    def fingerprint(self, protocol: Protocol, length: int) -> str:
-        """Return a hash of the tokens that a protocol scores at a length."""
-        windows = self._windows(protocol, length)
-        return protocols.fingerprint(self.streams, windows, length, self.config.bos)
 
     def key(self, job: Job) -> str:
         """Return a key shared by all jobs that give the same results with the same model."""
-        scored = self.fingerprint(job.protocol, job.length)
-        return f"{job.protocol} {job.length} {self.config.bos} {scored} {job.reading.key}"
+        scored = job.measured.fingerprint(job.length, job.cell)
+        return f"{job.measured.label} {job.length} {self.config.bos} {scored} {job.reading.key}"
 
     def reads_prefixes(self, entry: SweepEntry, length: int) -> bool:
         """Whether a pass over the longest windows also gives the NLLs of those of `length`.
@@ -208,48 +216,72 @@ class Plan:
             map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long))
         )
 
-    def _job(self, entry: SweepEntry, protocol: Protocol, length: int) -> Job:
-        windows = self._windows(protocol, length)
+    def _job(self, entry: SweepEntry, measured: Measured, length: int, cell: Cell) -> Job:
+        windows = measured.windows(length, cell)
         scaling = entry.at(length, self.window, self.trained)
         read_length = length
-        if protocol == "per_position" and self.reads_prefixes(entry, length):
+        if measured.label == "per_position" and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
+        text = measured.text(windows, read_length, cell)
         reading = Reading(
             length=read_length,
-            document=windows.document,
-            start=windows.start,
+            windows=len(windows.start),
+            text=text,
+            tokens=functools.partial(measured.tokens, windows, read_length, cell),
             rotary=self._rotary(entry, read_length),
         )
         return Job(
             entry=entry.label,
             scaling=scaling,
             map=entry.map_at(length, self.window, self.trained_map),
-            protocol=protocol,
+            measured=measured,
+            cell=cell,
             length=length,
             windows=windows,
             reading=reading,
         )
 
-    @functools.cache  # noqa: B019  (a plan lives as long as its sweep)
-    def _windows(self, protocol: Protocol, length: int) -> Windows:
-        return protocols.plan(
-            protocol,
-            self.streams,
-            length,
-            lengths=self.lengths,
-            targets=self.targets,
-            blocks=protocols.blocks_per_document(
-                self.config.max_blocks,
+    def _protocols(self, streams: Streams) -> list[Measured]:
+        config = self.config
+        return [
+            PerplexityProtocol(
                 protocol,
-                self.units,
-                documents=len(self.streams),
+                streams,
+                lengths=self.lengths,
                 targets=self.targets,
-                longest=self.lengths[-1],
-            ),
-            stride=self.stride,
-            seed=self.config.seed,
-            units=self.units,
-        )
+                max_blocks=config.max_blocks,
+                stride=self.stride,
+                seed=config.seed,
+                bos=config.bos,
+                bos_id=self.bos_id,
+            )
+            for protocol in config.protocols
+        ]
+
+    def _tasks(self, streams: Streams, words: Words | None) -> list[Measured]:
+        """Return the tasks; UserError if one needs longer windows, or cannot be asked at all."""
+        found: list[Measured] = []
+        for settings in self.config.tasks:
+            if words is None:
+                raise UserError(
+                    f"tasks: {settings.label}: sweep() needs words, which make tokens of texts"
+                )
+            if settings.needs_words and not words.has_words:
+                raise UserError(
+                    f"tasks: {settings.label}: {settings.task} is for models with a tokenizer, and "
+                    "this one reads bytes; choose passkey or multikey"
+                )
+            words = words._replace(bos_id=None if self.config.bos == "none" else self.bos_id)
+            task = AskedTask(
+                settings, words, streams, longest=self.lengths[-1], seed=self.config.seed
+            )
+            try:
+                for cell in task.cells:
+                    task.windows(self.lengths[0], cell)
+            except ValueError as error:
+                raise UserError(f"tasks: {settings.label}: {error}") from None
+            found.append(task)
+        return found
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""

@@ -8,7 +8,7 @@ A *unit* is what intervals resample: a document. Where fewer than `RELIABLE_UNIT
 long enough, it is a block of a document, and the scored tokens of two blocks are more than the
 longest length apart. Intervals then hold for those documents, not for others.
 
-Shapes: W windows; n_plus_1 = n + 1 tokens.
+Shapes: W windows; n_plus_1 = n + 1 tokens; m, count: targets at the end of a window.
 """
 
 import hashlib
@@ -42,7 +42,28 @@ class Windows(NamedTuple):
     first: Int64[np.ndarray, " W"]
     """Position of the first target that is scored; all after it are scored too."""
     unit: Int64[np.ndarray, " W"]
-    """Index of the window's unit, from 0. A unit lies in one document."""
+    """Index of the window's unit, from 0. A unit lies in one document, or is a task's sample."""
+    answers: Int32[np.ndarray, "W m"] | None = None
+    """Which answer each of the last m targets belongs to, −1 if none; None: all targets from
+    `first` on are scored."""
+
+    def scored(self, length: int, read_length: int, count: int) -> Int32[np.ndarray, "W count"]:
+        """Return which answer the last `count` targets belong to; −1: they are not scored.
+
+        read_length: of the windows that were read, of which these may be a prefix.
+        """
+        if self.answers is not None:
+            missing = count - self.answers.shape[1]
+            return np.pad(self.answers, ((0, 0), (missing, 0)), constant_values=-1)
+        positions = np.arange(read_length - count, read_length) + 1
+        is_scored = (positions >= self.first[:, None]) & (positions <= length)
+        return np.where(is_scored, 0, -1).astype(np.int32)
+
+    def scored_tokens(self, length: int) -> Int64[np.ndarray, " W"]:
+        """Return how many targets are scored in each window."""
+        if self.answers is not None:
+            return (self.answers >= 0).sum(1)
+        return length - self.first + 1
 
 
 class Streams(NamedTuple):
@@ -156,9 +177,8 @@ def plan(
             place = np.full(len(starts), index), begin + starts, firsts
             parts.append(Windows(*place, np.full(len(starts), count)))
             count += 1
-    return Windows(
-        *(np.concatenate(column).astype(np.int64) for column in zip(*parts, strict=True))
-    )
+    columns = zip(*(part[:4] for part in parts), strict=True)  # all but `answers`
+    return Windows(*(np.concatenate(column).astype(np.int64) for column in columns))
 
 
 def _covered(size: int, longest: int, blocks: int, units: UnitKind) -> list[tuple[int, int]]:

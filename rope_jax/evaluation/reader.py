@@ -16,18 +16,22 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Float32, Int, Int64
-from numpy.typing import NDArray
+from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes, in_gib, program_bytes
 from rope_jax.errors import UserError
+from rope_jax.model.loss import Scores
 from rope_jax.rope import Rotary
 
 NLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Float[Array, "B n"]]
 """A model: its parameters, tokens and frequencies ↦ NLL of tokens[:, 1:] in nats, float32."""
 LastNLLFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Float[Array, "B last"]]
 """The same for the last targets only; how many is its last argument."""
+ScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary], Scores]
+"""A model that also says whether each target is its first choice, as tasks need."""
+LastScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Scores]
+"""The same for the last targets only."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,11 @@ class Reading:
     """
 
     length: int
-    document: Int64[np.ndarray, " W"]
-    start: Int64[np.ndarray, " W"]
+    windows: int
+    """W, how many."""
+    text: str
+    """A hash that is equal for the same windows."""
+    tokens: Callable[[], Int32[np.ndarray, "W n_plus_1"]]
     rotary: Rotary
     """Leaves [L|1, 1, …], with the same shapes for all readings of a length and structure."""
 
@@ -51,8 +58,8 @@ class Reading:
     @functools.cached_property
     def key(self) -> str:
         """A hash that is equal for readings that give the same NLLs."""
-        digest = hashlib.sha256(f"{self.length} {self.structure}".encode())
-        for array in (self.document, self.start, *jax.tree.leaves(self.rotary)):
+        digest = hashlib.sha256(f"{self.length} {self.text} {self.structure}".encode())
+        for array in jax.tree.leaves(self.rotary):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
@@ -62,11 +69,13 @@ def structure_of(rotary: Rotary) -> str:
     return str(jax.tree.structure(rotary)) if rotary.bands else ""
 
 
-class WindowNLL(NamedTuple):
-    """The result of a reading."""
+class WindowScores(NamedTuple):
+    """The result of a reading, for the last targets of each window."""
 
     nll: Float32[np.ndarray, "W last"]
-    """In nats, for the last targets of each window."""
+    """In nats."""
+    is_first: Bool[np.ndarray, "W last"] | None
+    """Whether the target is the model's first choice; None: the model does not say."""
     seconds: float
     """The reading's share of the time of its batches."""
 
@@ -76,24 +85,22 @@ class Reader:
 
     def __init__(
         self,
-        nll_fn: NLLFunction,
-        nll_of_last: LastNLLFunction | None,
+        nll_fn: NLLFunction | ScoresFunction,
+        nll_of_last: LastNLLFunction | LastScoresFunction | None,
         params: Any,
         *,
         rows_at: Callable[[int], int],
         row_multiple: Callable[[int], int],
-        tokens_of: Callable[[Reading], NDArray[np.int32]],
         programs: MutableMapping[Any, Any],
     ) -> None:
         """Prepare to run readings; nothing is compiled yet.
 
         rows_at(n): the largest number of windows of length n in one batch.
         row_multiple(n): batch sizes are rounded up to a multiple of this.
-        tokens_of(reading): the tokens of its windows, [W, n + 1].
         programs: programs already compiled for the same functions and shapes of params; new ones
             are added.
         """
-        self.params, self.tokens_of = params, tokens_of
+        self.params = params
         self.rows_at, self.row_multiple = rows_at, row_multiple
         self._nll = jax.jit(nll_fn)
         self._nll_of_last = None if nll_of_last is None else jax.jit(nll_of_last, static_argnums=3)
@@ -106,8 +113,8 @@ class Reader:
         last: int,
         windows: Sequence[int],
         tick: Callable[[int], None],
-    ) -> Iterator[WindowNLL]:
-        """Yield the NLL of at least the last `last` targets for each reading.
+    ) -> Iterator[WindowScores]:
+        """Yield what the model says of at least the last `last` targets for each reading.
 
         All readings have one length and structure.
 
@@ -128,12 +135,13 @@ class Reader:
         groups = [list(readings)] if mixed else [[reading] for reading in readings]
         for group in groups:
             started = time.perf_counter()
-            nll = self._read_group(group, last, size, tick, mixed=mixed)
+            found = self._read_group(group, last, size, tick, mixed=mixed)
             seconds = time.perf_counter() - started
-            ends = np.cumsum([len(reading.start) for reading in group])
-            for begin, end in itertools.pairwise([0, *ends]):
-                share = seconds * (end - begin) / len(nll)
-                yield WindowNLL(nll=nll[begin:end], seconds=share)
+            ends = np.cumsum([reading.windows for reading in group])
+            for begin, end in itertools.pairwise([0, *ends.tolist()]):
+                nll, is_first = jax.tree.map(lambda x, own=slice(begin, end): x[own], found)
+                share = seconds * (end - begin) / len(found.nll)
+                yield WindowScores(nll, is_first, seconds=share)
 
     def _read_group(
         self,
@@ -143,24 +151,24 @@ class Reader:
         tick: Callable[[int], None],
         *,
         mixed: bool,
-    ) -> Float32[np.ndarray, "W last_or_more"]:
+    ) -> Scores:
         """Read the windows of a group of readings in batches of `size` rows.
 
         mixed: whether a batch may hold rows of several readings.
         """
-        tokens = np.concatenate([self.tokens_of(reading) for reading in group])
-        owner = np.repeat(np.arange(len(group)), [len(reading.start) for reading in group])
+        tokens = np.concatenate([reading.tokens() for reading in group])
+        owner = np.repeat(np.arange(len(group)), [reading.windows for reading in group])
         stacked = jax.tree.map(
             lambda *leaves: np.concatenate(leaves, axis=1), *(reading.rotary for reading in group)
         )
-        found: list[NDArray[np.float32]] = []
+        found: list[Scores] = []
 
-        def fetch(batch: jax.Array) -> None:
+        def fetch(batch: Scores) -> None:
             left = len(tokens) - size * len(found)
-            found.append(np.asarray(batch)[:left])
-            tick(len(found[-1]))
+            found.append(jax.tree.map(lambda x: np.asarray(x)[:left], batch))
+            tick(len(found[-1].nll))
 
-        running: jax.Array | None = None  # one batch is computed while the next is prepared
+        running: Scores | None = None  # one batch is computed while the next is prepared
         for first in range(0, len(tokens), size):
             # A short last batch is padded with copies of the last row, which are then dropped.
             rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
@@ -168,12 +176,13 @@ class Reader:
             if mixed:
                 rotary = jax.tree.map(lambda leaf, rows=rows: leaf[:, owner[rows]], stacked)
             program = self._program(size, group[0].length, last, rotary, -(-len(tokens) // size))
-            previous, running = running, program(self.params, tokens[rows], rotary)
+            previous, running = running, _as_scores(program(self.params, tokens[rows], rotary))
             if previous is not None:
                 fetch(previous)
         assert running is not None  # a reading has at least one window
         fetch(running)
-        return np.concatenate(found)
+        joined: Scores = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+        return joined
 
     def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:
         """Return the compiled program for batches of this shape.
@@ -199,11 +208,15 @@ class Reader:
         if last < length:
             function, arguments = self._nll_of_last, (*arguments, last)
         made = jax.eval_shape(function, *arguments)
-        if getattr(made, "shape", None) != (size, last) or made.dtype != np.float32:
+        nll, is_first = _as_scores(made)
+        shapes_are_right = getattr(nll, "shape", None) == (size, last) and nll.dtype == np.float32
+        if is_first is not None:
+            shapes_are_right &= (is_first.shape, is_first.dtype) == ((size, last), np.bool_)
+        if not shapes_are_right:
             which = "tokens[:, 1:]" if last == length else f"the last {last} of tokens[:, 1:]"
             raise UserError(
                 f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
-                f"float32 [{size}, {last}], the NLL of {which}"
+                f"float32 [{size}, {last}], the NLL of {which}, or Scores of them"
             )
         return function.lower(*arguments).compile()
 
@@ -221,3 +234,8 @@ class Reader:
             f"lengths: {size:,} × {length:,} tokens at a time take at least {in_gib(used)} GiB per "
             f"device, but there are only {in_gib(available)}; {advice}"
         )
+
+
+def _as_scores(found: Any) -> Any:
+    """Return what a model returned as `Scores`; without first choices if it only gives NLLs."""
+    return found if isinstance(found, Scores) else Scores(found, None)  # type: ignore[arg-type]

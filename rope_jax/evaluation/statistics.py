@@ -88,6 +88,28 @@ def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> E
     return mean_nll(difference(one, other), resamples=resamples, seed=seed)
 
 
+def exact_interval(
+    exact: NDArray[np.int64], answers: NDArray[np.int64], *, resamples: int, seed: int
+) -> Estimate:
+    """Return the share of exact answers, Σ exact / Σ answers, with its interval over samples.
+
+    exact, answers: by sample. With one answer per sample it is Wilson's interval (JASA 1927), else
+    the bootstrap over samples. Where all samples agree no resample differs; then it is Wilson's
+    with as many trials as samples.
+    """
+    ratios = exact / answers
+    if len(exact) > 1 and answers.max() > 1 and np.ptp(ratios) > 0:
+        found = mean_nll(Sums(exact, answers), resamples=resamples, seed=seed)
+        low, high = max(0.0, found.low), min(1.0, found.high)
+        return Estimate(value=found.value, low=low, high=high)
+    from scipy import stats  # takes longer to import than jax
+
+    value, trials = float(exact.sum() / answers.sum()), len(exact)
+    whole = math.floor(value * trials), math.ceil(value * trials)
+    low, high = (stats.binomtest(count, trials).proportion_ci(method="wilson") for count in whole)
+    return Estimate(value=value, low=float(low.low), high=float(high.high))
+
+
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:
     """Return the mean over the documents of several seeds (runs that differ in nothing else).
 

@@ -1,4 +1,4 @@
-"""Sweep a model: (scaling, protocol, length) → negative log-likelihood by document or block.
+"""Sweep a model: (scaling, protocol or task, length) → what it says, by document or sample.
 
 A plan lists the measurements to make. Those that need the same windows with the same frequencies
 share a reading, and each reading is run once.
@@ -7,7 +7,7 @@ Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; 
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -15,16 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
-from rope_jax.config.sweep import Protocol, SweepConfig
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import SweepTask
 from rope_jax.devices.memory import host_bytes, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Job, Plan
 from rope_jax.evaluation.protocols import UnitKind
-from rope_jax.evaluation.reader import LastNLLFunction, NLLFunction, Reader, Reading
+from rope_jax.evaluation.reader import (
+    LastNLLFunction,
+    LastScoresFunction,
+    NLLFunction,
+    Reader,
+    Reading,
+    ScoresFunction,
+)
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.tasks import AskedTask, Cell
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
+from rope_jax.tasks import Words
 
 if TYPE_CHECKING:
     import matplotlib.figure
@@ -43,6 +53,8 @@ class JournalEntry(NamedTuple):
     nats: list[float]
     """One sum per unit."""
     seconds: float
+    exact: list[int] | None = None
+    """How many answers of each unit are exact; None: it has none, or the model does not say."""
 
 
 # Keyed by `Plan.key`.
@@ -60,7 +72,7 @@ class Measurement:
     entry: str
     scaling: Scaling
     map: PositionMap | None
-    protocol: Protocol
+    protocol: str
     length: int
     """Context length. With per_position it may have been read as a prefix of longer windows."""
     first_position: int
@@ -73,6 +85,27 @@ class Measurement:
     """How many targets are scored."""
     targets: str
     """Hash of the tokens that are scored."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskMeasurement:
+    """One task with one entry at one length and depth, before statistics. Units are samples."""
+
+    entry: str
+    scaling: Scaling
+    map: PositionMap | None
+    task: SweepTask
+    cell: Cell
+    length: int
+    sums: Sums
+    """By sample, the NLL of the answers' tokens."""
+    exact: NDArray[np.int64]
+    """[U], how many answers of each sample are exact."""
+    answers: NDArray[np.int64]
+    """[U], how many answers each sample has."""
+    targets: str
+    """Hash of the samples."""
     seconds: float
 
 
@@ -90,10 +123,12 @@ class SweepResult:
     unit_kind: UnitKind
     """What intervals resample: documents or, where those are too few, blocks of them."""
     measurements: list[Measurement]
+    """Of perplexity."""
     baseline: Measurement | None
     """`trained` at the window with same_tokens, whether or not it is among the measurements; None
     unless the window is among the lengths and same_tokens among the protocols."""
     compilations: int
+    task_measurements: list[TaskMeasurement] = field(default_factory=list)
 
     # The imports below are inside the methods because those modules import this one.
 
@@ -130,7 +165,7 @@ class SweepResult:
 
 
 def sweep(
-    nll_fn: NLLFunction,
+    nll_fn: NLLFunction | ScoresFunction,
     scalings: Sequence[Any],
     lengths: Sequence[int] | None,
     documents: Sequence[NDArray[np.integer]],
@@ -143,7 +178,8 @@ def sweep(
     takes_maps: bool = False,
     longest: int | None = None,
     bos_id: int | None = None,
-    nll_of_last: LastNLLFunction | None = None,
+    nll_of_last: LastNLLFunction | LastScoresFunction | None = None,
+    words: Words | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
     row_multiple: Callable[[int], int] = lambda length: 1,
     journal: Journal | None = None,
@@ -161,6 +197,8 @@ def sweep(
         by `rotary.query_scale` where an entry has a query scale.
     nll_of_last(params, tokens, rotary, last) -> float32 [B, last]: the same for the last targets
         only, if that is cheaper; `last` is static. Used where no other targets are scored.
+    Both return `Scores` instead where the sweep has tasks: the NLL, and whether each target is the
+        model's first choice.
     params: passed on to both (values they close over would be compiled in as constants).
     geometry: the model's rotary geometry, or its layers' geometries where they differ.
     trained: the scaling the model was trained with (default: none). An entry replaces it in the
@@ -170,6 +208,7 @@ def sweep(
     takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.turning`); otherwise an
         entry with a map is refused.
     longest: the most tokens the model can read (default: any number); longer lengths are left out.
+    words: how the model's tokens are made, which tasks need; its bos_id counts for their samples.
 
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
@@ -207,6 +246,7 @@ def sweep(
         trained_map=trained_map,
         takes_maps=takes_maps,
         longest=longest,
+        words=words,
     )
     jobs, baseline = plan.jobs(), plan.baseline_job()
     _check_host_memory(jobs)
@@ -217,7 +257,6 @@ def sweep(
         params,
         rows_at=lambda length: max(1, int(budget / row_bytes(length))),
         row_multiple=row_multiple,
-        tokens_of=plan.tokens_of,
         programs={} if programs is None else programs,
     )
     journal = {} if journal is None else journal
@@ -232,9 +271,10 @@ def sweep(
         window=plan.window,
         longest=plan.lengths[-1],
         stride=plan.stride,
-        documents=len(plan.streams),
+        documents=plan.documents,
         unit_kind=plan.units,
-        measurements=[_measurement(job, journal, plan) for job in jobs],
+        measurements=[_measurement(j, journal, plan) for j in jobs if not j.measured.asks],
+        task_measurements=[_task_measurement(j, journal, plan) for j in jobs if j.measured.asks],
         baseline=_measurement(baseline, journal, plan) if baseline else None,
         compilations=reader.compilations,
     )
@@ -247,12 +287,12 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
     for job in jobs:
         last[job.reading.length] = max(last.get(job.reading.length, 0), job.last)
     for job in jobs:
-        windows, length = len(job.reading.start), job.reading.length
+        windows, length = job.reading.windows, job.reading.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         used = 4 * windows * (length + 2 * last[length])
         if used > available:
             raise UserError(
-                f"{job.protocol}: {windows:,} windows of {length:,} tokens take at least "
+                f"{job.measured.label}: {windows:,} windows of {length:,} tokens take at least "
                 f"{in_gib(used)} GiB of the host's memory, and there are {in_gib(available)}; "
                 "raise stride, or lower max_blocks or max_documents"
             )
@@ -276,7 +316,7 @@ class _SharedReading:
 
     @property
     def tokens(self) -> int:
-        return self.reading.length * len(self.reading.start)
+        return self.reading.length * self.reading.windows
 
 
 def _measure(
@@ -309,15 +349,23 @@ def _measure(
             # over all jobs and readings, run or not: a resumed sweep then has the same batches
             last=max(job.last for job in jobs if _kind(job.reading) == kind),
             windows=[
-                len(shared.reading.start)
+                shared.reading.windows
                 for shared in readings.values()
                 if _kind(shared.reading) == kind
             ],
             tick=tick,
         )
-        for shared, (nll, seconds) in zip(at_length, found, strict=True):
+        for shared, (nll, is_first, seconds) in zip(at_length, found, strict=True):
             for key, job in shared.missing.items():
-                journal[key] = JournalEntry(nats=job.nats(nll).tolist(), seconds=seconds)
+                exact = None
+                if job.measured.asks:
+                    if is_first is None:
+                        raise UserError(
+                            f"tasks: {job.measured.label}: nll_fn returns only NLLs; it must "
+                            "return Scores, which say whether each target is the first choice"
+                        )
+                    exact = job.exact(is_first).tolist()
+                journal[key] = JournalEntry(job.nats(nll).tolist(), seconds, exact)
     progress("done", total, total)
 
 
@@ -327,17 +375,35 @@ def _kind(reading: Reading) -> tuple[int, str]:
 
 
 def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
-    nats, seconds = journal[plan.key(job)]
+    nats, seconds, _ = journal[plan.key(job)]
     return Measurement(
         entry=job.entry,
         scaling=job.scaling,
         map=job.map,
-        protocol=job.protocol,
+        protocol=job.measured.label,
         length=job.length,
         first_position=int(job.windows.first.min()),
         sums=Sums(nll=np.array(nats), weight=job.weights()),
         unit_documents=job.unit_documents(),
         tokens=job.tokens,
-        targets=plan.fingerprint(job.protocol, job.length),
+        targets=job.measured.fingerprint(job.length, job.cell),
+        seconds=seconds,
+    )
+
+
+def _task_measurement(job: Job, journal: Journal, plan: Plan) -> TaskMeasurement:
+    nats, seconds, exact = journal[plan.key(job)]
+    assert isinstance(job.measured, AskedTask)
+    return TaskMeasurement(
+        entry=job.entry,
+        scaling=job.scaling,
+        map=job.map,
+        task=job.measured.settings,
+        cell=job.cell,
+        length=job.length,
+        sums=Sums(nll=np.array(nats), weight=job.weights()),
+        exact=np.array(exact, np.int64),
+        answers=job.answers(),
+        targets=job.measured.fingerprint(job.length, job.cell),
         seconds=seconds,
     )

@@ -26,7 +26,7 @@ from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
-from rope_jax.model.loss import token_nll
+from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import of_tokens, turns, visible
@@ -175,16 +175,61 @@ class LanguageModel:
 
         last: only for this many targets at the end of each row, which is less work.
         """
+
+        how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
+
+        def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
+            return (token_nll(hidden, kernel, targets, **how),)
+
+        given = params, tokens, targets, positions, segment_ids, rotary, last
+        return self._of_targets(nll, *given)[0]
+
+    def scores(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        targets: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+        last: int | None = None,
+    ) -> Scores:
+        """Return `nll`, and whether each target is the model's first choice, each [B, scored].
+
+        last: as for `nll`.
+        """
+
+        how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
+
+        def scores(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
+            nll, is_first = token_scores(hidden, kernel, targets, **how)
+            return nll, is_first.astype(jnp.float32)  # devices exchange no booleans
+
+        given = params, tokens, targets, positions, segment_ids, rotary, last
+        nll, is_first = self._of_targets(scores, *given)
+        return Scores(nll, is_first > 0)
+
+    def _of_targets(
+        self,
+        function: Callable[..., tuple[Array, ...]],
+        params: Params,
+        tokens: Int[Array, "B T"],
+        targets: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+        last: int | None,
+    ) -> list[Array]:
+        """Return function(hidden states, output matrix, targets) as arrays [B, scored]."""
         # The last tokens of a window that devices share would all be the first one's.
         computed = last if self.over.context == 1 else None
         hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, computed)
         if computed is not None:
             targets = targets[:, -computed:]
         targets = self.over.own_tokens(targets, 1)
-        kernel, softcap = self._outer(params).output_kernel(), self.config.logit_softcap
-        nll = token_nll(hidden, kernel, targets.reshape(-1), softcap=softcap, over=self.over)
-        nll = self.over.all_tokens(nll.reshape(targets.shape), 1)
-        return nll if last is None else nll[:, -last:]
+        found = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
+        whole = [self.over.all_tokens(x.reshape(targets.shape), 1) for x in found]
+        return whole if last is None else [x[:, -last:] for x in whole]
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}

@@ -4,15 +4,25 @@ Shapes: D model, V vocabulary (this device's part of it), chunk: tokens per chun
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Float32, Int
+from jaxtyping import Array, Bool, Float, Float32, Int
 
 from rope_jax.devices.collectives import ALONE, Collectives
 
 # 256 MiB in float32. Smaller chunks would read the kernel's D·V numbers too often.
 MOST_LOGITS = 2**26
+
+
+class Scores(NamedTuple):
+    """What a model says of targets."""
+
+    nll: Float32[Array, "*targets"]
+    """−ln p(target | the tokens before it), in nats."""
+    is_first: Bool[Array, "*targets"]
+    """Whether the target is more likely than every other token."""
 
 
 def token_nll(
@@ -40,6 +50,33 @@ def token_nll(
         return _logsumexp(logits, over) - target_logits
     size = max(1, most_logits // vocabulary)
     return _nll_in_chunks(size, softcap, over, hidden, kernel, targets)
+
+
+def token_scores(
+    hidden: Float[Array, "tokens D"],
+    kernel: Float[Array, "D V"],
+    targets: Int[Array, " tokens"],
+    most_logits: int = MOST_LOGITS,
+    softcap: float | None = None,
+    over: Collectives = ALONE,
+) -> Scores:
+    """`token_nll`, and whether each target is the model's first choice.
+
+    No derivative is taken of it, so it keeps no logits, whatever their number is. A tie is no first
+    choice: a model whose logits are all equal has none.
+    """
+
+    def chunk(x: tuple[Array, Array]) -> Scores:
+        logits = _logits(x[0], kernel, softcap)
+        own = _of_targets(logits, x[1], over)
+        as_likely = over.sum_over_tensor((logits >= own[:, None]).sum(-1, dtype=jnp.int32))
+        return Scores(_logsumexp(logits, over) - own, as_likely == 1)
+
+    if targets.size * kernel.shape[1] <= most_logits:
+        return chunk((hidden, targets))
+    size = max(1, most_logits // kernel.shape[1])
+    chunks = jax.lax.map(chunk, (_cut(hidden, size), _cut(targets, size)))
+    return Scores(*(x.reshape(-1)[: targets.size] for x in chunks))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))

@@ -4,6 +4,7 @@ import time
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -11,13 +12,14 @@ from rope_jax.devices.memory import device_bytes, in_gib, out_of_memory, program
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
 from rope_jax.errors import UserError
-from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+from rope_jax.evaluation.decoder import of_all, scores_of_last
 from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
 from rope_jax.evaluation.reader import Reader, structure_of
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.planning.compiled import check_on_chip, describe, needed_bytes, roofline
 from rope_jax.planning.tables import Timed
+from rope_jax.tasks import Words
 
 # Model FLOPs of a training token over those of a token that is only read: no backward pass.
 TRAINING_OVER_READING = 3
@@ -40,15 +42,14 @@ def plan_readings(
 
     UserError: a program does not fit.
     """
-    of_last = nll_of_last(model, placement)
+    of_last = scores_of_last(model, placement)
     rows, devices = placement.row_shards, list(placement.mesh.devices.flat)
     reader = Reader(
-        nll_of_all(of_last),
+        of_all(of_last),
         of_last,
         like,
         rows_at=lambda _: rows,
         row_multiple=lambda _: rows,
-        tokens_of=lambda _: np.zeros((0, 0), np.int32),
         programs={},
     )
     found = []
@@ -101,12 +102,18 @@ def _by_kind(training: Config, config: SweepConfig, length: int) -> list[list[Jo
         config=config.model_copy(update={"bos": "none"}),
         trained_map=training.stage_map(len(training.stages) - 1),
         longest=training.encoding.longest,
+        words=Words(_by_bytes, 256, bos_id=None, has_words=True),
     )
     found: dict[str, list[Job]] = {}
     for job in plan.jobs():
         if job.reading.length == length:
             found.setdefault(structure_of(job.reading.rotary), []).append(job)
     return list(found.values())
+
+
+def _by_bytes(text: str) -> NDArray[np.uint8]:
+    """Return as many tokens as a text has bytes: only their number matters here, and it is high."""
+    return np.frombuffer(text.encode(), np.uint8)
 
 
 def _refusal(

@@ -44,10 +44,10 @@ class FileJournal(MutableMapping[str, JournalEntry]):
             return
         for line in lines:
             try:
-                key, nats, seconds = self._read(line)
+                key, *entry = self._read(line)
             except ValueError:
                 break
-            self._entries[key] = JournalEntry(nats=nats, seconds=seconds)
+            self._entries[key] = JournalEntry(*entry)
             self._kept.append(line)
         if damaged := len(lines) - len(self._entries):
             self.dropped = f"{_count(damaged)} dropped, because a checksum in the file is wrong"

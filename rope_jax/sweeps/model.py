@@ -16,20 +16,23 @@ from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_warning
+from rope_jax.data.mix import words_of
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.decoder import DecoderNLL, nll_of_all, nll_of_last
-from rope_jax.evaluation.reader import NLLFunction
+from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_of_last
+from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.evaluation.results import Origin
 from rope_jax.model.decoder import LanguageModel, Params, language_model
+from rope_jax.model.loss import Scores
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.fit import for_tokenizer
 from rope_jax.sweeps.memory import MemoryPlan
+from rope_jax.tasks import Words
 from rope_jax.training.provenance import check_provenance
 
 
@@ -74,9 +77,21 @@ class LoadedModel:
         return of_last
 
     @property
-    def nll(self) -> NLLFunction:
-        """The NLL of all targets, see `evaluation.sweep`."""
-        return nll_of_all(self.nll_of_last)
+    def scores_of_last(self) -> LastScoresFunction:
+        """The same with whether each target is the model's first choice."""
+
+        def of_last(
+            params: Params, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int
+        ) -> Scores:
+            placement = self.placement_at(tokens.shape[1] - 1)
+            return scores_of_last(self.model, placement)(params, tokens, rotary, last)
+
+        return of_last
+
+    @property
+    def words(self) -> Words:
+        """How the model's tokens are made."""
+        return words_of(self.corpus.tokenizer)
 
     def sweep(
         self,
@@ -91,7 +106,7 @@ class LoadedModel:
         config = for_tokenizer(self.corpus.tokenizer, config)
         training, stage = self.training, self.training.stage_at(step)
         return sweep(
-            self.nll,
+            of_all(self.scores_of_last),
             config.scalings,
             lengths,
             texts,
@@ -103,11 +118,13 @@ class LoadedModel:
             takes_maps=True,
             longest=training.encoding.longest,
             bos_id=self.corpus.tokenizer.bos_id,
-            nll_of_last=self.nll_of_last,
+            nll_of_last=self.scores_of_last,
+            words=self.words,
             row_bytes=lambda n: float(self._memory_at(n).at(n).window),
             row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
-            **config.model_dump(exclude={"steps", "scalings", "lengths", "data"}),
+            tasks=config.tasks,
+            **config.model_dump(exclude={"steps", "scalings", "lengths", "data", "tasks"}),
         )
 
     def _memory_at(self, length: int) -> MemoryPlan:

@@ -18,6 +18,7 @@ from rope_jax.data.batches import (
     validation_batches,
 )
 from rope_jax.data.distances import count_distances, distance_edges
+from rope_jax.data.mix import Mix, mix_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
@@ -84,6 +85,7 @@ class Trainer:
         self._program, self._corpus, self._checkpoints = program, corpus, checkpoints
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
         self._sweep = sweep
+        self._mix = mix_of(self.config.data.mix, corpus.tokenizer)
         self._learning_rate = learning_rate(self.config)
         self._spans = stage_spans(self.config)
         self._last_step = self._spans[-1].end
@@ -226,7 +228,7 @@ class Trainer:
             return None
         rows = slice(0, span.stage.batch_size)
         index = step - 1 - span.begin
-        batch = _training_rows(self._corpus, self.config.seed, span, index, rows)
+        batch = _training_rows(self._corpus, self.config.seed, self._mix, span, index, rows)
         return count_distances(batch, span.stage.length)
 
     def _validate(
@@ -288,12 +290,14 @@ class Trainer:
 
     def _training_batch(self, span: Span, step: int) -> Batch:
         build = functools.partial(
-            _training_rows, self._corpus, self.config.seed, span, step - 1 - span.begin
+            _training_rows, self._corpus, self.config.seed, self._mix, span, step - 1 - span.begin
         )
         return self.placement.batch(build, span.stage.batch_size)
 
 
-def _training_rows(corpus: Corpus, seed: int, span: Span, index: int, rows: slice) -> Batch:
+def _training_rows(
+    corpus: Corpus, seed: int, mix: Mix | None, span: Span, index: int, rows: slice
+) -> Batch:
     """Return rows of the batch at step `index` of a stage."""
     return training_batch(
         corpus.train,
@@ -306,6 +310,7 @@ def _training_rows(corpus: Corpus, seed: int, span: Span, index: int, rows: slic
         positions=span.stage.positions,
         documents=span.stage.documents,
         short=_short_rows(span.stage),
+        mix=mix,
     )
 
 

@@ -16,6 +16,7 @@ from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
+from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.devices import processes
@@ -238,7 +239,10 @@ def _check_texts(config: Config, corpus: Corpus) -> None:
             "data: there is nothing to train on, because this source has no train split; name "
             "another, or only sweep with it"
         )
+    mix = mix_of(config.data.mix, corpus.tokenizer)
     for index, stage in enumerate(config.stages):
+        if mix is not None:
+            mix.check(stage.seq_len, index)
         training_batch(
             corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1
         )

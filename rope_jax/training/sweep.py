@@ -14,7 +14,7 @@ from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult, sweep
-from rope_jax.evaluation.decoder import nll_of_all, nll_of_last
+from rope_jax.evaluation.decoder import nll_of_last, of_all
 from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.model.cost import window_bytes
@@ -79,7 +79,7 @@ class TrainingSweep:
         """
         config = self._config
         result = sweep(
-            nll_of_all(self._nll_of_last),
+            of_all(self._nll_of_last),
             self._settings.scalings,
             self.lengths,
             self._texts,

@@ -391,7 +391,7 @@ def test_scored_tokens_of_two_units_are_more_than_the_longest_length_apart(proto
     for length in LENGTHS:
         _, windows = far_windows(docs, protocol, length, blocks=blocks)
         scored_by_unit: dict[tuple[int, int], set] = {}
-        for document, start, first, unit in zip(*windows, strict=True):
+        for document, start, first, unit in zip(*windows[:4], strict=True):
             places = scored_by_unit.setdefault((document, unit), set())
             targets = set(range(start + first, start + length + 1))
             assert not places & targets  # no token is scored twice

@@ -45,7 +45,7 @@ def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=
     settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0, "units": units}
     windows = plan(protocol, streams, length, lengths=lengths, **settings)
     nll, weight = np.zeros(len(streams)), np.zeros(len(streams))
-    for index, start, first, _ in zip(*windows, strict=True):
+    for index, start, first, _ in zip(*windows[:4], strict=True):
         window = streams[index][start : start + length + 1].astype(np.int64)
         if bos == "every_window":
             window[0] = BOS

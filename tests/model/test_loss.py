@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.model.loss import token_nll
+from rope_jax.model.loss import token_nll, token_scores
 from tests.programs import equations
 
 
@@ -123,3 +123,25 @@ def test_not_all_logits_of_a_large_vocabulary_exist_at_once():
 
     assert memory(token_nll) < 2**30
     assert memory(jax.grad(lambda h, k, t: token_nll(h, k, t).sum(), argnums=(0, 1))) < 1.5 * 2**30
+
+
+@pytest.mark.parametrize("most_logits", [1, 200, 10**6])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_scores_are_the_loss_and_the_first_choice(most_logits, softcap):
+    hidden, kernel, targets = inputs(43, 8, 50)
+    logits = np.asarray(hidden @ kernel)
+    best = logits.argmax(1)
+    targets = jnp.where(jnp.arange(43) % 2 == 0, jnp.asarray(best), targets)
+    found = jax.jit(token_scores, static_argnums=(3, 4))(
+        hidden, kernel, targets, most_logits, softcap
+    )
+    wanted = token_nll(hidden, kernel, targets, most_logits, softcap)
+    np.testing.assert_allclose(found.nll, wanted, rtol=1e-6)
+    np.testing.assert_array_equal(found.is_first, best == np.asarray(targets))
+    assert found.is_first.dtype == bool
+    assert 20 < found.is_first.sum() < 30
+
+
+def test_a_tie_is_no_first_choice():
+    hidden, kernel = jnp.zeros((3, 4)), jnp.ones((4, 5))
+    assert not token_scores(hidden, kernel, jnp.arange(3)).is_first.any()

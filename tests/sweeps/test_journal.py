@@ -36,10 +36,10 @@ def test_whole_lines_survive_any_cut(tmp_path):
         path.write_bytes(content[:size])
         found = opened(path)
         whole = sum(end <= size for end in ends) - 1  # the first line is the identity
-        assert dict(found) == {f"key {n}": ([float(n)], 1.0) for n in range(max(0, whole))}
+        assert dict(found) == {f"key {n}": ([float(n)], 1.0, None) for n in range(max(0, whole))}
         # what is added after a cut is found
         found["more"] = JournalEntry([5.0], 2.0)
-        assert opened(path)["more"] == ([5.0], 2.0)
+        assert opened(path)["more"] == ([5.0], 2.0, None)
 
 
 def test_entries_of_another_checkpoint_are_dropped(tmp_path):
@@ -48,7 +48,7 @@ def test_entries_of_another_checkpoint_are_dropped(tmp_path):
     other = opened(path, "run 2")
     assert dict(other) == {}
     other["b"] = JournalEntry([2.0], 1.0)
-    assert dict(opened(path, "run 2")) == {"b": ([2.0], 1.0)}
+    assert dict(opened(path, "run 2")) == {"b": ([2.0], 1.0, None)}
     assert dict(opened(path)) == {}
     assert opened(path).dropped.startswith("1 measurement was dropped, because the checkpoint, the")
 
@@ -104,7 +104,7 @@ def test_a_journal_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, har
     with pytest.raises(UserError, match=r"journal: cannot be written \(.*the same command cont"):
         journal["b"] = JournalEntry([2.0], 1.0)
     if harm == "full":
-        assert dict(opened(path)) == {"a": ([1.0], 1.0)}
+        assert dict(opened(path)) == {"a": ([1.0], 1.0, None)}
     else:  # without its first line it would say nothing
         assert not path.is_file()
 
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_journal_is_replaced(tmp_path, junk):
     path.write_text(junk)
     journal = opened(path)
     journal["a"] = JournalEntry([1.0], 1.0)
-    assert dict(opened(path)) == {"a": ([1.0], 1.0)}
+    assert dict(opened(path)) == {"a": ([1.0], 1.0, None)}
 
 
 def test_other_processes_keep_the_journal_in_memory(tmp_path):
@@ -123,6 +123,6 @@ def test_other_processes_keep_the_journal_in_memory(tmp_path):
     opened(path)["a"] = JournalEntry([1.0], 2.0)
     journal = FileJournal(None, "run 1", path.read_text())
     journal["b"] = JournalEntry([3.0], 1.0)
-    assert dict(journal) == {"a": ([1.0], 2.0), "b": ([3.0], 1.0)}
+    assert dict(journal) == {"a": ([1.0], 2.0, None), "b": ([3.0], 1.0, None)}
     with pytest.raises(TypeError):
         del journal["a"]

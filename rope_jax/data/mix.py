@@ -1,0 +1,77 @@
+"""Samples of tasks among the rows of training batches, as pure functions of (seed, stage, step, row).
+
+Shapes: B rows, T tokens per window.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.config.tasks import MixedTask
+from rope_jax.data.tokenizers.base import Tokenizer
+from rope_jax.errors import UserError
+from rope_jax.tasks import Draws, Words
+
+# Draws for other purposes are those of `batches`.
+_FOR_TASKS = 3
+
+
+class Mix(NamedTuple):
+    """Which tasks are mixed into the rows of a batch."""
+
+    tasks: tuple[MixedTask, ...]
+    words: Words
+
+    def replace(
+        self, windows: NDArray[np.int32], rows: NDArray[np.int64], *seed: int
+    ) -> NDArray[np.bool_]:
+        """Replace some windows in place by samples, and return which: bool [B].
+
+        windows: int32 [B, T + 1], of which a sample takes the tokens that fill it. rows: the number
+        of each in the whole batch; a row of the batch is the same however hosts share them. seed:
+        of the step.
+
+        A row is a sample of each task with the probability of its share, and what is asked for lies
+        at any depth with equal probability.
+        """
+        is_task = np.zeros(len(windows), bool)
+        for place, row in enumerate(rows.tolist()):
+            draws = Draws(*seed, row, purpose=_FOR_TASKS)
+            left = draws.fraction()
+            for task in self.tasks:
+                left -= task.share
+                if left < 0:
+                    depth = draws.fraction()
+                    length = windows.shape[1] - 1
+                    sample = task.sample(self.words, windows[place], draws, length, depth)
+                    windows[place], is_task[place] = sample.tokens, True
+                    break
+        return is_task
+
+    def check(self, seq_len: int, stage: int) -> None:
+        """UserError if a task cannot be asked of this tokenizer, or in a stage's windows."""
+        text = np.zeros(seq_len + 1, np.int32)
+        for index, task in enumerate(self.tasks):
+            if task.needs_words and not self.words.has_words:
+                raise UserError(
+                    f"data.mix[{index}].task: {task.task} is for a tokenizer whose tokens are "
+                    "longer than a byte; choose passkey or multikey, or another tokenizer"
+                )
+            try:
+                task.sample(self.words, text, Draws(0), seq_len, 0.5)
+            except ValueError as error:
+                raise UserError(
+                    f"data.mix[{index}].{error}; stages[{stage}].seq_len is {seq_len}"
+                ) from None
+
+
+def mix_of(tasks: tuple[MixedTask, ...], tokenizer: Tokenizer) -> Mix | None:
+    """Return the mix of a config's tasks; None if it has none."""
+    return Mix(tasks, words_of(tokenizer)) if tasks else None
+
+
+def words_of(tokenizer: Tokenizer) -> Words:
+    """Return how a tokenizer makes the tokens of a task's samples."""
+    has_words = tokenizer.name != "bytes"
+    return Words(tokenizer.encode, tokenizer.vocab_size, tokenizer.bos_id, has_words)

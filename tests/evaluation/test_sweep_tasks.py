@@ -1,0 +1,185 @@
+"""Tasks in a sweep: what is read, what is scored, and what comes out."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.errors import UserError
+from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.results import Origin
+from rope_jax.evaluation.statistics import exact_interval
+from rope_jax.evaluation.task_results import sample_rows, task_rows
+from rope_jax.evaluation.tasks import exact_answers
+from rope_jax.model.loss import Scores
+from rope_jax.rope import RotaryGeometry, RotaryLayers
+from rope_jax.rope.strategies import NoScaling
+from rope_jax.tasks import Words
+from tests.evaluation.toy_model import run
+
+BOS = 256
+LENGTHS = [64, 128, 200]
+GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=64)
+DOCUMENTS = [
+    np.random.default_rng(size).integers(ord("a"), ord("z"), size) for size in range(220, 245)
+]
+WORDS = Words(lambda text: np.frombuffer(text.encode(), np.uint8), 257, BOS, has_words=False)
+ORIGIN = Origin(run="toy", step=5, seed=0, bytes_per_token=1.0, corpus="none")
+PASSKEY = {"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}
+
+
+def oracle(window):
+    """Make a model that sees only the last `window` tokens, and copies a key that is in them."""
+
+    def nll_fn(params, tokens, rotary):
+        inputs, targets = tokens[:, :-1], tokens[:, 1:]
+        places = jnp.arange(inputs.shape[1] - 16)  # where a question can be, but for the last one
+        marked = [inputs[:, places + k] == ord(letter) for k, letter in enumerate("<<PASS:")]
+        seen = jnp.stack(marked).all(0) & (places >= inputs.shape[1] - 8 - window)[None]
+        is_found = seen.any(1)
+        place = jnp.where(is_found, seen.argmax(1), 0)
+        copied = inputs[jnp.arange(len(inputs))[:, None], place[:, None] + jnp.arange(7, 16)[None]]
+        right = (copied == targets[:, -9:]) & is_found[:, None]
+        is_first = jnp.zeros(targets.shape, bool).at[:, -9:].set(right)
+        nll = jnp.where(is_first, 0.125, 2.0) + 0 * rotary.frequencies.inv_freq.sum()
+        return Scores(nll.astype(jnp.float32), is_first)
+
+    return nll_fn
+
+
+def sweep_tasks(nll=None, **settings):
+    defaults = {"tasks": [PASSKEY], "protocols": [], "words": WORDS, "bos_id": BOS}
+    defaults |= {"geometry": GEOMETRY, "lengths": LENGTHS, "documents": DOCUMENTS}
+    return run(nll=nll or oracle(100), **(defaults | settings))
+
+
+def test_a_model_that_sees_100_tokens_finds_what_lies_in_them():
+    rows = task_rows(sweep_tasks(), ORIGIN)
+    exact = {(r.length, r.depth): r.value for r in rows if r.metric == "exact"}
+    assert exact == {
+        **{(64, depth): 1.0 for depth in (0, 0.5, 1)},
+        **{(128, 0): 0.0, (128, 0.5): 1.0, (128, 1): 1.0},
+        **{(200, 0): 0.0, (200, 0.5): 0.0, (200, 1): 1.0},
+        **{(length, None): 0.0 for length in LENGTHS},  # the needle is taken out
+    }
+    nats = {(r.length, r.depth): r.value for r in rows if r.metric == "nats"}
+    assert nats[128, 1] == 0.125
+    assert nats[128, 0] == 2.0
+    row = next(r for r in rows if (r.length, r.depth, r.metric) == (128, 1, "exact"))
+    assert (row.task, row.samples, row.answers, row.tokens) == ("passkey", 20, 20, 180)
+    assert row.chance == pytest.approx(1e-5)
+    assert row.ci_low == pytest.approx(0.8389, abs=1e-4)  # Wilson's, 20 of 20
+    assert row.ci_high == 1.0
+
+
+def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth():
+    read = {}
+    plan = Plan(
+        layers=RotaryLayers(GEOMETRY), trained=NoScaling(), window=64, documents=DOCUMENTS,
+        bos_id=BOS, config=sweep_tasks().config, words=WORDS,
+    )  # fmt: skip
+    for job in plan.jobs():
+        tokens = job.reading.tokens()
+        assert tokens.shape == (20, job.length + 1)
+        read[job.length, job.cell] = ["".join(map(chr, row[1:])) for row in tokens]
+        assert (tokens[:, 0] == BOS).all()
+    keys = {key: [text[-9:] for text in texts] for key, texts in read.items()}
+    assert len({tuple(found) for found in keys.values()}) == 1
+    assert len(set(next(iter(keys.values())))) == 20
+    for (length, cell), texts in read.items():
+        for number, text in enumerate(texts):
+            filler = text[:-16].replace(f"<<PASS:{text[-9:]}>>", "")
+            assert ("<<PASS" not in text[:-16]) == cell.taken_out
+            longest = read[LENGTHS[-1], cell][number]
+            rest = longest[:-16].replace(f"<<PASS:{text[-9:]}>>", "")
+            assert rest.endswith(filler)
+            assert len(text) == length
+
+
+def test_equal_answers_need_all_their_targets():
+    answers = np.int32([[-1, 0, 0, 1], [-1, -1, 0, 0], [0, 1, 2, -1]])
+    is_first = np.array([[1, 1, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
+    exact, count = exact_answers(answers, is_first)
+    assert exact.tolist() == [1, 1, 2]
+    assert count.tolist() == [2, 1, 3]
+
+
+def test_intervals_of_shares():
+    def interval(exact, answers):
+        exact, answers = np.array(exact), np.array(answers)
+        return exact_interval(exact, answers, resamples=2000, seed=0)
+
+    found = interval([1] * 32 + [0] * 32, [1] * 64)
+    # Wilson: (p + z²/2n ± z √(p(1−p)/n + z²/4n²)) / (1 + z²/n)
+    assert found.value == 0.5
+    assert (found.low, found.high) == (
+        pytest.approx(0.3810, abs=1e-4),
+        pytest.approx(0.6190, abs=1e-4),
+    )
+    several = interval([4, 0] * 32, [4] * 64)
+    assert several.value == 0.5
+    assert 0.36 < several.low < 0.40  # as wide as if each sample were one trial
+    agreeing = interval([4] * 64, [4] * 64)
+    assert agreeing.low == pytest.approx(1 / (1 + 1.96**2 / 64), abs=1e-3)
+    assert agreeing.high == 1.0
+    half = interval([2] * 64, [4] * 64)
+    assert half.low < 0.39 < 0.61 < half.high
+
+
+def test_sums_by_sample_add_up_to_the_rows():
+    result = sweep_tasks()
+    rows = {(r.name, r.length, r.depth): r for r in task_rows(result, ORIGIN) if r.metric == "nats"}
+    by_key: dict = {}
+    for sample in sample_rows(result, ORIGIN):
+        nll, tokens = by_key.get((sample.name, sample.length, sample.depth), (0.0, 0))
+        by_key[sample.name, sample.length, sample.depth] = (
+            nll + sample.nll,
+            tokens + sample.tokens,
+        )
+    assert by_key.keys() == rows.keys()
+    for key, (nll, tokens) in by_key.items():
+        assert nll / tokens == pytest.approx(rows[key].value)
+        assert tokens == rows[key].tokens
+
+
+def test_an_interrupted_sweep_does_not_ask_again():
+    journal: dict = {}
+    first = sweep_tasks(journal=journal)
+
+    def broken(params, tokens, rotary):
+        raise AssertionError("nothing is left to measure")
+
+    again = sweep_tasks(nll=broken, journal=journal)
+    assert task_rows(again, ORIGIN) == task_rows(first, ORIGIN)
+
+
+def test_perplexity_beside_tasks_is_what_it_is_alone():
+    alone = sweep_tasks(tasks=[], protocols=["same_tokens"])
+    both = sweep_tasks(protocols=["same_tokens"])
+    assert [m.sums.nll.tolist() for m in alone.measurements] == [
+        m.sums.nll.tolist() for m in both.measurements
+    ]
+    assert not alone.task_measurements
+    assert both.baseline is not None
+
+
+def plain_nll(params, tokens, rotary):
+    return tokens[:, 1:].astype(jnp.float32) + 0 * rotary.frequencies.inv_freq.sum()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"nll": plain_nll}, "tasks: passkey: nll_fn returns only NLLs; it must return Scores"),
+        ({"words": None}, "tasks: passkey: sweep() needs words"),
+        ({"lengths": [32, 64]}, "tasks: passkey: digits: 5 need"),
+        ({"tasks": [PASSKEY, PASSKEY]}, "tasks: passkey occurs twice; give one a name"),
+        ({"tasks": []}, "protocols: give at least one, or tasks"),
+        ({"tasks": [PASSKEY | {"depths": [0.5, 0.2]}]}, "depths: [0.5, 0.2] must be ascending"),
+        ({"tasks": [PASSKEY | {"depths": [0, 1.2]}]}, "depths"),
+        ({"tasks": [PASSKEY | {"name": "sliding"}]}, "tasks: sliding is the name of a protocol"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line(settings, message):
+    with pytest.raises(UserError) as error:
+        sweep_tasks(**settings)
+    assert message in str(error.value)
