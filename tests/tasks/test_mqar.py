@@ -1,0 +1,118 @@
+"""`mqar` against zoology's definition: pairs, one question for each, gaps by a power law."""
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from rope_jax.tasks import TASKS, Words
+from tests.tasks.samples import BYTES, NO_START, answered, sample
+
+MANY = Words(BYTES.encode, 50_000, 3, has_words=True)
+
+
+def parts(made, k, start=1):
+    """The keys, the values, and the places of the questions, relative to the end of the pairs."""
+    tokens = made.tokens[start:]
+    (asked,) = np.nonzero(made.answers >= 0)
+    order = np.argsort(made.answers[asked])
+    return tokens[0 : 2 * k : 2], tokens[1 : 2 * k : 2], asked[order] - start - 2 * k
+
+
+@pytest.mark.parametrize(("words", "vocabulary"), [(BYTES, 256), (NO_START, 256), (MANY, 8192)])
+@pytest.mark.parametrize("k", [1, 4, 25])
+def test_every_question_has_its_pair(words, vocabulary, k):
+    for seed in range(5):
+        made = sample("mqar", 101, words=words, seed=seed, pairs=k)
+        start = len(words.start())
+        keys, values, gaps = parts(made, k, start)
+        assert len(set(keys.tolist())) == len(set(values.tolist())) == k
+        assert keys.max() <= vocabulary // 2
+        assert values.min() >= vocabulary // 2
+        assert values.max() < vocabulary
+        assert 3 not in made.tokens[start:].tolist() or words is not MANY
+        assert (gaps % 2 == 0).all()
+        assert gaps.min() >= 0
+        assert len(set(gaps.tolist())) == k
+        rest = made.tokens[start + 2 * k :]
+        np.testing.assert_array_equal(rest[gaps], keys)
+        np.testing.assert_array_equal(rest[gaps + 1], values)
+        assert answered(made) == [[value] for value in values.tolist()]
+
+
+def test_the_rest_is_any_random_tokens():
+    made = sample("mqar", 8000, pairs=1)
+    (gap,) = parts(made, 1)[2]
+    rest = np.delete(made.tokens[3:], [gap, gap + 1])
+    counts = np.bincount(rest, minlength=256)
+    assert len(counts) == 256
+    assert abs(counts - 8000 / 256).max() < 5 * (8000 / 256) ** 0.5
+
+
+def test_gaps_have_the_power_law_of_zoology():
+    # as numpy's own choice with these weights
+    places = (62 - 2) // 2
+    p = 0.01 * np.arange(1, places + 1) ** (0.01 - 1)
+    p /= p.sum()
+    found = [parts(sample("mqar", 62, seed=n, pairs=1), 1)[2][0] // 2 for n in range(1500)]
+    counts = np.bincount(found, minlength=places)
+    assert len(counts) == places
+    assert (abs(counts - 1500 * p) < 5 * np.sqrt(1500 * p)).all()
+
+
+def test_further_gaps_are_chosen_among_those_left():
+    # two of three places, in order: p_i p_j / (1 − p_i)
+    p = np.arange(1, 4) ** (0.01 - 1)
+    p /= p.sum()
+    found = np.zeros((3, 3))
+    for seed in range(1500):
+        first, second = parts(sample("mqar", 10, seed=seed, pairs=2), 2)[2] // 2
+        found[first, second] += 1
+    want = 1500 * np.outer(p, p) / (1 - p)[:, None]
+    np.fill_diagonal(want, 0)
+    assert (abs(found - want) <= 5 * np.sqrt(want)).all()
+
+
+def test_every_value_taken_out_is_replaced_by_another():
+    for seed in range(20):
+        whole, without = (
+            sample("mqar", 200, seed=seed, pairs=8, taken_out=out) for out in (False, True)
+        )
+        (keys, values, gaps), (same, others, there) = (parts(made, 8) for made in (whole, without))
+        np.testing.assert_array_equal(keys, same)
+        np.testing.assert_array_equal(gaps, there)
+        assert (values != others).all()
+        assert others.min() >= 128
+        np.testing.assert_array_equal(whole.tokens[17:], without.tokens[17:])
+        assert answered(without) == answered(whole)
+
+
+@pytest.mark.parametrize(("load", "length", "k"), [(0.25, 100, 25), (0.1, 99, 9), (0.001, 100, 1)])
+def test_a_load_is_a_share_of_the_length(load, length, k):
+    assert len(answered(sample("mqar", length, load=load))) == k
+
+
+def test_a_load_has_the_same_pairs_first():
+    short, long = (answered(sample("mqar", length, load=0.1)) for length in (100, 500))
+    assert long[: len(short)] == short
+
+
+def test_more_pairs_than_keys():
+    says = "pairs: 129 pairs need as many keys, and half of the tokens are 128"
+    with pytest.raises(ValueError, match=says):
+        sample("mqar", 1000, pairs=129)
+    with pytest.raises(ValueError, match="load: 250 pairs need as many keys"):
+        sample("mqar", 1000, load=0.25)
+    assert len(answered(sample("mqar", 1000, pairs=128))) == 128
+
+
+def test_pairs_or_load():
+    with pytest.raises(ValidationError, match="load: pairs is given as well; give one of them"):
+        TASKS["mqar"](pairs=4, load=0.1)
+    with pytest.raises(ValidationError, match=r"less than or equal to 0\.25"):
+        TASKS["mqar"](load=0.3)
+
+
+def test_chance():
+    assert TASKS["mqar"]().chance == 1 / 4
+    assert TASKS["mqar"](pairs=10).chance == 1 / 10
+    assert TASKS["mqar"](load=0.1).chance == 0

@@ -1,0 +1,169 @@
+"""What holds for every task."""
+
+import re
+from bisect import bisect_left
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rope_jax.tasks import TASKS, Draws, Words
+from tests.tasks.samples import BYTES, NO_START, TEXT, Merging, answered, sample
+
+settings.register_profile("fast", max_examples=25, deadline=None, derandomize=True)
+settings.load_profile("fast")
+
+# Settings, and the shortest window that they fit into, by hand, with a document start.
+CASES = [
+    ("repeat", {}, 64),
+    ("repeat", {"stretch": 3}, 6),
+    ("induction", {}, 4),
+    ("passkey", {}, 7 + 9 + 2 + 7 + 9),
+    ("passkey", {"digits": 1}, 7 + 1 + 2 + 7 + 1),
+    ("multikey", {"values": "uuids", "keys": 2}, None),
+    ("multikey", {"values": "words"}, None),
+    ("multikey", {"keys": 32, "digits": 2}, None),
+    ("chain", {}, 2 * (14 + 2 * 14) + 10 + 5),
+    ("chain", {"hops": 4, "chains": 1, "digits": 2}, 11 + 4 * 14 + 10 + 2),
+    ("mqar", {}, 16),
+    ("mqar", {"pairs": 7}, 28),
+    ("mqar", {"load": 0.04}, 4),
+    ("passkey_text", {}, None),
+    ("needle", {}, None),
+    ("needle", {"keys": 4, "type": "uuids"}, None),
+    ("needle", {"values": 3}, None),
+    ("needle", {"queries": 3, "type": "words"}, None),
+]
+cases = pytest.mark.parametrize(("task", "given_settings", "shortest"), CASES)
+
+
+def shortest_of(task, given_settings, words):
+    """The shortest window that fits, by trying lengths."""
+
+    def fits(length):
+        try:
+            sample(task, length, words=words, **given_settings)
+        except ValueError:
+            return False
+        return True
+
+    return bisect_left(range(4000), True, lo=2, key=fits)
+
+
+def test_every_task_is_here():
+    assert {task for task, _, _ in CASES} == set(TASKS)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_is_described(name):
+    task = TASKS[name]
+    assert task.title
+    assert task.source
+    assert re.search(r"^(START|FILLER|TASK) .*", task.__doc__.replace("    ", ""), re.M)
+    assert 0 <= task().chance < 1
+    assert all(field.description for key, field in task.model_fields.items() if key != "task")
+
+
+@cases
+@pytest.mark.parametrize("words", [BYTES, NO_START], ids=["start", "no_start"])
+@pytest.mark.parametrize("taken_out", [False, True])
+def test_a_sample_has_the_length_and_counts_its_answers(
+    task, given_settings, shortest, words, taken_out
+):
+    for length in (1500, 1501):
+        made = sample(task, length, 0.3, words=words, taken_out=taken_out, **given_settings)
+        assert made.tokens.shape == (length + 1,)
+        assert made.answers.shape == (length,)
+        assert made.tokens.dtype == made.answers.dtype == np.int32
+        assert made.tokens.min() >= 0
+        assert (made.tokens[0] == 256) == (words is BYTES)
+        assert made.tokens[1:].max() < 256
+        asked = made.answers[made.answers >= 0]
+        assert set(asked.tolist()) == set(range(asked.max() + 1))
+        assert made.answers.min() == -1
+
+
+@cases
+@pytest.mark.parametrize("words", [BYTES, NO_START], ids=["start", "no_start"])
+def test_a_window_that_is_too_short_is_told_which_one_is_not(task, given_settings, shortest, words):
+    found = shortest_of(task, given_settings, words)
+    if shortest is not None and words is BYTES:
+        assert found == shortest
+    for taken_out in (False, True):
+        made = sample(task, found, 1.0, words=words, taken_out=taken_out, **given_settings)
+        assert len(made.tokens) == found + 1
+        if found > 2:
+            with pytest.raises(ValueError, match=f" {found:,} tokens, not {found - 1:,};") as error:
+                sample(task, found - 1, 1.0, words=words, taken_out=taken_out, **given_settings)
+            key = str(error.value).partition(":")[0]
+            assert key in TASKS[task].model_fields
+
+
+@cases
+def test_what_is_asked_is_the_same_everywhere(task, given_settings, shortest):
+    if task == "induction" or "load" in given_settings:
+        pytest.skip("how much is asked depends on the length")
+    of_one = [
+        answered(sample(task, length, depth, seed=3, taken_out=taken_out, **given_settings))
+        for length in (1300, 1501, 1900)
+        for depth in (0.0, 0.4, 1.0)
+        for taken_out in (False, True)
+    ]
+    assert all(answers == of_one[0] for answers in of_one)
+    assert of_one[0] != answered(sample(task, 1300, seed=4, **given_settings)) or task == "repeat"
+
+
+@cases
+def test_the_text_is_as_long_as_the_window_or_longer(task, given_settings, shortest):
+    for words in (BYTES, NO_START):
+        for taken_out in (False, True):
+            exactly, longer = (
+                sample(task, 1500, words=words, text=text, taken_out=taken_out, **given_settings)
+                for text in (TEXT[-1500:], TEXT)
+            )
+            np.testing.assert_array_equal(exactly.tokens, longer.tokens)
+
+
+@given(
+    case=st.sampled_from(CASES),
+    length=st.integers(2, 3000),
+    depth=st.floats(0, 1),
+    seed=st.integers(0, 2**32 - 1),
+    taken_out=st.booleans(),
+    words=st.sampled_from([BYTES, NO_START]),
+)
+def test_a_sample_fits_or_says_why_not(case, length, depth, seed, taken_out, words):
+    task, given_settings, _ = case
+    try:
+        made = sample(
+            task, length, depth, words=words, seed=seed, taken_out=taken_out, **given_settings
+        )
+    except ValueError as error:
+        needed = int(re.search(r"([0-9,]+) tokens, not", str(error)).group(1).replace(",", ""))
+        assert needed > length
+        made = sample(task, needed, depth, words=words, seed=seed, **given_settings)
+        length = needed
+    assert made.tokens.shape == (length + 1,)
+    assert (made.answers >= 0).any()
+
+
+def test_tokens_of_words_fit_as_well():
+    tokenizer = Merging()
+    words = Words(tokenizer.encode, 2000, 0, has_words=True)
+    text = np.full(1500, 1999, np.int64)
+    for task, given_settings, _ in CASES:
+        made = sample(task, 1500, 0.5, words=words, text=text, **given_settings)
+        assert made.tokens.shape == (1501,)
+        assert made.tokens[0] == 0
+        assert (made.tokens[1:] > 0).all()
+
+
+def test_ordinary_tokens_leave_out_the_document_start():
+    assert BYTES.ordinary().tolist() == NO_START.ordinary().tolist() == list(range(256))
+    words = Words(BYTES.encode, 6, 1, has_words=True)
+    assert words.ordinary().tolist() == [0, 2, 3, 4, 5]
+    assert words.ordinary(3).tolist() == [0, 2]
+    assert set(words.random(Draws(1), 200).tolist()) == {0, 2, 3, 4, 5}
+    assert words.start().tolist() == [1]
+    assert words._replace(bos_id=None).start().tolist() == []
