@@ -40,8 +40,8 @@ def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
     return _keys_below(schema, prefix="", listed={})
 
 
-# For each union listed so far: the types of its models, and the key that lists them.
-Listed = dict[frozenset[str], str]
+# For each union listed so far, by the key that lists it: its types, and the keys of each.
+Listed = dict[str, dict[str, set[str]]]
 
 
 def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterator[Key]:
@@ -71,14 +71,19 @@ def _union_keys(
     by_type = {str(type_tag(model)): model for model in models}
     description = field.description or "decides which of the keys below apply"
     # the latest: a sweep's entry comes after plain scalings, and allows more for a factor
-    covering = [key for types, key in listed.items() if types >= by_type.keys()]
+    own = {type_: set(model.model_fields) for type_, model in by_type.items()}
+    covering = [
+        key
+        for key, others in listed.items()
+        if all(type_ in others and fields <= others[type_] for type_, fields in own.items())
+    ]
     earlier = covering[-1] if covering else None
     if earlier is not None:
         description += f"; same keys as {earlier}"
     yield Key(f"{name}.{tag}", "|".join(by_type), _default_type(field), description)
     if earlier is not None:
         return
-    listed[frozenset(by_type)] = name
+    listed[name] = own
     sharing: dict[str, dict[str, Key]] = {}
     found: Listed = {}
     for type_, model in by_type.items():
@@ -95,7 +100,7 @@ def _union_keys(
 
 
 def union_name(key: str) -> str:
-    """Return the union that a key such as "rope.scaling.type" is the tag of; else the key itself."""
+    """Return the union that a key such as "map.type" is the tag of; else the key itself."""
     section, _, last = key.rpartition(".")
     return section if section and last in TAG_KEYS else key
 

@@ -323,7 +323,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         description="perplexity: how windows are cut and which of their tokens are scored",
     )
     tasks: Annotated[tuple[AnySweepTask, ...], Field(strict=False)] = Field(
-        (), description="what is asked beside perplexity, at every length: passkey, repeat, …"
+        default_factory=tuple,
+        description="what is asked beside perplexity, at every length: passkey, repeat, …",
     )
     stride: PositiveInt | None = Field(
         None,

@@ -109,7 +109,7 @@ def test_the_mix_is_not_part_of_the_corpus():
     ("shares", "message"),
     [
         ([("passkey", 0.6), ("repeat", 0.6)], "data.mix: the shares add up to 1.2"),
-        ([("passkey", 0)], "data.mix[0].share"),
+        ([("passkey", 0)], "data.mix.0.share"),
         ([("passky", 0.1)], "passkey"),
     ],
 )
@@ -120,13 +120,13 @@ def test_bad_shares_are_refused(shares, message):
 
 def test_a_task_that_does_not_fit_is_refused_with_the_stage():
     with pytest.raises(UserError) as error:
-        mix(repeat=0.1, passkey=0.1).check(32, 1)
-    assert str(error.value).startswith("data.mix[")
+        mix(induction=0.1, passkey=0.1).check(32, 1)
+    assert str(error.value).startswith("data.mix.1.digits: ")
     assert str(error.value).endswith("; stages[1].seq_len is 32")
 
 
 def test_a_prompt_for_tokenizers_is_refused_with_bytes():
-    with pytest.raises(UserError, match=r"data.mix\[0\].task: passkey_text is for a tokenizer"):
+    with pytest.raises(UserError, match=r"data.mix.0.task: passkey_text is for a tokenizer"):
         mix(passkey_text=0.1).check(4096, 0)
 
 
