@@ -238,7 +238,7 @@ def test_bad_sweeps_are_explained(complaint, text, message):
             "scalings.0.name",
             "starting with a letter or digit, not 'a/b'",
         ),
-        ("protocols: []", "protocols", "give at least one, or tasks"),
+        ("protocols: []", "protocols", "at least one element"),
         ("protocols: [same]", "protocols.0", "'same_tokens'"),
         ("protocols: [same_tokens, same_tokens]", "protocols", "same_tokens"),
         ("bos: always", "bos", "'every_window'"),
