@@ -5,7 +5,7 @@ the window. Dropping all but the last window of a longer text gives the baseline
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rope_jax.evaluation.protocols import UnitKind
 from rope_jax.evaluation.results import Origin, bits_per_byte
@@ -62,9 +62,7 @@ class CheckpointSummary:
     compilations: int
     curves: Mapping[str, CurveSummary]
     """Keyed by the entry's name; empty without a baseline."""
-    threshold: float
-    """The smallest share of exact answers up to an effective length."""
-    tasks: Mapping[str, Mapping[str, TaskSummary]]
+    tasks: Mapping[str, Mapping[str, TaskSummary]] = field(default_factory=dict)
     """By the task's name, and then by the entry's."""
 
     @property
@@ -115,7 +113,6 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         distance=result.longest,
         compilations=result.compilations,
         curves=curves,
-        threshold=result.config.threshold,
         tasks=summarize_tasks(
             sample_rows(result, origin),
             result.config.threshold,

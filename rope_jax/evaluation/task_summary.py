@@ -28,6 +28,8 @@ class TaskSummary(NamedTuple):
     exact: Mapping[int, Estimate]
     """By length, the share of exact answers over all depths."""
     effective: EffectiveLength
+    threshold: float
+    """The smallest share of exact answers up to the effective length."""
 
 
 def summarize_tasks(
@@ -53,7 +55,7 @@ def summarize_tasks(
             for length, samples in lengths.items():
                 right, asked = np.array(list(samples.values())).T
                 exact[length] = exact_interval(right, asked, resamples=resamples, seed=seed)
-            summary = TaskSummary(exact, effective_length(exact, threshold))
+            summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
             summaries.setdefault(task, {})[name] = summary
     return summaries
 

@@ -104,7 +104,6 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "reliable": checkpoint.is_reliable,
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
-        "threshold": checkpoint.threshold,
         "tasks": {
             task: {name: _task_content(found) for name, found in by_name.items()}
             for task, by_name in checkpoint.tasks.items()
@@ -115,6 +114,7 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
 def _task_content(summary: TaskSummary) -> dict[str, Any]:
     effective = summary.effective
     return {
+        "threshold": summary.threshold,
         "effective_length": effective.length,
         "effective_length_is_last_tested": effective.is_last,
         "effective_length_at_least": effective.at_least,
