@@ -41,6 +41,7 @@ from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.fit import (
+    check_key_tokens,
     check_run_entries,
     check_texts,
     for_encoding,
@@ -100,6 +101,7 @@ def sweep_run(
                     whole_heads=differ_by_head(entry.map for entry in config.scalings),
                 )
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
+                check_key_tokens(training, loaded.corpus, config)
                 results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
         except OSError as error:

@@ -56,8 +56,8 @@ class Sample(NamedTuple):
     """Which answer a target belongs to, numbered from 0; −1: it is not asked for."""
 
 
-class Task(BaseModel):
-    """A task's settings, and how its samples are made."""
+class Question(BaseModel):
+    """What is asked: settings, and what they mean for the answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -75,6 +75,14 @@ class Task(BaseModel):
     def chance(self) -> float:
         """The share of exact answers from guessing well without finding what is asked for."""
         return 0.0
+
+    def distance(self, length: int) -> int | None:
+        """How many tokens before a target is the one that has to be found; None: it varies."""
+        return None
+
+
+class Task(Question):
+    """A task's settings, and how its samples are made."""
 
     @abstractmethod
     def sample(
@@ -97,10 +105,6 @@ class Task(BaseModel):
 
         ValueError: the window is too short; the message begins with the setting that is too large.
         """
-
-    def distance(self, length: int) -> int | None:
-        """How many tokens before a target is the one that has to be found; None: it varies."""
-        return None
 
 
 class Needle(NamedTuple):
