@@ -131,14 +131,15 @@ def hide(
     """Return the sample of n = length targets: start, text with the needles, question, answer.
 
     Needles at the same place keep their order. Needles taken out make room for more text.
-    ValueError, which begins with `setting`, if the window is too short for all of them.
+    setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
+        too short for all of them.
     """
     free = length + 1 - len(start) - len(question) - len(answer)
     missing = sum(len(needle.tokens) for needle in needles) - free
     if missing > 0:
         raise ValueError(
-            f"{setting}: what is hidden and asked needs a window of {length + missing:,} tokens, "
-            f"not {length:,}; take a longer one, or less to hide"
+            f"{setting} need a window of {length + missing:,} tokens, not {length:,}; take a "
+            "longer one, or fewer"
         )
     hidden = [needle for needle in needles if not (taken_out and needle.asked)]
     count = free - sum(len(needle.tokens) for needle in hidden)
