@@ -36,11 +36,11 @@ _INTEGERS = {
     *("units", "document", "unit"),
 }
 _FROM_ONE = {"length", "last_position", "documents", "units"}
-_FLOATS = {"factor", "nll", "ppl", "bpb", "ci_low", "ci_high", "seconds", "weight"}
+_FLOATS = {"factor", "nll", "ppl", "bpb", "value", "ci_low", "ci_high", "seconds", "weight"}
 _FLAGS = {"auto", "reliable"}
 _MAY_BE_EMPTY = {"factor", "bpb", "stride"}
 # Columns that earlier versions did not write, with the column that had the same, or None: empty.
-_LATER = {"map": None, "units": "documents", "unit": "document"}
+_LATER = {"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -163,6 +163,10 @@ def _value(column: str, text: str) -> Any:
     """Return a cell's value; ValueError if no sweep writes it."""
     if text == "" and column in _MAY_BE_EMPTY:
         return None
+    if column == "metric":
+        if text not in ("", "nats"):  # earlier versions did not write it
+            raise ValueError(f"metric should be nats, not {shorten(repr(text))}")
+        return "nats"
     if column in _INTEGERS:
         return _whole_number(column, text)
     if column in _FLOATS:

@@ -13,10 +13,26 @@ def models_in(annotation: Any) -> list[type[BaseModel]]:
     return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
+TAG_KEYS = ("task", "type")
+"""Keys by which a union recognizes its members: tasks by `task`, everything else by `type`."""
+
+
+def tag_key(model: type[BaseModel]) -> str | None:
+    """Return the key by which a union recognizes the model; None if it has none."""
+    return next((key for key in TAG_KEYS if key in model.model_fields), None)
+
+
 def type_tag(model: type[BaseModel]) -> str | None:
-    """Return the `type` by which a union recognizes the model; None if it has none."""
-    field = model.model_fields.get("type")
-    return field.default if field else None
+    """Return the value of that key, such as "yarn"; None if the model has none."""
+    key = tag_key(model)
+    return None if key is None else model.model_fields[key].default
+
+
+def given_tag(section: Any) -> Any:
+    """Return which member of a union a section is written for; None if it does not say."""
+    if not isinstance(section, dict):
+        return None
+    return next((section[key] for key in TAG_KEYS if key in section), None)
 
 
 def is_list(annotation: Any) -> bool:

@@ -25,7 +25,7 @@ class _Data(Frozen):
         description="documents to read of each split of the source, the first ones; null: all",
     )
     mix: Annotated[tuple[AnyMixedTask, ...], Field(strict=False)] = Field(
-        (),
+        default_factory=tuple,
         description="tasks whose samples take the place of some training windows, such as "
         "{task: passkey, share: 0.02}",
     )

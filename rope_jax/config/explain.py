@@ -13,8 +13,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rope_jax.config.annotations import is_list, models_in, type_tag
-from rope_jax.config.keys import list_keys
+from rope_jax.config.annotations import given_tag, is_list, models_in, tag_key, type_tag
+from rope_jax.config.keys import list_keys, union_name
 from rope_jax.config.values import alternatives, shorten, show_value
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import explain_type, requirement
@@ -62,7 +62,8 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
     if kind == "missing":
         return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
-        return f"{key}.type: {_explain_type(schema, path, given, _types_at(schema, path, raw))}"
+        models = [model for model in _models_at(schema, path, raw) if tag_key(model)]
+        return f"{key}.{tag_key(models[0])}: {_explain_type(schema, path, given, models)}"
     message = requirement(error)
     if kind == "value_error":  # raised by our own checks; the message contains the values
         return _join(key, message, _models_at(schema, path, raw))
@@ -70,12 +71,16 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
 
 
 def _explain_type(
-    schema: type[BaseModel], path: KeyPath, given: dict[str, Any], types: list[str]
+    schema: type[BaseModel],
+    path: KeyPath,
+    given: dict[str, Any],
+    models: Sequence[type[BaseModel]],
 ) -> str:
-    """Explain a `type` that is missing or is not in the union at `path`."""
-    if "type" not in given:
+    """Explain a `type` or `task` that is missing or is not in the union of `models` at `path`."""
+    types = [str(type_tag(model)) for model in models]
+    if tag_key(models[0]) not in given:
         return f"is required; it is one of {', '.join(types)}"
-    wrong = given["type"]
+    wrong = given_tag(given)
     elsewhere = isinstance(wrong, str) and _same_type_elsewhere(schema, path, wrong, types)
     if elsewhere:
         listed = ", ".join(types)
@@ -94,7 +99,7 @@ def _same_type_elsewhere(
     for key in list_keys(schema):
         # "a|b; other: c" where two types have keys of the same name
         members = re.split(r"\||; \w+: ", key.type)
-        if not key.name.endswith(".type") or wrong not in members:
+        if union_name(key.name) == key.name or wrong not in members:
             continue
         if {*members} & {*types}:
             return None
@@ -146,7 +151,7 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
         keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
         if part in keys:
             node = node[part]
-        elif isinstance(node, dict) and part == node.get("type"):
+        elif isinstance(node, dict) and part == given_tag(node):
             continue  # a member of a union, whose name may be that of a key elsewhere
         elif isinstance(part, int) or part in _key_names(schema):
             node = None  # below a value that is not in `raw`: it was read from a file
@@ -172,7 +177,7 @@ def _models_at(
     """Return the config models allowed at a path, whichever `type` is given there."""
     models, node = [schema], raw
     for part in path:
-        type_ = node.get("type") if isinstance(node, dict) else None
+        type_ = given_tag(node)
         node = node[part]
         if isinstance(part, int):
             continue
@@ -205,7 +210,7 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
     prefix = "".join(f"{part}." for part in parents)
     models = _models_at(schema, parents, raw)
     fields: dict[str, FieldInfo] = {}
-    for model in _of_type(models, section.get("type")):
+    for model in _of_type(models, given_tag(section)):
         fields |= model.model_fields
     for name, field in fields.items():
         if any(wrong in model.model_fields for model in models_in(field.annotation)):
@@ -213,7 +218,8 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
             return f"did you mean {prefix}{deeper}.{wrong}?"
     owners = [str(type_tag(model)) for model in models if wrong in model.model_fields]
     if owners:
-        return f"it belongs to {prefix}type {alternatives(owners)}"
+        key = next(tag_key(model) for model in models if wrong in model.model_fields)
+        return f"it belongs to {prefix}{key} {alternatives(owners)}"
     close = difflib.get_close_matches(str(wrong), fields, n=1)
     if close:
         return f"did you mean {prefix}{close[0]}?"
@@ -225,7 +231,7 @@ def _same_name_elsewhere(schema: type[BaseModel], parents: KeyPath, name: str) -
     """Return the key with this name that is nearest to the section `parents`, if any."""
     keys = [key.name for key in list_keys(schema)]
     # a section that is told apart by its `type` has no line of its own
-    keys += [key.removesuffix(".type") for key in keys if key.endswith(".type")]
+    keys += [union_name(key) for key in keys if union_name(key) != key]
     return _nearest([key for key in keys if key.rpartition(".")[2] == name], parents)
 
 

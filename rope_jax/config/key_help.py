@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel
 
-from rope_jax.config.keys import Key, list_keys
+from rope_jax.config.keys import Key, list_keys, union_name
 from rope_jax.errors import UserError
 from rope_jax.invocation import command_line
 
@@ -30,7 +30,7 @@ def key_overview(schema: type[BaseModel], program: str, width: int) -> list[str]
     lines, section, shown_types = list[str](), "", set[str]()
     for key in keys:
         union = next((name for name in unions if key.name.startswith(f"{name}.")), None)
-        if union is not None and key.name != f"{union}.type":
+        if union is not None and union_name(key.name) != union:
             continue
         name = key.name if union is None else union
         is_heading = key.type in ("section", "list") or union is not None
@@ -101,7 +101,7 @@ def _top(name: str, is_heading: bool) -> str:
 
 
 def _is_union(key: Key) -> bool:
-    return key.name.rpartition(".")[2] == "type"
+    return union_name(key.name) != key.name
 
 
 def _same_as(key: Key) -> re.Match[str] | None:
@@ -112,7 +112,7 @@ def _outermost_unions(keys: Sequence[Key]) -> list[str]:
     """Return the sections that are unions, without those inside of others."""
     unions: list[str] = []
     for key in keys:
-        name = key.name.removesuffix(".type")
+        name = union_name(key.name)
         if _is_union(key) and not any(name.startswith(f"{outer}.") for outer in unions):
             unions.append(name)
     return unions
@@ -125,7 +125,7 @@ def _below(section: str, keys: Sequence[Key]) -> list[Key]:
 def _resolved(section: str, keys: Sequence[Key]) -> str:
     """Return where a key is listed: a union that occurs again refers to its first place."""
     for key in keys:
-        union, same = key.name.removesuffix(".type"), _same_as(key)
+        union, same = union_name(key.name), _same_as(key)
         if same is not None and section.startswith(f"{union}.") and section != key.name:
             return _resolved(same[1] + section.removeprefix(union), keys)
     return section
@@ -178,7 +178,7 @@ def _details(key: Key, width: int) -> list[str]:
 
 def _union(key: Key, keys: Sequence[Key], width: int) -> list[str]:
     """Return the types of a union, each with its own keys, and the keys that all of them have."""
-    name = key.name.removesuffix(".type")
+    name = union_name(key.name)
     default = f"; default: {key.default}" if key.default else ""
     lines = _wrapped(f"{name}: {key.description}{default}", width, "")
     own = list(_direct_keys(name, keys))
@@ -199,13 +199,13 @@ def _union(key: Key, keys: Sequence[Key], width: int) -> list[str]:
 def _direct_keys(union: str, keys: Sequence[Key]) -> Iterator[Key]:
     """Yield the keys of a union's types, with one key for each union or section inside."""
     for key in _below(union, keys):
-        inside = key.name.removeprefix(f"{union}.").removesuffix(".type")
-        if key.name != f"{union}.type" and "." not in inside:
+        inside = _short(key, union)
+        if union_name(key.name) != union and "." not in inside:
             yield key
 
 
 def _short(key: Key, union: str) -> str:
-    return key.name.removeprefix(f"{union}.").removesuffix(".type")
+    return union_name(key.name).removeprefix(f"{union}.")
 
 
 def _advice(name: str, keys: Sequence[Key]) -> str:

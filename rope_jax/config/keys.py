@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rope_jax.config.annotations import is_list, models_in, type_in_words
+from rope_jax.config.annotations import (
+    TAG_KEYS,
+    is_list,
+    models_in,
+    tag_key,
+    type_in_words,
+    type_tag,
+)
 from rope_jax.config.values import show_value
 
 
@@ -33,8 +40,8 @@ def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
     return _keys_below(schema, prefix="", listed={})
 
 
-# For each union listed so far: the types of its models, and the key that lists them.
-Listed = dict[frozenset[str], str]
+# For each union listed so far, by the key that lists it: its types, and the keys of each.
+Listed = dict[str, dict[str, set[str]]]
 
 
 def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterator[Key]:
@@ -59,18 +66,24 @@ def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterato
 def _union_keys(
     field: FieldInfo, models: list[type[BaseModel]], name: str, listed: Listed
 ) -> Iterator[Key]:
-    """Yield `type`, then the keys of all models of a union, merged where several share one."""
-    by_type = {model.model_fields["type"].default: model for model in models}
+    """Yield `type` or `task`, then the keys of all models of a union, merged where shared."""
+    tag = tag_key(models[0])
+    by_type = {str(type_tag(model)): model for model in models}
     description = field.description or "decides which of the keys below apply"
     # the latest: a sweep's entry comes after plain scalings, and allows more for a factor
-    covering = [key for types, key in listed.items() if types >= by_type.keys()]
+    own = {type_: set(model.model_fields) for type_, model in by_type.items()}
+    covering = [
+        key
+        for key, others in listed.items()
+        if all(type_ in others and fields <= others[type_] for type_, fields in own.items())
+    ]
     earlier = covering[-1] if covering else None
     if earlier is not None:
         description += f"; same keys as {earlier}"
-    yield Key(f"{name}.type", "|".join(by_type), _default_type(field), description)
+    yield Key(f"{name}.{tag}", "|".join(by_type), _default_type(field), description)
     if earlier is not None:
         return
-    listed[frozenset(by_type)] = name
+    listed[name] = own
     sharing: dict[str, dict[str, Key]] = {}
     found: Listed = {}
     for type_, model in by_type.items():
@@ -78,12 +91,18 @@ def _union_keys(
         # their lines are merged below.
         listed_here = dict(listed)
         for key in _keys_below(model, f"{name}.", listed_here):
-            if key.name != f"{name}.type":
+            if key.name != f"{name}.{tag}":
                 sharing.setdefault(key.name, {})[type_] = key
         found |= listed_here
     listed |= found
     for keys in sharing.values():
         yield _merged(keys, all_share_it=len(keys) == len(models))
+
+
+def union_name(key: str) -> str:
+    """Return the union that a key such as "map.type" is the tag of; else the key itself."""
+    section, _, last = key.rpartition(".")
+    return section if section and last in TAG_KEYS else key
 
 
 def _default_type(field: FieldInfo) -> str:

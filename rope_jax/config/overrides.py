@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.values import show_value
 from rope_jax.config.yaml_text import NotYamlError, parse_yaml
 from rope_jax.errors import UserError
@@ -50,10 +51,10 @@ def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
         node = below
     above = ".".join(sections)
     part = _part(node, last, key, above)
-    if part == "type" and node.get("type") != value:
+    if part in TAG_KEYS and node.get(part) != value:
         kept = {k: v for k, v in node.items() if f"{above}.{k!s}" in given}
         node.clear()
-        node |= {**kept, "type": value}
+        node |= {**kept, part: value}
     else:
         node[part] = value
 

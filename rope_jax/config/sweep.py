@@ -318,12 +318,13 @@ class SameTokensConfig(Frozen):
 class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    protocols: Annotated[tuple[Protocol, ...], Field(strict=False)] = Field(
+    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
         ("same_tokens",),
         description="perplexity: how windows are cut and which of their tokens are scored",
     )
     tasks: Annotated[tuple[AnySweepTask, ...], Field(strict=False)] = Field(
-        (), description="what is asked beside perplexity, at every length: passkey, repeat, …"
+        default_factory=tuple,
+        description="what is asked beside perplexity, at every length: passkey, repeat, …",
     )
     stride: PositiveInt | None = Field(
         None,
@@ -365,9 +366,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         return self
 
     @model_validator(mode="after")
-    def _something_is_measured(self) -> "SweepConfig":
-        if not self.protocols and not self.tasks:
-            raise ValueError("protocols: give at least one, or tasks")
+    def _tasks_have_names(self) -> "SweepConfig":
         labels = [task.label for task in self.tasks]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"tasks: {', '.join(twice)} occurs twice; give one a name")

@@ -32,10 +32,8 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
 
     Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
-    settings, files = (
-        data.model_dump(exclude={"cache_dir", "streaming", "mix"}),
-        dict[str, list[Path]](),
-    )
+    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix"})
+    files = dict[str, list[Path]]()
     if isinstance(data, StdlibData):
         files = {"all": source_files(stdlib_root())}
     elif not isinstance(data, HubData):

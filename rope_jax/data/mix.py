@@ -1,4 +1,4 @@
-"""Samples of tasks among the rows of training batches, as pure functions of (seed, stage, step, row).
+"""Samples of tasks among the rows of training batches: pure functions of (seed, stage, step, row).
 
 Shapes: B rows, T tokens per window.
 """
@@ -55,14 +55,14 @@ class Mix(NamedTuple):
         for index, task in enumerate(self.tasks):
             if task.needs_words and not self.words.has_words:
                 raise UserError(
-                    f"data.mix[{index}].task: {task.task} is for a tokenizer whose tokens are "
+                    f"data.mix.{index}.task: {task.task} is for a tokenizer whose tokens are "
                     "longer than a byte; choose passkey or multikey, or another tokenizer"
                 )
             try:
                 task.sample(self.words, text, Draws(0), seq_len, 0.5)
             except ValueError as error:
                 raise UserError(
-                    f"data.mix[{index}].{error}; stages[{stage}].seq_len is {seq_len}"
+                    f"data.mix.{index}.{error}; stages[{stage}].seq_len is {seq_len}"
                 ) from None
 
 

@@ -34,6 +34,10 @@ class Row(NamedTuple):
     nll: float
     ppl: float
     bpb: float | None
+    metric: str
+    """What `value` and its interval are, as in the table of tasks: nats."""
+    value: float
+    """nll."""
     ci_low: float
     ci_high: float
     reliable: bool
@@ -133,6 +137,8 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         nll=nll.value,
         ppl=perplexity(nll.value),
         bpb=bits_per_byte(nll.value, origin),
+        metric="nats",
+        value=nll.value,
         ci_low=nll.low,
         ci_high=nll.high,
         reliable=len(m.sums.nll) >= RELIABLE_UNITS,

@@ -19,6 +19,8 @@ from rope_jax.evaluation.statistics import (
     usable_length,
 )
 from rope_jax.evaluation.sweep import Measurement, SweepResult
+from rope_jax.evaluation.task_results import sample_rows
+from rope_jax.evaluation.task_summary import TaskSummary, summarize_tasks
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,10 @@ class CheckpointSummary:
     compilations: int
     curves: Mapping[str, CurveSummary]
     """Keyed by the entry's name; empty without a baseline."""
+    threshold: float
+    """The smallest share of exact answers up to an effective length."""
+    tasks: Mapping[str, Mapping[str, TaskSummary]]
+    """By the task's name, and then by the entry's."""
 
     @property
     def has_baseline(self) -> bool:
@@ -109,6 +115,13 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         distance=result.longest,
         compilations=result.compilations,
         curves=curves,
+        threshold=result.config.threshold,
+        tasks=summarize_tasks(
+            sample_rows(result, origin),
+            result.config.threshold,
+            resamples=result.config.resamples,
+            seed=result.config.seed,
+        ),
     )
 
 

@@ -1,6 +1,6 @@
 """The tables of a sweep's tasks: one tidy row per measurement and metric, and one per sample."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from rope_jax.evaluation.results import Origin
@@ -78,6 +78,25 @@ class SampleRow(NamedTuple):
     exact: int
     """How many of the `answers` are exact."""
     answers: int
+
+
+class TaskTables(NamedTuple):
+    """The tables of a sweep's tasks; empty without tasks."""
+
+    rows: Sequence[TaskRow]
+    samples: Sequence[SampleRow]
+
+
+NO_TASKS = TaskTables((), ())
+
+
+def task_tables(results: Iterable[tuple[SweepResult, Origin]]) -> TaskTables:
+    """Return the tables of several checkpoints."""
+    found = list(results)
+    return TaskTables(
+        rows=[row for result, origin in found for row in task_rows(result, origin)],
+        samples=[row for result, origin in found for row in sample_rows(result, origin)],
+    )
 
 
 def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:

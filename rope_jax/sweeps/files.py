@@ -15,6 +15,8 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.evaluation.task_results import NO_TASKS, SampleRow, TaskRow, TaskTables
+from rope_jax.evaluation.task_summary import TaskSummary
 from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
@@ -25,6 +27,7 @@ from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.
 _RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
+_OF_TASKS = ("tasks.csv", "samples.csv")
 
 
 def write_folder(
@@ -34,6 +37,7 @@ def write_folder(
     by_document: Sequence[DocumentRow],
     summary: SweepSummary,
     training: Config,
+    tasks: TaskTables = NO_TASKS,
 ) -> None:
     """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete.
 
@@ -43,8 +47,8 @@ def write_folder(
         settings = dump(config)
         write_text(new / "sweep.yaml", settings)
         write_text(new / RUN_CONFIG, dump(training))
-        write_results(new, table, by_document, summary)
-        write_checksums(new, (*_RESULTS, RUN_CONFIG))
+        write_results(new, table, by_document, summary, tasks)
+        write_checksums(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
         newest = summary.newest
         of_newest = [row for row in table if row.step == newest.step]
         listed: Any = {"split": config.split, "show": config.show}
@@ -65,12 +69,16 @@ def write_results(
     table: Sequence[Row],
     by_document: Sequence[DocumentRow],
     summary: SweepSummary,
+    tasks: TaskTables = NO_TASKS,
 ) -> None:
-    """Write `_RESULTS`."""
+    """Write `_RESULTS`, and of a sweep with tasks `_OF_TASKS`."""
     write_text(folder / "results.csv", format_csv(Row._fields, table))
     lines = [json.dumps(_finite(row._asdict())) + "\n" for row in table]
     write_text(folder / "results.jsonl", "".join(lines))
     write_text(folder / "documents.csv", format_csv(DocumentRow._fields, by_document))
+    if tasks.rows:
+        write_text(folder / "tasks.csv", format_csv(TaskRow._fields, tasks.rows))
+        write_text(folder / "samples.csv", format_csv(SampleRow._fields, tasks.samples))
     content = _finite(summary_content(summary))
     write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
 
@@ -96,6 +104,22 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "reliable": checkpoint.is_reliable,
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
+        "threshold": checkpoint.threshold,
+        "tasks": {
+            task: {name: _task_content(found) for name, found in by_name.items()}
+            for task, by_name in checkpoint.tasks.items()
+        },
+    }
+
+
+def _task_content(summary: TaskSummary) -> dict[str, Any]:
+    effective = summary.effective
+    return {
+        "effective_length": effective.length,
+        "effective_length_is_last_tested": effective.is_last,
+        "effective_length_at_least": effective.at_least,
+        "effective_length_at_most": effective.at_most,
+        "exact": {n: _interval_content(share) for n, share in summary.exact.items()},
     }
 
 

@@ -35,6 +35,7 @@ from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
+from rope_jax.evaluation.task_results import task_tables
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -204,7 +205,8 @@ def _finish(
     *earlier, newest = (summarize(result, origin) for result, origin in results)
     summary = SweepSummary(newest=newest, earlier=tuple(earlier))
     folder = run.evals / config.name
-    processes.on_first(lambda: _write(folder, config, table, by_document, summary, training))
+    tasks = task_tables(results)
+    processes.on_first(lambda: _write(folder, config, table, by_document, summary, training, tasks))
     steps = [one.step for one in summary.checkpoints]
     processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
     print_tables(console, table, summary, config.show)
@@ -346,6 +348,7 @@ def _announce(
             f"{len(split.tokens):,} tokens",
             "lengths": ", ".join(f"{length:,}" for length in lengths),
             "protocols": ", ".join(config.protocols),
+            **({"tasks": _describe_tasks(config)} if config.tasks else {}),
             **scalings,
         },
     )
@@ -381,6 +384,13 @@ def _announce(
             "applied on top of it",
             "dim",
         )
+
+
+def _describe_tasks(config: SweepConfig) -> str:
+    """Return the tasks, and how many samples of each are read at each length."""
+    counts = [task.samples * (len(task.places) + 1) for task in config.tasks]
+    named = zip(config.tasks, counts, strict=True)
+    return ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
 
 
 def _scaling_lines(training: Config, config: SweepConfig, longest: int, stage: int) -> list[str]:

@@ -87,7 +87,7 @@ class RulerNeedle(Task):
     source: ClassVar[str] = "Hsieh et al., arXiv 2404.06654, NVIDIA/RULER"
     task: Literal["needle"] = "needle"
     needs_words: ClassVar[bool] = True
-    type: own.Kind = Field(
+    kind: own.Kind = Field(
         "numbers", description="values: numbers of 7 digits, words such as quiet-harbor, or UUIDs"
     )
     keys: Annotated[int, Field(ge=1, le=64), Whole] = Field(
@@ -105,7 +105,7 @@ class RulerNeedle(Task):
         if self._keys > 1:
             return 1 / math.perm(self._keys, self.queries)
         possible = {"numbers": _numbers(7), "words": own.NAMED, "uuids": 2**122}
-        return 1 / math.perm(possible[self.type], self.values)
+        return 1 / math.perm(possible[self.kind], self.values)
 
     @property
     def _keys(self) -> int:
@@ -129,7 +129,7 @@ class RulerNeedle(Task):
             places = sorted(draws.fraction() for _ in of_key)
             if number == 0:
                 places = [depth, *(depth + (1 - depth) * place for place in places[1:])]
-            about = f" One of the special magic {self.type} for {key} is:"
+            about = f" One of the special magic {self.kind} for {key} is:"
             for place, value in zip(places, of_key, strict=True):
                 tokens = _joined(words, [about, f" {value}", "."])
                 needles.append(Needle(place, tokens, asked=number < self.queries))
@@ -152,9 +152,9 @@ class RulerNeedle(Task):
         *first, last = queries
         query = f"{', '.join(first)}, and {last}" if first else last
         if self.queries * self.values == 1:
-            kind, some, be, be_all = self.type[:-1], "A", "is", "is"
+            kind, some, be, be_all = self.kind[:-1], "A", "is", "is"
         else:
-            kind, some, be, be_all = self.type, "Some", "are", "are all"
+            kind, some, be, be_all = self.kind, "Some", "are", "are all"
         task = (
             f"{some} special magic {kind} {be} hidden within the following text. Make sure to "
             f"memorize it. I will quiz you about the {kind} afterwards.\n"
@@ -166,9 +166,9 @@ class RulerNeedle(Task):
         return task, question
 
     def _value(self, draws: Draws) -> str:
-        if self.type == "numbers":
+        if self.kind == "numbers":
             return own.number(draws, 7)
-        return own.named(draws) if self.type == "words" else own.uuid(draws)
+        return own.named(draws) if self.kind == "words" else own.uuid(draws)
 
 
 def _numbers(digits: int) -> int:

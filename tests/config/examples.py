@@ -109,6 +109,9 @@ data:
   validation_fraction: 0.2
   test_fraction: 0.3
   max_documents: 40
+  mix:
+    - {task: passkey, digits: 3, share: 0.125}
+    - {task: multikey, keys: 2, values: words, digits: 4, share: 0.25}
   cache_dir: /somewhere
 tokenizer: {type: file, path: a/tokenizer.json, bos: <s>}
 optim:
@@ -171,6 +174,10 @@ data:
   streaming: true
   max_documents: 7
   cache_dir: /somewhere
+tasks:
+  - {task: passkey, name: short, samples: 8, depths: [0.0, 0.5], digits: 3}
+  - {task: repeat, name: null, samples: 16, stretch: 8}
+threshold: 0.5
 seed: 3
 memory_gib: 0.5
 attention: blockwise

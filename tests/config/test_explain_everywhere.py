@@ -5,6 +5,7 @@ import copy
 import pytest
 import yaml
 
+from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -73,7 +74,7 @@ def test_the_right_key_is_suggested_for_a_misspelt_one_wherever_it_is():
     for schema, full in raw_configs():
         for path in sections(full):
             for key in at(full, path):
-                if key in ("type", "train", "test"):
+                if key in (*TAG_KEYS, "train", "test"):
                     continue
                 raw = copy.deepcopy(full)
                 at(raw, path)[key + "x"] = at(raw, path).pop(key)

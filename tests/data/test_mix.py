@@ -1,0 +1,136 @@
+"""Samples of tasks among the rows of training batches."""
+
+import re
+
+import numpy as np
+import pytest
+
+from rope_jax.config.explain import validate
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import MIXED_TASKS
+from rope_jax.config.training import Config
+from rope_jax.config.windows import PosePositions
+from rope_jax.data.batches import ShortRows
+from rope_jax.data.cache import cache_folder
+from rope_jax.data.mix import mix_of
+from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.errors import UserError
+from tests.data.test_batches import BOS, draw, split_of
+
+LETTERS = np.random.default_rng(0).integers(ord("a"), ord("z"), 3000)
+SPLIT = split_of(LETTERS[:1000], LETTERS[1000:])
+T = 64
+
+
+def mix(**shares):
+    tasks = tuple(
+        MIXED_TASKS[name].model_validate({"task": name, "share": share})
+        for name, share in shares.items()
+    )
+    return mix_of(tasks, ByteTokenizer())
+
+
+def batch_of(shares, **given):
+    return draw(SPLIT, **({"seq_len": T, "batch_size": 16} | given), mix=mix(**shares))
+
+
+def texts(batch):
+    windows = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
+    return ["".join("^" if token == BOS else chr(token) for token in row) for row in windows]
+
+
+def test_shares_are_those_of_the_config():
+    kinds = {"passkey": 0, "multikey": 0, "text": 0}
+    for step in range(100):
+        for text in texts(batch_of({"passkey": 0.25, "multikey": 0.5}, step=step, seq_len=160)):
+            kind = "passkey" if "<<PASS" in text else "multikey" if "<<" in text else "text"
+            kinds[kind] += 1
+    rows, deviation = 1600, (0.25 * 0.75 / 1600) ** 0.5
+    assert sum(kinds.values()) == rows
+    assert abs(kinds["passkey"] / rows - 0.25) < 4 * deviation
+    assert abs(kinds["text"] / rows - 0.25) < 4 * deviation
+
+
+def test_a_sample_is_one_document_that_is_trained_as_a_whole():
+    batch = batch_of({"passkey": 1.0})
+    for text in texts(batch):
+        found = re.fullmatch(r"\^([a-z^]*)<<PASS:(.{9})>>([a-z^]*)<<PASS:(.{9})", text)
+        assert found, text
+        assert found[2] == found[4]
+        assert re.fullmatch(r"\d(-\d){4}", found[2])
+    assert (batch.segment_ids == 0).all()
+    assert (batch.weights == 1).all()
+    assert (batch.positions == np.arange(T)).all()
+    assert np.array_equal(batch.tokens[:, 1:], batch.targets[:, :-1])
+    depths = [text.index("<<") for text in texts(batch)]
+    assert len(set(depths)) > 8
+
+
+def test_other_rows_are_those_without_a_mix():
+    mixed, plain = batch_of({"passkey": 0.5}), draw(SPLIT, seq_len=T, batch_size=16)
+    is_task = np.array(["<<PASS" in text for text in texts(mixed)])
+    assert 0 < is_task.sum() < 16
+    for one, other in zip(mixed, plain, strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one[~is_task], other[~is_task])
+
+
+def test_hosts_build_the_rows_of_one_batch():
+    whole = batch_of({"passkey": 0.4, "induction": 0.4}, step=7)
+    for rows in (slice(0, 5), slice(5, 16)):
+        part = batch_of({"passkey": 0.4, "induction": 0.4}, step=7, rows=rows)
+        for one, other in zip(whole, part, strict=True):
+            assert np.array_equal(one[rows], other)
+    other_step = batch_of({"passkey": 0.4, "induction": 0.4}, step=8)
+    assert not np.array_equal(whole.tokens, other_step.tokens)
+
+
+def test_samples_jump_like_other_rows_and_leave_short_windows_alone():
+    jumping = batch_of({"passkey": 1.0}, positions=PosePositions(length=256, chunks=2))
+    assert jumping.positions.max() > T
+    assert (np.diff(jumping.positions, axis=1) > 0).all()
+    short = ShortRows(32, 2, 4)
+    mixed = batch_of({"passkey": 1.0}, short=short)
+    for row, text in enumerate(texts(mixed)):
+        assert ("<<PASS" in text) == (row % 4 >= 2)
+
+
+def config(**data):
+    raw = {"name": "x", "data": data, "stages": [{"steps": 1, "seq_len": T, "batch_size": 1}]}
+    return validate(Config, raw, "run.yaml")
+
+
+def test_the_mix_is_not_part_of_the_corpus():
+    plain, mixed = config(), config(mix=[{"task": "passkey", "share": 0.1}])
+    assert cache_folder(plain.data, "bytes") == cache_folder(mixed.data, "bytes")
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([("passkey", 0.6), ("repeat", 0.6)], "data.mix: the shares add up to 1.2"),
+        ([("passkey", 0)], "data.mix.0.share"),
+        ([("passky", 0.1)], "passkey"),
+    ],
+)
+def test_bad_shares_are_refused(shares, message):
+    with pytest.raises(UserError, match=re.escape(message)):
+        config(mix=[{"task": task, "share": share} for task, share in shares])
+
+
+def test_a_task_that_does_not_fit_is_refused_with_the_stage():
+    with pytest.raises(UserError) as error:
+        mix(induction=0.1, passkey=0.1).check(32, 1)
+    assert str(error.value).startswith("data.mix.1.digits: ")
+    assert str(error.value).endswith("; stages[1].seq_len is 32")
+
+
+def test_a_prompt_for_tokenizers_is_refused_with_bytes():
+    with pytest.raises(UserError, match=r"data.mix.0.task: passkey_text is for a tokenizer"):
+        mix(passkey_text=0.1).check(4096, 0)
+
+
+def test_a_sweep_has_no_mix():
+    data = {"type": "stdlib", "mix": [{"task": "passkey", "share": 0.1}]}
+    with pytest.raises(UserError, match=r"data.mix: a sweep trains on nothing"):
+        validate(SweepConfig, {"data": data}, "sweep.yaml")
