@@ -26,14 +26,14 @@ class SweepTask(Question):
         """The task's name, unique in the sweep."""
         return self.name or self.task
 
-
-class SampledTask(SweepTask, Task):
-    """A task of a sweep whose samples are made for it."""
-
     @property
     def places(self) -> tuple[float | None, ...]:
         """The depths that are asked about; only None for a task that has no depth."""
         return getattr(self, "depths", (None,))
+
+
+class SampledTask(SweepTask, Task):
+    """A task of a sweep whose samples are made for it."""
 
 
 class _WithDepths(BaseModel):
@@ -62,6 +62,7 @@ class LongPPL(SweepTask):
     title: ClassVar[str] = "key tokens (LongPPL)"
     source: ClassVar[str] = "Fang et al., arXiv 2410.23771, PKU-ML/LongPPL"
     has_depth: ClassVar[bool] = False
+    has_control: ClassVar[bool] = False
     task: Literal["longppl"] = "longppl"
     mask: PathText = Field(description="file of key tokens, which scripts/key_tokens.py writes")
     samples: PositiveInt = Field(

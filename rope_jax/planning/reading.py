@@ -96,14 +96,13 @@ def _by_kind(training: Config, config: SweepConfig, length: int) -> list[list[Jo
     longest = sweep_lengths(config, window)[-1]  # the model may be unable to read it
     # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
     tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
-    protocols = config.protocols or (() if tasks else ("same_tokens",))
     plan = Plan(
         layers=training.rotary_layers,
         trained=training.stage_scaling(len(training.stages) - 1),
         window=window,
         documents=[np.zeros(longest + 1, np.int32)],
         bos_id=None,
-        config=config.model_copy(update={"bos": "none", "tasks": tasks, "protocols": protocols}),
+        config=config.model_copy(update={"bos": "none", "tasks": tasks}),
         trained_map=training.stage_map(len(training.stages) - 1),
         longest=training.encoding.longest,
         words=Words(_by_bytes, 256, bos_id=None, has_words=True),

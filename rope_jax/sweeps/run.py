@@ -388,7 +388,7 @@ def _announce(
 
 def _describe_tasks(config: SweepConfig) -> str:
     """Return the tasks, and how many samples of each are read at each length."""
-    counts = [task.samples * (len(task.places) + 1) for task in config.tasks]
+    counts = [task.samples * (len(task.places) + task.has_control) for task in config.tasks]
     named = zip(config.tasks, counts, strict=True)
     return ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
 

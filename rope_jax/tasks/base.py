@@ -68,6 +68,8 @@ class Question(BaseModel):
     """Where the task comes from."""
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""
+    has_control: ClassVar[bool] = True
+    """Whether it is also asked with what is asked for taken out."""
     needs_words: ClassVar[bool] = False
     """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
 

@@ -130,11 +130,16 @@ def mask(path, keys=KEYS, **changed):
 
 
 def plan_of(task, **settings):
-    config = run(nll=scores, protocols=[], tasks=[task], lengths=LENGTHS, documents=DOCUMENTS)
+    config = run(nll=scores, tasks=[task], lengths=LENGTHS, documents=DOCUMENTS)
     return Plan(
         layers=RotaryLayers(GEOMETRY), trained=NoScaling(), window=16, documents=DOCUMENTS,
         bos_id=BOS, config=config.config.model_copy(update=settings),
     )  # fmt: skip
+
+
+def jobs_of(plan):
+    """The jobs that concern key tokens, by length."""
+    return [job for job in plan.jobs() if job.measured.label == "longppl"]
 
 
 def scores(params, tokens, rotary):
@@ -155,7 +160,7 @@ def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
         if place >= LENGTHS[-1]
     ]
     found = {}
-    for job in plan.jobs():
+    for job in jobs_of(plan):
         tokens, windows = job.reading.tokens(), job.windows
         assert tokens.shape == (len(windows.start), job.length + 1)
         assert (tokens[:, 0] == BOS).all() == (bos == "every_window")
@@ -202,7 +207,7 @@ def test_a_sweep_returns_the_mean_over_key_tokens(tmp_path):
 
 def test_a_sweep_draws_blocks_with_its_seed(tmp_path):
     task = mask(tmp_path / "mask.json") | {"samples": 150}
-    first, same, other = (plan_of(task, seed=seed).jobs()[0].windows for seed in (0, 0, 1))
+    first, same, other = (jobs_of(plan_of(task, seed=seed))[0].windows for seed in (0, 0, 1))
     assert len(first.start) == 150
     np.testing.assert_array_equal(first.start, same.start)
     assert first.start.tolist() != other.start.tolist()
@@ -213,7 +218,7 @@ def test_few_documents_are_divided_into_stretches(tmp_path):
     keys = [
         np.arange(0, len(d), 3) if index < 12 else KEYS[0][:0] for index, d in enumerate(DOCUMENTS)
     ]
-    windows = plan_of(mask(tmp_path / "mask.json", keys)).jobs()[0].windows
+    windows = jobs_of(plan_of(mask(tmp_path / "mask.json", keys)))[0].windows
     ends = windows.start + LENGTHS[0]
     units = {
         (d, end // 64) for d, end in zip(windows.document.tolist(), ends.tolist(), strict=True)
