@@ -145,7 +145,7 @@ def log_probabilities(
     windows: TargetWindows,
     sizes: Sequence[int],
     nll: Float32[np.ndarray, "W last"],
-) -> list[Float32[np.ndarray, " N"]]:
+) -> list[NDArray[np.float32]]:
     """Return each token's log-probability by document; NaN where no window gives it.
 
     nll: of the windows' last targets, in nats.

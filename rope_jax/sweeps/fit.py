@@ -46,10 +46,10 @@ def check_texts(training: Config, config: SweepConfig) -> None:
         )
 
 
-def check_key_tokens(training: Config, corpus: Corpus, config: SweepConfig) -> None:
+def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | None = None) -> None:
     """UserError if a mask of key tokens is of other texts, or was found by the run itself.
 
-    corpus: the texts that the sweep reads.
+    corpus: the texts that the sweep reads; None: they are not known yet.
     """
     for task in config.tasks:
         if not isinstance(task, LongPPL):
@@ -59,7 +59,7 @@ def check_key_tokens(training: Config, corpus: Corpus, config: SweepConfig) -> N
         except ValueError as error:
             raise UserError(f"tasks: {task.label}: {error}") from None
         wrong = ""
-        if mask.corpus != corpus.fingerprint:
+        if corpus is not None and mask.corpus != corpus.fingerprint:
             wrong = "was made from another corpus; scripts/key_tokens.py makes one of this corpus"
         elif mask.split != config.split:
             wrong = f"is of split {mask.split}, and the sweep reads {config.split}"

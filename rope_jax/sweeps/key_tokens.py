@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float32
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import TaskProgressColumn
@@ -61,13 +60,15 @@ def find_key_tokens(
     """
     check_backend(training.model)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
-    _check_window(training, config, expected_steps(run, chosen)[-1])
+    _check_window(config, max(stage.seq_len for stage in training.stages))
+    _check_window(config, _window(training, expected_steps(run, chosen)[-1]))
     with shortage_as("short: there is not enough memory for the evaluator's window"):
         loaded = load_model(run, training, console)
         split: TokenSplit = getattr(loaded.corpus, config.split)
         _, checkpoints = chosen_checkpoints(run, chosen, loaded.like, console)
         step, params = next(iter(checkpoints))
-        window = _check_window(training, config, step)
+        window = _window(training, step)
+        _check_window(config, window)
         name = config.name or f"{training.name}-{config.short}"
         path = split.path.parent / _FOLDER / f"{name}.json"
         evaluator = Evaluator(run=training.name, step=step, window=window)
@@ -103,14 +104,17 @@ def find_key_tokens(
     return path
 
 
-def _check_window(training: Config, config: KeyTokensConfig, step: int) -> int:
-    """Return the evaluator's window in tokens; UserError if it is too short."""
-    window = training.stages[training.stage_at(step)].seq_len
+def _window(training: Config, step: int) -> int:
+    """Return the window of a checkpoint, in tokens."""
+    return training.stages[training.stage_at(step)].seq_len
+
+
+def _check_window(config: KeyTokensConfig, window: int) -> None:
+    """UserError if an evaluator's window is too short."""
     try:
         config.check_window(window)
     except ValueError as error:
         raise UserError(str(error)) from None
-    return window
 
 
 def _check_written(
@@ -148,7 +152,7 @@ def _read(
     evaluator: Evaluator,
     streams: Sequence[NDArray[np.int32]],
     console: Console,
-) -> tuple[list[Float32[np.ndarray, " N"]], list[Float32[np.ndarray, " N"]]]:
+) -> tuple[list[NDArray[np.float32]], list[NDArray[np.float32]]]:
     """Return each token's log-probability by document: with the whole window, and near context."""
     sizes, window = [len(stream) for stream in streams], evaluator.window
     # more context than any target has of near context
@@ -219,8 +223,8 @@ def _key_tokens(
     split: TokenSplit,
     streams: Streams,
     start: int,
-    whole: Sequence[Float32[np.ndarray, " N"]],
-    near: Sequence[Float32[np.ndarray, " N"]],
+    whole: Sequence[NDArray[np.float32]],
+    near: Sequence[NDArray[np.float32]],
 ) -> KeyTokens:
     """Return the key tokens, given each token's log-probabilities.
 

@@ -83,6 +83,7 @@ def sweep_run(
     config = for_encoding(training, config)
     check_run_entries(training, config)
     check_texts(training, config)
+    check_key_tokens(training, config)
     with joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -102,7 +103,7 @@ def sweep_run(
                     whole_heads=differ_by_head(entry.map for entry in config.scalings),
                 )
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
-                check_key_tokens(training, loaded.corpus, config)
+                check_key_tokens(training, config, loaded.corpus)
                 results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
         except OSError as error:
