@@ -16,6 +16,7 @@ SCRIPTS = {
     "train": "train.py",
     "sweep": "eval_ppl.py",
     "compare": "scripts/compare.py",
+    "key-tokens": "scripts/key_tokens.py",
     "fit": "scripts/fit.py",
     "plan": "scripts/plan.py",
     "show": "scripts/show_scaling.py",

@@ -23,7 +23,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from scripts import fit, plan
+from scripts import fit, key_tokens, plan
 from scripts.generate import bad_input_catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -33,6 +33,7 @@ COMMANDS = {
     "train.py": train.main,
     "eval_ppl.py": eval_ppl.main,
     "scripts/fit.py": fit.main,
+    "scripts/key_tokens.py": key_tokens.main,
     "scripts/plan.py": plan.main,
 }
 

@@ -5,15 +5,15 @@ of a sweep, and one with the keys of a training mix.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
 
-from rope_jax.config.types import FolderName, Fraction, PositiveInt
-from rope_jax.tasks import TASKS, Task
+from rope_jax.config.types import FolderName, Fraction, PathText, PositiveInt
+from rope_jax.tasks import TASKS, Question, Task
 
 
-class SweepTask(Task):
+class SweepTask(Question):
     """A task of a sweep: its settings, and how often and where it is asked."""
 
     name: FolderName | None = Field(None, description="the task's name in tables; null: its type")
@@ -32,6 +32,10 @@ class SweepTask(Task):
         return getattr(self, "depths", (None,))
 
 
+class SampledTask(SweepTask, Task):
+    """A task of a sweep whose samples are made for it."""
+
+
 class _WithDepths(BaseModel):
     """The key of a sweep for a task that can be asked about any depth."""
 
@@ -47,15 +51,34 @@ class _WithDepths(BaseModel):
         return self
 
 
+class LongPPL(SweepTask):
+    """Perplexity over key tokens, which only far context makes likely: LongPPL.
+
+    Each window ends with a block of key tokens, and those in it are scored: the same ones at every
+    length. They have the longest length before them. Which tokens are key tokens was decided once,
+    by a run that was trained on long windows.
+    """
+
+    title: ClassVar[str] = "key tokens (LongPPL)"
+    source: ClassVar[str] = "Fang et al., arXiv 2410.23771, PKU-ML/LongPPL"
+    has_depth: ClassVar[bool] = False
+    has_control: ClassVar[bool] = False
+    task: Literal["longppl"] = "longppl"
+    mask: PathText = Field(description="file of key tokens, which scripts/key_tokens.py writes")
+    samples: PositiveInt = Field(
+        256, description="blocks of key tokens, the same ones at every length and for all scalings"
+    )
+
+
 def _with_keys(task: type[Task], *more: type[BaseModel], of: str) -> Any:
     """Derive a model from a task's settings, with the keys of what it is used for."""
     return create_model(f"{task.__name__}{of}", __base__=(task, *more), __doc__=task.__doc__)
 
 
 SWEEP_TASKS: Mapping[str, type[SweepTask]] = {
-    name: _with_keys(task, *([_WithDepths] if task.has_depth else []), SweepTask, of="InSweep")
+    name: _with_keys(task, *([_WithDepths] if task.has_depth else []), SampledTask, of="InSweep")
     for name, task in TASKS.items()
-}
+} | {"longppl": LongPPL}
 
 
 class MixedTask(Task):

@@ -21,6 +21,7 @@ from rope_jax.config.sweep import (
     check_stride,
     check_targets,
 )
+from rope_jax.config.tasks import LongPPL, SampledTask
 from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols
 from rope_jax.evaluation.protocols import Streams, Windows
@@ -28,6 +29,7 @@ from rope_jax.evaluation.reader import Reading, structure_of
 from rope_jax.evaluation.tasks import (
     AskedTask,
     Cell,
+    KeyTokenTask,
     Measured,
     PerplexityProtocol,
     exact_answers,
@@ -164,7 +166,10 @@ class Plan:
             seed=config.seed,
         )
         self.documents, self.units = len(chosen.tokens), chosen.units
-        self.measured = (*self._protocols(chosen), *self._tasks(chosen, words))
+        self.measured = (
+            *self._protocols(chosen),
+            *self._tasks(chosen, documents, words),
+        )
         check_entries(
             config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
         )
@@ -258,10 +263,19 @@ class Plan:
             for protocol in config.protocols
         ]
 
-    def _tasks(self, streams: Streams, words: Words | None) -> list[Measured]:
+    def _tasks(
+        self,
+        streams: Streams,
+        documents: Sequence[NDArray[np.integer]],
+        words: Words | None,
+    ) -> list[Measured]:
         """Return the tasks; UserError if one needs longer windows, or cannot be asked at all."""
         found: list[Measured] = []
         for settings in self.config.tasks:
+            if isinstance(settings, LongPPL):
+                found.append(self._key_tokens(settings, documents))
+                continue
+            assert isinstance(settings, SampledTask)
             if words is None:
                 raise UserError(
                     f"tasks: {settings.label}: sweep() needs words, which make tokens of texts"
@@ -282,6 +296,20 @@ class Plan:
                 raise UserError(f"tasks: {settings.label}: {error}") from None
             found.append(task)
         return found
+
+    def _key_tokens(self, settings: LongPPL, documents: Sequence[NDArray[np.integer]]) -> Measured:
+        try:
+            return KeyTokenTask(
+                settings,
+                documents,
+                longest=self.lengths[-1],
+                width=self.targets,
+                seed=self.config.seed,
+                bos=self.config.bos,
+                bos_id=self.bos_id,
+            )
+        except ValueError as error:
+            raise UserError(f"tasks: {settings.label}: {error}") from None
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""

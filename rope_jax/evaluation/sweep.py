@@ -30,7 +30,7 @@ from rope_jax.evaluation.reader import (
     ScoresFunction,
 )
 from rope_jax.evaluation.statistics import Sums
-from rope_jax.evaluation.tasks import AskedTask, Cell
+from rope_jax.evaluation.tasks import Cell, TaskMeasured
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
@@ -393,7 +393,7 @@ def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
 
 def _task_measurement(job: Job, journal: Journal, plan: Plan) -> TaskMeasurement:
     nats, seconds, exact = journal[plan.key(job)]
-    assert isinstance(job.measured, AskedTask)
+    assert isinstance(job.measured, TaskMeasured)
     return TaskMeasurement(
         entry=job.entry,
         scaling=job.scaling,

@@ -18,13 +18,21 @@ from jaxtyping import Float64, Int32
 from numpy.typing import NDArray
 
 from rope_jax.config.sweep import Bos, Protocol
-from rope_jax.config.tasks import SweepTask
+from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.evaluation import protocols
+from rope_jax.evaluation.key_tokens import (
+    FEWEST,
+    KeyBlock,
+    KeyTokens,
+    key_blocks,
+    read_key_tokens,
+)
 from rope_jax.evaluation.protocols import Streams, Windows
+from rope_jax.evaluation.statistics import RELIABLE_UNITS
 from rope_jax.tasks import Draws, Words
 
 # What draws are for: equal numbers for different purposes must not be the same.
-_FOR_TEXT, _FOR_QUESTION = 0, 1
+_FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
 
 
 class Cell(NamedTuple):
@@ -144,13 +152,20 @@ class PerplexityProtocol(Measured):
         return super().divisor(windows, length)
 
 
-class AskedTask(Measured):
-    """A task on samples that are the same for all scalings, with the same keys at all lengths."""
+class TaskMeasured(Measured):
+    """A task of a sweep."""
 
     asks = True
+    settings: SweepTask
+
+
+class AskedTask(TaskMeasured):
+    """A task on samples that are the same for all scalings, with the same keys at all lengths."""
+
+    settings: SampledTask
 
     def __init__(
-        self, settings: SweepTask, words: Words, streams: Streams, *, longest: int, seed: int
+        self, settings: SampledTask, words: Words, streams: Streams, *, longest: int, seed: int
     ) -> None:
         """Prepare a task.
 
@@ -218,6 +233,120 @@ class AskedTask(Measured):
         ends = len(text) - self._longest + 1
         end = self._longest + Draws(self._seed, number, purpose=_FOR_TEXT).below(ends)
         return text[end - self._longest : end]
+
+
+class KeyTokenTask(TaskMeasured):
+    """The key tokens of a mask, each an answer, at the end of windows that grow to the left."""
+
+    settings: LongPPL
+    cells = (Cell(),)
+
+    def __init__(
+        self,
+        settings: LongPPL,
+        documents: Sequence[NDArray[np.integer]],
+        *,
+        longest: int,
+        width: int,
+        seed: int,
+        bos: Bos,
+        bos_id: int | None,
+    ) -> None:
+        """Read the mask and choose the blocks that are scored.
+
+        documents: those of the split that the mask is of, without document starts. longest: the
+            longest length. width: the most tokens from a block's first to its last.
+
+        ValueError, which begins with a key: the mask is not of these documents, or there are too
+        few key tokens.
+        """
+        self.label, self.settings = settings.label, settings
+        self._bos, self._bos_id = bos, bos_id
+        mask = read_key_tokens(settings.mask)
+        self._blocks = self._chosen(mask, documents, longest, width, seed)
+        prefix = [] if bos == "none" else [bos_id]
+        read = sorted({block.document for block in self._blocks})
+        self._streams = [
+            np.concatenate([prefix, documents[document]]).astype(np.int32) for document in read
+        ]
+        self._document = np.searchsorted(read, [block.document for block in self._blocks])
+        # the places of each block's first and last key token in its stream
+        places = np.array([(block.tokens[0], block.tokens[-1]) for block in self._blocks])
+        self._first, self._last = (places + len(prefix)).T
+        few = len(read) < RELIABLE_UNITS
+        part = self._last // longest if few else np.zeros(len(places), np.int64)
+        pairs = np.stack([self._document, part], axis=1)
+        self._unit = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+
+    def _chosen(
+        self,
+        mask: KeyTokens,
+        documents: Sequence[NDArray[np.integer]],
+        longest: int,
+        width: int,
+        seed: int,
+    ) -> list[KeyBlock]:
+        """Return the blocks that are scored, in the order of the texts."""
+        path, blocks = self.settings.mask, list[KeyBlock]()
+        for one in mask.documents:
+            tokens = np.array(one.tokens, np.int64)
+            size = len(documents[one.index]) if one.index < len(documents) else 0
+            if (tokens >= size).any():
+                raise ValueError(f"mask: {path} has key tokens that are not in these documents")
+            # as many before them whether or not a document start is
+            blocks += key_blocks(one.index, tokens[tokens >= longest], width)
+        count = min(self.settings.samples, len(blocks))
+        numbers = Draws(seed, purpose=_FOR_BLOCKS).different(len(blocks), count)
+        chosen = [blocks[number] for number in sorted(numbers)]
+        there_are, scored = (sum(len(block.tokens) for block in of) for of in (blocks, chosen))
+        if there_are < FEWEST:
+            raise ValueError(
+                f"mask: {there_are:,} of its {mask.count:,} key tokens have the {longest:,} tokens "
+                f"of the longest length before them, and fewer than {FEWEST} say little; leave out "
+                "the longest length, or make a mask of more documents"
+            )
+        if scored < FEWEST:
+            raise ValueError(
+                f"samples: {count:,} blocks hold {scored:,} key tokens, and fewer than {FEWEST} "
+                "say little; take more blocks"
+            )
+        return chosen
+
+    @functools.cache  # noqa: B019  (it lives as long as its sweep)
+    def windows(self, length: int, cell: Cell) -> Windows:
+        width = int((self._last - self._first).max()) + 1
+        answers = np.full((len(self._blocks), width), -1, np.int32)
+        for row, block in zip(answers, self._blocks, strict=True):
+            row[width - 1 - (block.tokens[-1] - block.tokens)] = np.arange(len(block.tokens))
+        return Windows(
+            document=self._document,
+            start=self._last - length,
+            first=length - (self._last - self._first),
+            unit=self._unit,
+            answers=answers,
+        )
+
+    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
+        return protocols.cut(
+            self._streams,
+            windows.document,
+            windows.start,
+            length,
+            bos=self._bos,
+            bos_id=self._bos_id,
+        )
+
+    def text(self, windows: Windows, length: int, cell: Cell) -> str:
+        return self.fingerprint(length, cell)
+
+    @functools.cache  # noqa: B019  (it lives as long as its sweep)
+    def fingerprint(self, length: int, cell: Cell) -> str:
+        digest = hashlib.sha256()
+        for stream in self._streams:
+            digest.update(hashlib.sha256(stream.astype("<i4").tobytes()).digest())
+        for document, block in zip(self._document, self._blocks, strict=True):
+            digest.update(np.array([document, len(block.tokens), *block.tokens], "<i8").tobytes())
+        return digest.hexdigest()[:16]
 
 
 def exact_answers(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import device_bytes, in_gib, out_of_memory, program_bytes
 from rope_jax.devices.mesh import Placement
@@ -93,13 +94,15 @@ def _by_kind(training: Config, config: SweepConfig, length: int) -> list[list[Jo
     """Return the sweep's jobs at the longest length, by the program that they need."""
     window = training.stages[-1].seq_len
     longest = sweep_lengths(config, window)[-1]  # the model may be unable to read it
+    # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
+    tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
     plan = Plan(
         layers=training.rotary_layers,
         trained=training.stage_scaling(len(training.stages) - 1),
         window=window,
         documents=[np.zeros(longest + 1, np.int32)],
         bos_id=None,
-        config=config.model_copy(update={"bos": "none"}),
+        config=config.model_copy(update={"bos": "none", "tasks": tasks}),
         trained_map=training.stage_map(len(training.stages) - 1),
         longest=training.encoding.longest,
         words=Words(_by_bytes, 256, bos_id=None, has_words=True),

@@ -2,9 +2,12 @@
 
 from rope_jax.config.model import AttentionName, check_attention
 from rope_jax.config.sweep import SweepConfig, TrainedEntry, check_encoding
+from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
+from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError
+from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
 from rope_jax.positions.encodings import OWN_BACKENDS
 
@@ -41,6 +44,29 @@ def check_texts(training: Config, config: SweepConfig) -> None:
             "data: is what the run was trained on; leave it out, and only documents that the run "
             "was not trained on are read"
         )
+
+
+def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | None = None) -> None:
+    """UserError if a mask of key tokens is of other texts, or was found by the run itself.
+
+    corpus: the texts that the sweep reads; None: they are not known yet.
+    """
+    for task in config.tasks:
+        if not isinstance(task, LongPPL):
+            continue
+        try:
+            mask = read_key_tokens(task.mask)
+        except ValueError as error:
+            raise UserError(f"tasks: {task.label}: {error}") from None
+        wrong = ""
+        if corpus is not None and mask.corpus != corpus.fingerprint:
+            wrong = "was made from another corpus; scripts/key_tokens.py makes one of this corpus"
+        elif mask.split != config.split:
+            wrong = f"is of split {mask.split}, and the sweep reads {config.split}"
+        elif mask.evaluator.run == training.name:
+            wrong = f"was made by {training.name}, and no model judges itself; take another run's"
+        if wrong:
+            raise UserError(f"tasks: {task.label}: mask: {task.mask} {wrong}")
 
 
 def with_attention(training: Config, attention: AttentionName) -> Config:

@@ -42,6 +42,7 @@ from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.fit import (
+    check_key_tokens,
     check_run_entries,
     check_texts,
     for_encoding,
@@ -82,6 +83,7 @@ def sweep_run(
     config = for_encoding(training, config)
     check_run_entries(training, config)
     check_texts(training, config)
+    check_key_tokens(training, config)
     with joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
@@ -101,6 +103,7 @@ def sweep_run(
                     whole_heads=differ_by_head(entry.map for entry in config.scalings),
                 )
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
+                check_key_tokens(training, config, loaded.corpus)
                 results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, console)
         except OSError as error:
@@ -386,7 +389,7 @@ def _announce(
 
 def _describe_tasks(config: SweepConfig) -> str:
     """Return the tasks, and how many samples of each are read at each length."""
-    counts = [task.samples * (len(task.places) + 1) for task in config.tasks]
+    counts = [task.samples * (len(task.places) + task.has_control) for task in config.tasks]
     named = zip(config.tasks, counts, strict=True)
     return ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
 

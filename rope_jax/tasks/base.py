@@ -56,8 +56,8 @@ class Sample(NamedTuple):
     """Which answer a target belongs to, numbered from 0; −1: it is not asked for."""
 
 
-class Task(BaseModel):
-    """A task's settings, and how its samples are made."""
+class Question(BaseModel):
+    """What is asked: settings, and what they mean for the answers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
@@ -68,6 +68,8 @@ class Task(BaseModel):
     """Where the task comes from."""
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""
+    has_control: ClassVar[bool] = True
+    """Whether it is also asked with what is asked for taken out."""
     needs_words: ClassVar[bool] = False
     """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
 
@@ -75,6 +77,14 @@ class Task(BaseModel):
     def chance(self) -> float:
         """The share of exact answers from guessing well without finding what is asked for."""
         return 0.0
+
+    def distance(self, length: int) -> int | None:
+        """How many tokens before a target is the one that has to be found; None: it varies."""
+        return None
+
+
+class Task(Question):
+    """A task's settings, and how its samples are made."""
 
     @abstractmethod
     def sample(
@@ -97,10 +107,6 @@ class Task(BaseModel):
 
         ValueError: the window is too short; the message begins with the setting that is too large.
         """
-
-    def distance(self, length: int) -> int | None:
-        """How many tokens before a target is the one that has to be found; None: it varies."""
-        return None
 
 
 class Needle(NamedTuple):
@@ -127,14 +133,15 @@ def hide(
     """Return the sample of n = length targets: start, text with the needles, question, answer.
 
     Needles at the same place keep their order. Needles taken out make room for more text.
-    ValueError, which begins with `setting`, if the window is too short for all of them.
+    setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
+        too short for all of them.
     """
     free = length + 1 - len(start) - len(question) - len(answer)
     missing = sum(len(needle.tokens) for needle in needles) - free
     if missing > 0:
         raise ValueError(
-            f"{setting}: what is hidden and asked needs a window of {length + missing:,} tokens, "
-            f"not {length:,}; take a longer one, or less to hide"
+            f"{setting} need a window of {length + missing:,} tokens, not {length:,}; take a "
+            "longer one, or fewer"
         )
     hidden = [needle for needle in needles if not (taken_out and needle.asked)]
     count = free - sum(len(needle.tokens) for needle in hidden)

@@ -82,5 +82,5 @@ class Chain(Task):
             answer=words.encode(numbers[0]),
             length=length,
             taken_out=taken_out,
-            setting="hops",
+            setting=f"hops: {self.hops}",
         )

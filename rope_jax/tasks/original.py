@@ -63,7 +63,7 @@ class PasskeyText(Task):
             answer=_continued(words, key),
             length=length,
             taken_out=taken_out,
-            setting="digits",
+            setting=f"digits: {self.digits}",
         )
 
 
@@ -144,7 +144,7 @@ class RulerNeedle(Task):
             answer=_joined(words, answer),
             length=length,
             taken_out=taken_out,
-            setting="keys",
+            setting=f"keys: {self._keys}",
         )
 
     def _prompts(self, queries: list[str]) -> tuple[str, str]:

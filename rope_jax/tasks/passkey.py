@@ -50,7 +50,7 @@ class Passkey(Task):
             answer=answer,
             length=length,
             taken_out=taken_out,
-            setting="digits",
+            setting=f"digits: {self.digits}",
         )
 
 
@@ -115,7 +115,7 @@ class Multikey(Task):
             answer=answers[0],
             length=length,
             taken_out=taken_out,
-            setting="keys",
+            setting=f"keys: {self.keys}",
         )
 
     def _value(self, draws: Draws) -> str:

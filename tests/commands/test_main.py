@@ -31,7 +31,7 @@ def test_help_lists_every_command_in_a_line(call):
         lines = out.splitlines()
         assert max(map(len, lines)) <= 80
         for name, command in COMMANDS.items():
-            assert f"  {name:9}{command.about}" in lines
+            assert f"  {name:11}{command.about}" in lines
     assert call("--version") == (0, f"rope-jax {__version__}\n", "")
 
 

@@ -177,6 +177,14 @@ data:
 tasks:
   - {task: passkey, name: short, samples: 8, depths: [0.0, 0.5], digits: 3}
   - {task: repeat, name: null, samples: 16, stretch: 8}
+  - {task: induction, samples: 4}
+  - {task: multikey, depths: [0.25], keys: 3, values: uuids, digits: 4}
+  - {task: chain, hops: 1, chains: 3, digits: 4}
+  - {task: mqar, pairs: 7, load: null}
+  - {task: mqar, name: loaded, pairs: null, load: 0.125}
+  - {task: passkey_text, digits: 6}
+  - {task: needle, kind: words, keys: 4, values: 2, queries: 3}
+  - {task: longppl, name: far, mask: a/mask.json, samples: 100}
 threshold: 0.5
 seed: 3
 memory_gib: 0.5

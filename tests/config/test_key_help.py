@@ -7,13 +7,17 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.inspection import MapsConfig, ScalingConfig
 from rope_jax.config.key_help import key_overview, key_section
+from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.keys import list_keys
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.rope import STRATEGIES
 
-SCHEMAS = [Config, SweepConfig, GridConfig, FitConfig, CompareConfig, ScalingConfig, MapsConfig]
+SCHEMAS = [
+    *(Config, SweepConfig, GridConfig, FitConfig, KeyTokensConfig),
+    *(CompareConfig, ScalingConfig, MapsConfig),
+]
 
 
 def words(text):

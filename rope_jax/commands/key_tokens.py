@@ -1,0 +1,45 @@
+"""Find the tokens of a split that need far context, as a mask for LongPPL in sweeps."""
+
+from rope_jax import cli, stopping
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.checkpoints.resolving import run_of
+    from rope_jax.config.key_tokens import KeyTokensConfig
+    from rope_jax.config.load import dump, load
+    from rope_jax.config.yaml_text import flow_yaml
+    from rope_jax.console import plain_console
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.invocation import command_line
+    from rope_jax.user_cache import keep_compiled_programs
+
+    parser = cli.parser(
+        "RUN short=512 [key=value ...]",
+        "Find the tokens of a split that a run, trained on long windows, knows only with far "
+        "context. Sweeps of other runs measure their perplexity: task longppl. Keys:",
+        KeyTokensConfig,
+    )
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
+    )
+    arguments = cli.parse(parser, argv)
+    config = load(KeyTokensConfig, None, arguments.overrides)
+    if arguments.print_config:
+        print(dump(config), end="")
+        return
+    keep_freed_memory()
+    keep_compiled_programs()
+    console = plain_console()
+    run = run_of(arguments.run, None, console)
+    training = run.load_config()
+    # jax takes a second to import; --help and config errors should not wait for it
+    from rope_jax.sweeps.key_tokens import find_key_tokens
+
+    stopping.check()
+    path = find_key_tokens(run, training, config, console)
+    tasks = flow_yaml([{"task": "longppl", "mask": str(path)}])
+    split = [] if config.split == "test" else [f"split={config.split}"]
+    cli.print_next(command_line("sweep", "RUN", f"tasks={tasks}", *split))

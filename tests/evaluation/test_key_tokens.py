@@ -1,0 +1,277 @@
+"""Key tokens: what is read with which context, which ones count, and how a sweep scores them."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.config.tasks import SWEEP_TASKS
+from rope_jax.errors import UserError
+from rope_jax.evaluation.key_tokens import (
+    DocumentKeys,
+    Evaluator,
+    KeyTokens,
+    is_key,
+    key_blocks,
+    log_probabilities,
+    near_windows,
+    read_key_tokens,
+    whole_windows,
+)
+from rope_jax.evaluation.plan import Plan
+from rope_jax.evaluation.results import Origin
+from rope_jax.evaluation.task_results import task_rows
+from rope_jax.model.loss import Scores
+from rope_jax.rope import RotaryGeometry, RotaryLayers
+from rope_jax.rope.strategies import NoScaling
+from tests.evaluation.toy_model import run
+
+BOS = 99
+GEOMETRY = RotaryGeometry(rotary_dim=8, base=100.0, train_length=16)
+LENGTHS = [16, 32, 64]
+RNG = np.random.default_rng(0)
+DOCUMENTS = [RNG.integers(0, 90, size) for size in (150, 40, *range(200, 223))]
+KEYS = [np.sort(RNG.permutation(len(document))[: len(document) // 6]) for document in DOCUMENTS]
+ORIGIN = Origin(run="toy", step=5, seed=0, bytes_per_token=1.0, corpus="none")
+
+
+def places(windows):
+    """All targets that count, as (document, place in it, position in the window)."""
+    return [
+        (document, start + position, position)
+        for _, *columns in [windows]
+        for document, start, first, last in zip(*columns, strict=True)
+        for position in range(first, last + 1)
+    ]
+
+
+@pytest.mark.parametrize("sizes", [[5, 33, 64, 65, 66, 97, 300], [2]])
+@pytest.mark.parametrize(("length", "least"), [(64, 32), (64, 50), (64, 63), (7, 4)])
+def test_every_target_is_read_once_with_all_before_it_or_enough(sizes, length, least):
+    windows = whole_windows(sizes, length, least)
+    found = places(windows)
+    every = [(document, place) for document, size in enumerate(sizes) for place in range(1, size)]
+    assert sorted((document, place) for document, place, _ in found) == every
+    for _, place, position in found:
+        assert position == place or least < position <= length
+    assert (windows.start >= 0).all()
+    assert (windows.last <= length).all()
+
+
+@pytest.mark.parametrize(("short", "stride"), [(16, 4), (16, 1), (16, 7), (5, 9)])
+def test_near_context_has_short_to_short_plus_stride_minus_1_tokens(short, stride):
+    sizes = [4, 16, 17, 18, 40, 41, 100]
+    windows = near_windows(sizes, short, stride)
+    assert windows.length == short + stride - 1
+    found = places(windows)
+    every = [(document, n) for document, size in enumerate(sizes) for n in range(short, size)]
+    assert sorted((document, place) for document, place, _ in found) == every
+    assert all(short <= position < short + stride for _, _, position in found)
+
+
+def test_windows_beyond_the_end_repeat_the_last_token():
+    streams = [np.arange(10), np.arange(100, 107)]
+    windows = near_windows([10, 7], 4, 3)
+    assert windows.tokens(streams).tolist() == [
+        [0, 1, 2, 3, 4, 5, 6],
+        [3, 4, 5, 6, 7, 8, 9],
+        [100, 101, 102, 103, 104, 105, 106],
+    ]
+    assert whole_windows([3], 6, 3).tokens([np.arange(3)]).tolist() == [[0, 1, 2, 2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize("unseen", [0, 3])
+def test_log_probabilities_go_back_to_their_targets(unseen):
+    sizes = [20, 11, 3]
+    windows = near_windows(sizes, 4, 3)
+    count = windows.length - unseen
+    positions = np.arange(windows.length - count, windows.length) + 1
+    nll = (1000 * windows.document + windows.start)[:, None] + positions + 0.5
+    found = log_probabilities(windows, sizes, nll.astype(np.float32))
+    for document, (size, row) in enumerate(zip(sizes, found, strict=True)):
+        assert np.isnan(row[:4]).all()
+        np.testing.assert_array_equal(-row[4:], 1000 * document + np.arange(size)[4:] + 0.5)
+
+
+def test_a_key_token_gains_more_than_alpha_and_is_likely():
+    whole = np.float32([-1.0, -1.0, -1.9, -2.0, -1.0, np.nan])
+    near = np.float32([-3.1, -3.0, -9.0, -9.0, np.nan, -9.0])
+    assert is_key(whole, near, 2.0, -2.0).tolist() == [True, False, True, False, False, False]
+
+
+def test_blocks_hold_every_key_token_once_and_are_narrow():
+    tokens = np.array([0, 1, 7, 8, 9, 40, 47, 48])
+    blocks = key_blocks(3, tokens, 8)
+    assert [block.tokens.tolist() for block in blocks] == [[0, 1, 7], [8, 9], [40, 47], [48]]
+    assert {block.document for block in blocks} == {3}
+    assert key_blocks(0, tokens[:0], 8) == []
+
+
+def mask(path, keys=KEYS, **changed):
+    settings = {
+        "corpus": "c",
+        "split": "test",
+        "evaluator": Evaluator(run="long", step=1, window=64),
+        "short": 16,
+        "stride": 4,
+        "alpha": 2.0,
+        "beta": -2.0,
+        "max_documents": 64,
+        "seed": 0,
+        "candidates": 1000,
+        "documents": tuple(
+            DocumentKeys(index=index, id=str(index), tokens=tuple(tokens.tolist()))
+            for index, tokens in enumerate(keys)
+        ),
+    }
+    made = KeyTokens(**(settings | changed))
+    path.write_text(made.model_dump_json())
+    assert read_key_tokens(str(path)) == made
+    return {"task": "longppl", "mask": str(path)}
+
+
+def plan_of(task, **settings):
+    config = run(nll=scores, tasks=[task], lengths=LENGTHS, documents=DOCUMENTS)
+    return Plan(
+        layers=RotaryLayers(GEOMETRY), trained=NoScaling(), window=16, documents=DOCUMENTS,
+        bos_id=BOS, config=config.config.model_copy(update=settings),
+    )  # fmt: skip
+
+
+def jobs_of(plan):
+    """The jobs that concern key tokens, by length."""
+    return [job for job in plan.jobs() if job.measured.label == "longppl"]
+
+
+def scores(params, tokens, rotary):
+    """A model whose NLL of a target is the target plus its context's length."""
+    inputs, targets = tokens[:, :-1], tokens[:, 1:]
+    position = jnp.arange(inputs.shape[1], dtype=jnp.float32)[None] + 1
+    nll = targets.astype(jnp.float32) + position + 0 * rotary.frequencies.inv_freq.sum()
+    return Scores(nll, targets % 3 == 0)
+
+
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
+    plan = plan_of(mask(tmp_path / "mask.json") | {"samples": 1000}, bos=bos)
+    want = [
+        (index, place)
+        for index, tokens in enumerate(KEYS)
+        for place in tokens.tolist()
+        if place >= LENGTHS[-1]
+    ]
+    found = {}
+    for job in jobs_of(plan):
+        tokens, windows = job.reading.tokens(), job.windows
+        assert tokens.shape == (len(windows.start), job.length + 1)
+        assert (tokens[:, 0] == BOS).all() == (bos == "every_window")
+        answers = windows.scored(job.length, job.length, job.length)
+        assert (answers[:, -1] >= 0).all()  # a window ends with a key token
+        # of half the shortest length, so that context is at least as long
+        assert (answers[:, : job.length - LENGTHS[0] // 2] == -1).all()
+        rows, targets = np.nonzero(answers >= 0)
+        assert job.last == job.length - targets.min()
+        found[job.length] = tokens[rows, targets + 1].tolist()
+        assert len(set(windows.unit.tolist())) == len({index for index, _ in want})
+        if job.length == LENGTHS[-1]:
+            for row, document, start in zip(tokens, windows.document, windows.start, strict=True):
+                stream = DOCUMENTS[sorted({index for index, _ in want})[document]]
+                begin = start - (bos != "none")
+                np.testing.assert_array_equal(row[1:], stream[begin + 1 :][: job.length])
+    right = [int(DOCUMENTS[index][place]) for index, place in want]
+    assert len(right) > 200
+    assert found == dict.fromkeys(LENGTHS, right)
+
+
+def test_a_sweep_returns_the_mean_over_key_tokens(tmp_path):
+    result = run(
+        nll=scores, protocols=["same_tokens"], lengths=LENGTHS, documents=DOCUMENTS,
+        tasks=[mask(tmp_path / "mask.json") | {"name": "far", "samples": 1000}],
+    )  # fmt: skip
+    rows = task_rows(result, ORIGIN)
+    assert [(row.length, row.metric) for row in rows] == [
+        (length, metric) for length in LENGTHS for metric in ("nats", "exact")
+    ]
+    targets = np.concatenate([d[k[k >= 64]] for d, k in zip(DOCUMENTS, KEYS, strict=True)])
+    for row in rows:
+        assert (row.task, row.kind_of_task) == ("far", "longppl")
+        assert (row.depth, row.taken_out, row.distance) == (None, False, None)
+        assert row.tokens == row.answers == len(targets)
+        assert row.samples == sum((k >= 64).any() for k in KEYS)
+        if row.metric == "exact":
+            assert row.value == pytest.approx(np.mean(targets % 3 == 0))
+        else:  # the last of a block has the whole length before it, the others less
+            context = row.value - targets.mean()
+            assert row.length - 8 < context <= row.length
+    assert len({row.targets for row in rows}) == 1
+
+
+def test_a_sweep_draws_blocks_with_its_seed(tmp_path):
+    task = mask(tmp_path / "mask.json") | {"samples": 150}
+    first, same, other = (jobs_of(plan_of(task, seed=seed))[0].windows for seed in (0, 0, 1))
+    assert len(first.start) == 150
+    np.testing.assert_array_equal(first.start, same.start)
+    assert first.start.tolist() != other.start.tolist()
+    assert (np.diff(first.document) >= 0).all()
+
+
+def test_few_documents_are_divided_into_stretches(tmp_path):
+    keys = [
+        np.arange(0, len(d), 3) if index < 12 else KEYS[0][:0] for index, d in enumerate(DOCUMENTS)
+    ]
+    windows = jobs_of(plan_of(mask(tmp_path / "mask.json", keys)))[0].windows
+    ends = windows.start + LENGTHS[0]
+    units = {
+        (d, end // 64) for d, end in zip(windows.document.tolist(), ends.tolist(), strict=True)
+    }
+    assert len(set(windows.unit.tolist())) == len(units) > 20
+
+
+@pytest.mark.parametrize(
+    ("keys", "changed", "says"),
+    [
+        (
+            [k[k < 64] for k in KEYS],
+            {},
+            r"tasks: longppl: mask: 0 of its \d+ key tokens have the 64 tokens of the longest "
+            "length before them, and fewer than 200 say little; leave out the longest length, or "
+            "make a mask of more documents",
+        ),
+        (
+            KEYS,
+            {"samples": 20},
+            r"tasks: longppl: samples: 20 blocks hold \d+ key tokens, and fewer than 200 say "
+            "little; take more blocks",
+        ),
+        ([*KEYS, KEYS[0]], {}, "has key tokens that are not in these documents"),
+        ([np.array([500]), *KEYS[1:]], {}, "has key tokens that are not in these documents"),
+    ],
+)
+def test_a_mask_that_cannot_be_measured(tmp_path, keys, changed, says):
+    with pytest.raises(UserError, match=says):
+        plan_of(mask(tmp_path / "mask.json", keys) | changed)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "mask: {} cannot be read (No such file or directory)"),
+        ("{}", "mask: {} is not a file of key tokens; scripts/key_tokens.py writes them"),
+        ("\0", "mask: {} is not a file of key tokens; scripts/key_tokens.py writes them"),
+        ('"tokens":[3,2]', "mask: {} is not a file of key tokens; scripts/key_tokens.py writes"),
+        ('"tokens":[-1]', "mask: {} is not a file of key tokens; scripts/key_tokens.py writes"),
+    ],
+)
+def test_a_file_that_is_no_mask(tmp_path, text, says):
+    path = tmp_path / "mask.json"
+    if text is not None and text.startswith('"'):
+        mask(path, [np.array([5])])
+        text = path.read_text().replace('"tokens":[5]', text)
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        read_key_tokens(str(path))
+    assert str(error.value).startswith(says.format(path))
+
+
+def test_a_mask_is_part_of_a_sweep_only():
+    assert SWEEP_TASKS["longppl"].model_fields["mask"].is_required()

@@ -1,0 +1,187 @@
+"""Key tokens of a tiny run: found as their definition says, kept, and scored in another's sweep."""
+
+import csv
+import io
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from rope_jax.config.explain import validate
+from rope_jax.config.key_tokens import KeyTokensConfig
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.evaluation.key_tokens import read_key_tokens
+from rope_jax.sweeps.checkpoints import chosen_checkpoints
+from rope_jax.sweeps.key_tokens import find_key_tokens
+from rope_jax.sweeps.model import load_model
+from tests.sweeps.test_sweep_run import swept, trained
+
+pytestmark = pytest.mark.usefixtures("compiled_quickly")
+
+WINDOW, SHORT, STRIDE = 64, 12, 5
+MODEL = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "initializer_range": 0.3,  # so that attention is far from uniform
+}
+# an untrained model gains little, and nothing is likely
+LOW = {"short": SHORT, "stride": STRIDE, "alpha": 0.1, "beta": -20.0}
+
+
+@pytest.fixture(scope="module")
+def evaluator(tmp_path_factory):
+    stages = [{"steps": 2, "seq_len": WINDOW, "batch_size": 4}]
+    return trained(tmp_path_factory.mktemp("long"), stages, name="long", model=MODEL)
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """A run with the same texts and another name."""
+    stages = [{"steps": 2, "seq_len": 16, "batch_size": 4}]
+    return trained(tmp_path_factory.mktemp("short"), stages)
+
+
+def found(run, **settings):
+    """Find key tokens; return the file and what was printed."""
+    said = plain_console(file=io.StringIO(), width=200)
+    path = find_key_tokens(*run, validate(KeyTokensConfig, LOW | settings, "test"), said)
+    return path, said.file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def mask(evaluator):
+    return found(evaluator)
+
+
+def test_key_tokens_are_those_of_the_definition(evaluator, mask):
+    path, _ = mask
+    run, training = evaluator
+    said = plain_console(quiet=True)
+    loaded = load_model(run, training, said)
+    _, checkpoints = chosen_checkpoints(run, SweepConfig(), loaded.like, said)
+    ((_, params),) = checkpoints
+    layers, scaling = training.rotary_layers, training.stage_scaling(0)
+    nll_of_last = jax.jit(loaded.nll_of_last, static_argnums=3)
+
+    def log_p(stream, begin, place):
+        """Log-probability of a token, given those from `begin` on."""
+        # padded at the end, where no target sees it, so that one program does for all
+        window = np.zeros(WINDOW + 1, np.int32)
+        window[: place - begin + 1] = stream[begin : place + 1]
+        rotary = layers.rotary(scaling, np.arange(WINDOW, dtype=np.int32)[None], WINDOW)
+        nll = nll_of_last(params, window[None], rotary, WINDOW)
+        return -float(nll[0, place - begin - 1])
+
+    keys = read_key_tokens(str(path))
+    assert (keys.corpus, keys.split) == (loaded.corpus.fingerprint, "test")
+    assert (keys.evaluator.run, keys.evaluator.step, keys.evaluator.window) == ("long", 2, WINDOW)
+    assert (keys.short, keys.stride, keys.alpha, keys.beta) == (SHORT, STRIDE, 0.1, -20.0)
+    split = loaded.corpus.test
+    assert [document.index for document in keys.documents] == list(range(len(split)))
+    assert [document.id for document in keys.documents] == split.ids
+    streams = [split.document(index) for index in range(len(split))]
+    assert keys.candidates == sum(len(stream) - SHORT for stream in streams)
+
+    document, stream = keys.documents[1], streams[1]
+    half = WINDOW // 2
+    ends = [WINDOW]  # the last target of each window
+    while ends[-1] < len(stream) - 1:
+        ends.append(min(ends[-1] + half, len(stream) - 1))
+    compared = 0
+    for place in range(1, 160):
+        near_begin = (place - SHORT) // STRIDE * STRIDE
+        if near_begin < 0:
+            assert place - 1 not in document.tokens
+            continue
+        whole = log_p(stream, min(e for e in ends if e >= place) - WINDOW, place)
+        near = log_p(stream, near_begin, place)
+        if abs(whole - near - 0.1) > 1e-4:  # rounding decides neither
+            assert (place - 1 in document.tokens) == (whole - near > 0.1)
+            compared += 1
+    assert compared > 130
+    assert 10 < sum(place < 159 for place in document.tokens) < 130
+
+
+def test_the_file_lies_beside_the_tokens_and_is_written_once(evaluator, mask):
+    path, said = mask
+    assert path.name == "long-12.json"
+    assert path.parent.name == "key_tokens"
+    assert (path.parent.parent / "test.tokens").exists()
+    keys = json.loads(path.read_text())
+    count = sum(len(document["tokens"]) for document in keys["documents"])
+    share = 100 * count / keys["candidates"]
+    assert f"{count:,} of {keys['candidates']:,} tokens ({share:.2g}%) are key tokens, and" in said
+    assert "at alpha 1; written to" in said
+    before = path.stat().st_mtime_ns
+    assert "already written" in found(evaluator)[1]
+    assert path.stat().st_mtime_ns == before
+    with pytest.raises(UserError, match=r"name: .* holds key tokens of another evaluator or other"):
+        found(evaluator, alpha=0.2)
+    assert found(evaluator, alpha=0.05, name="lower")[0].name == "lower.json"
+    # the corpus is still complete
+    load_model(*evaluator, plain_console(quiet=True))
+
+
+def test_a_damaged_file_is_not_taken_for_written(evaluator):
+    path, _ = found(evaluator, name="damaged")
+    path.write_text(path.read_text()[:-10])
+    with pytest.raises(UserError, match=r"name: .* is not a file of key tokens; .* delete it"):
+        found(evaluator, name="damaged")
+
+
+def test_too_few_key_tokens_are_refused(evaluator):
+    with pytest.raises(UserError) as error:
+        found(evaluator, alpha=15.0, name="few")
+    said = str(error.value)
+    assert said.startswith("alpha: 0 of ")
+    assert "fewer than 200 say little: " in said
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"short": 60, "stride": 4}, "short: 60 and the stride of 4 are not less than"),
+        ({"step": 7}, "steps: .* has no step 7; it has 2"),
+    ],
+)
+def test_bad_input(evaluator, settings, says):
+    with pytest.raises(UserError, match=says):
+        found(evaluator, **settings)
+
+
+def test_a_sweep_of_another_run_scores_them(other, mask):
+    path, _ = mask
+    tasks = [{"task": "longppl", "mask": str(path), "samples": 5000}]
+    folder, _ = swept(other, name="far", tasks=tasks, scalings=["trained"])
+    with (folder / "tasks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    keys = read_key_tokens(str(path))
+    count = sum(place >= 64 for document in keys.documents for place in document.tokens)
+    assert [(row["length"], row["metric"]) for row in rows] == [
+        (length, metric) for length in ("8", "16", "64") for metric in ("nats", "exact")
+    ]
+    assert {row["tokens"] for row in rows} == {str(count)}
+    assert all(0 < float(row["value"]) < 10 for row in rows if row["metric"] == "nats")
+
+
+def test_a_run_does_not_judge_itself(evaluator, mask):
+    tasks = [{"task": "longppl", "mask": str(mask[0])}]
+    with pytest.raises(UserError, match="was made by long, and no model judges itself"):
+        swept(evaluator, name="own", tasks=tasks)
+
+
+def test_a_mask_of_other_texts_is_refused(other, mask, tmp_path):
+    content = json.loads(mask[0].read_text())
+    path = tmp_path / "mask.json"
+    tasks = [{"task": "longppl", "mask": str(path)}]
+    path.write_text(json.dumps(content | {"corpus": "0" * 64}))
+    with pytest.raises(UserError, match=r"tasks: longppl: mask: .* was made from another corpus"):
+        swept(other, name="corpus", tasks=tasks)
+    path.write_text(json.dumps(content))
+    with pytest.raises(UserError, match="is of split test, and the sweep reads validation"):
+        swept(other, name="split", tasks=tasks, split="validation")
