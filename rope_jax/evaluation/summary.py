@@ -21,6 +21,7 @@ from rope_jax.evaluation.statistics import (
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.evaluation.task_results import sample_rows
 from rope_jax.evaluation.task_summary import TaskSummary, summarize_tasks
+from rope_jax.positions.maps import first_changed_distance
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ class CheckpointSummary:
     """Keyed by the entry's name; empty without a baseline."""
     tasks: Mapping[str, Mapping[str, TaskSummary]] = field(default_factory=dict)
     """By the task's name, and then by the entry's."""
+    borders: Mapping[str, int] = field(default_factory=dict)
+    """Of the entries with a map, the distance from which it changes what a query sees."""
 
     @property
     def has_baseline(self) -> bool:
@@ -119,7 +122,19 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
             resamples=result.config.resamples,
             seed=result.config.seed,
         ),
+        borders=_borders(result),
     )
+
+
+def _borders(result: SweepResult) -> dict[str, int]:
+    """Return the entries' borders at the longest length that was asked at."""
+    found: dict[str, int] = {}
+    for m in sorted(result.task_measurements, key=lambda m: m.length):
+        bands = () if m.map is None else m.map.bands(result.window, m.length)
+        border = first_changed_distance(bands, m.length) if bands else None
+        if border is not None:
+            found[m.entry] = border
+    return found
 
 
 def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:

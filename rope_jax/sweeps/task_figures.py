@@ -1,6 +1,6 @@
 """The figures of a sweep's tasks, by file name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
@@ -15,14 +15,12 @@ from rope_jax.plots.heat import draw_heat
 def draw_tasks(
     rows: Sequence[TaskRow],
     checkpoint: CheckpointSummary,
-    borders: Mapping[str, int],
     *,
     width: FigureWidth,
 ) -> dict[str, Figure]:
     """Return a figure for each task: over distance where it has one, else by length and depth.
 
-    rows: of this checkpoint. borders: of the scalings with a map, the distance from which the map
-    changes what a query sees.
+    rows: of this checkpoint.
     """
     figures: dict[str, Figure] = {}
     for task in dict.fromkeys(row.task for row in rows):
@@ -33,7 +31,11 @@ def draw_tasks(
         )
         if own[0].distance is not None:
             figure = draw_distances(
-                own, window=checkpoint.window, borders=borders, title=title, width=width
+                own,
+                window=checkpoint.window,
+                borders=checkpoint.borders,
+                title=title,
+                width=width,
             )
         else:
             found = checkpoint.tasks[task]
