@@ -3,10 +3,12 @@
 import csv
 import io
 import json
+import shlex
 
 import jax
 import numpy as np
 import pytest
+import yaml
 
 from rope_jax.commands.key_tokens import main
 from rope_jax.config.explain import validate
@@ -132,7 +134,10 @@ def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):
     main([str(evaluator[0].path), *(f"{key}={value}" for key, value in LOW.items())])
     *_, last = capsys.readouterr().out.splitlines()
     assert last.startswith("next: ")
-    assert last.endswith(f" RUN 'tasks=[{{task: longppl, mask: {mask[0]}}}]'")
+    *_, run, tasks = shlex.split(last)
+    assert run == "RUN"
+    key, _, value = tasks.partition("=")
+    assert (key, yaml.safe_load(value)) == ("tasks", [{"task": "longppl", "mask": str(mask[0])}])
     main([str(evaluator[0].path), "short=9", "--print-config"])
     assert "short: 9\n" in capsys.readouterr().out
 
