@@ -5,7 +5,7 @@ the window. Dropping all but the last window of a longer text gives the baseline
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rope_jax.evaluation.protocols import UnitKind
 from rope_jax.evaluation.results import Origin, bits_per_byte
@@ -21,6 +21,7 @@ from rope_jax.evaluation.statistics import (
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.evaluation.task_results import sample_rows
 from rope_jax.evaluation.task_summary import TaskSummary, summarize_tasks
+from rope_jax.positions.maps import first_changed_distance
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,10 @@ class CheckpointSummary:
     compilations: int
     curves: Mapping[str, CurveSummary]
     """Keyed by the entry's name; empty without a baseline."""
-    threshold: float
-    """The smallest share of exact answers up to an effective length."""
-    tasks: Mapping[str, Mapping[str, TaskSummary]]
+    tasks: Mapping[str, Mapping[str, TaskSummary]] = field(default_factory=dict)
     """By the task's name, and then by the entry's."""
+    borders: Mapping[str, int] = field(default_factory=dict)
+    """Of the entries with a map, the distance from which it changes what a query sees."""
 
     @property
     def has_baseline(self) -> bool:
@@ -115,14 +116,25 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         distance=result.longest,
         compilations=result.compilations,
         curves=curves,
-        threshold=result.config.threshold,
         tasks=summarize_tasks(
             sample_rows(result, origin),
             result.config.threshold,
             resamples=result.config.resamples,
             seed=result.config.seed,
         ),
+        borders=_borders(result),
     )
+
+
+def _borders(result: SweepResult) -> dict[str, int]:
+    """Return the entries' borders at the longest length that was asked at."""
+    found: dict[str, int] = {}
+    for m in sorted(result.task_measurements, key=lambda m: m.length):
+        bands = () if m.map is None else m.map.bands(result.window, m.length)
+        border = first_changed_distance(bands, m.length) if bands else None
+        if border is not None:
+            found[m.entry] = border
+    return found
 
 
 def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:

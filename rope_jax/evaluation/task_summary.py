@@ -28,6 +28,26 @@ class TaskSummary(NamedTuple):
     exact: Mapping[int, Estimate]
     """By length, the share of exact answers over all depths."""
     effective: EffectiveLength
+    threshold: float
+    """The smallest share of exact answers up to the effective length."""
+
+
+def taken_out(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
+    """Return the share of exact answers without what is asked for, by task and length.
+
+    It is the largest of all scalings: none of them should be trusted with less.
+    """
+    sums: dict[tuple[str, int, str], list[int]] = {}
+    for row in rows:
+        if row.taken_out and row.step == step:
+            found = sums.setdefault((row.task, row.length, row.name), [0, 0])
+            found[0] += row.exact
+            found[1] += row.answers
+    largest: dict[str, dict[int, float]] = {}
+    for (task, length, _), (exact, answers) in sums.items():
+        by_length = largest.setdefault(task, {})
+        by_length[length] = max(by_length.get(length, 0.0), exact / answers)
+    return largest
 
 
 def summarize_tasks(
@@ -53,7 +73,7 @@ def summarize_tasks(
             for length, samples in lengths.items():
                 right, asked = np.array(list(samples.values())).T
                 exact[length] = exact_interval(right, asked, resamples=resamples, seed=seed)
-            summary = TaskSummary(exact, effective_length(exact, threshold))
+            summary = TaskSummary(exact, effective_length(exact, threshold), threshold)
             summaries.setdefault(task, {})[name] = summary
     return summaries
 

@@ -77,3 +77,19 @@ def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
     if not is_known:
         return f"{length:,} (no interval)"
     return f"{'≥ ' if is_last else ''}{length:,}"
+
+
+def effective_text(
+    length: int | None, at_least: int | None, at_most: int | None, is_last: bool
+) -> str:
+    """Return an `EffectiveLength` as text, with its interval where the ends differ.
+
+    "512", "≥ 2,048" if the longest tested length passes, "none" if not even the shortest does,
+    "512 [256, 1,024]".
+    """
+
+    def text(end: int | None) -> str:
+        return "none" if end is None else f"{end:,}"
+
+    shown = f"≥ {text(length)}" if is_last else text(length)
+    return shown if at_least == at_most else f"{shown} [{text(at_least)}, {text(at_most)}]"

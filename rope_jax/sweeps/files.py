@@ -16,13 +16,15 @@ from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.task_results import NO_TASKS, SampleRow, TaskRow, TaskTables
-from rope_jax.evaluation.task_summary import TaskSummary
+from rope_jax.evaluation.task_summary import TaskSummary, taken_out
 from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
 from rope_jax.runs.tables import format_csv
 from rope_jax.sweeps.figures import draw_sweep
 from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
+from rope_jax.sweeps.task_figures import draw_tasks
+from rope_jax.sweeps.task_tables import format_tasks_latex, format_tasks_markdown
 from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.
@@ -52,11 +54,22 @@ def write_folder(
         newest = summary.newest
         of_newest = [row for row in table if row.step == newest.step]
         listed: Any = {"split": config.split, "show": config.show}
-        write_text(new / "results.md", format_results_markdown(of_newest, newest, **listed))
-        write_text(new / "results.tex", format_results_latex(of_newest, newest, **listed))
+        markdown = format_results_markdown(of_newest, newest, **listed)
+        latex = format_results_latex(of_newest, newest, **listed)
+        if newest.tasks:
+            control = taken_out(tasks.samples, newest.step)
+            markdown += "\n" + format_tasks_markdown(newest, control)
+            latex += "\n" + format_tasks_latex(newest, control)
+        write_text(new / "results.md", markdown)
+        write_text(new / "results.tex", latex)
         drawn = draw_sweep(table, summary.checkpoints, width=config.figure_width)
         for name, figure in drawn.items():
             save_figure(figure, new / name)
+        if tasks.rows:
+            own = [row for row in tasks.rows if row.step == newest.step]
+            for name, figure in draw_tasks(own, newest, width=config.figure_width).items():
+                save_figure(figure, new / name)
+                drawn[name] = figure
         figures = [new / name for name in drawn]
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
@@ -104,7 +117,6 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "reliable": checkpoint.is_reliable,
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
-        "threshold": checkpoint.threshold,
         "tasks": {
             task: {name: _task_content(found) for name, found in by_name.items()}
             for task, by_name in checkpoint.tasks.items()
@@ -115,6 +127,7 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
 def _task_content(summary: TaskSummary) -> dict[str, Any]:
     effective = summary.effective
     return {
+        "threshold": summary.threshold,
         "effective_length": effective.length,
         "effective_length_is_last_tested": effective.is_last,
         "effective_length_at_least": effective.at_least,

@@ -19,7 +19,8 @@ def row(name, length, nll, **fields):
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
     values |= {"documents": 24, "units": 24, "reliable": True}
-    return Row(**(values | fields))
+    values |= {"metric": "nats", "value": nll} | fields
+    return Row(**values)
 
 
 ROWS = [row(name, n, nll) for name, by_length in NLLS.items() for n, nll in by_length.items()]

@@ -22,7 +22,8 @@ def row(name, length, nll, protocol="same_tokens", **fields):
     values |= {"name": name, "scaling": "ntk", "protocol": protocol, "length": length}
     values |= {"last_position": length, "nll": nll, "ppl": math.exp(nll), "bpb": nll / math.log(2)}
     values |= {"run": "demo", "map": "", "step": 7, "seed": 1, "split": "test", "bos": "document"}
-    return Row(**(values | fields))
+    values |= {"metric": "nats", "value": nll} | fields
+    return Row(**values)
 
 
 TABLE = [

@@ -20,7 +20,8 @@ def row(name, length, nll, half=0.1, **fields):
     values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - half, "ci_high": nll + half, "documents": 24}
-    return Row(**(values | fields))
+    values |= {"metric": "nats", "value": nll} | fields
+    return Row(**values)
 
 
 EQUAL = Estimate(0.0, 0.0, 0.0)

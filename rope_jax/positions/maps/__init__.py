@@ -12,6 +12,7 @@ from rope_jax.positions.maps.base import (
     MapBand,
     Places,
     PositionMap,
+    first_changed_distance,
     relative_positions,
     resolved_number,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "MapBand",
     "Places",
     "PositionMap",
+    "first_changed_distance",
     "relative_positions",
     "resolved_number",
 ]

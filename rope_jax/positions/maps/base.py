@@ -212,6 +212,22 @@ def relative_positions(
     return found
 
 
+def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | None:
+    """Return the smallest distance at which a map changes how, or whether, a key is seen.
+
+    It is that of the last query of a text of n tokens; None: it sees all keys as without a map.
+    """
+    query, keys = np.array([length - 1]), np.arange(length)
+    unchanged = np.zeros(length, bool)
+    for band in bands:
+        is_plain = band.query == OWN and band.key == OWN and band.divisor == 1 and band.far is None
+        if is_plain and band.attention_factor == 1:
+            seen = band.visible.by_distance(query[:, None] - keys[None])
+            unchanged |= (seen & band.visible.by_place(query, keys))[0]
+    changed = np.flatnonzero(~unchanged[::-1])
+    return int(changed[0]) if changed.size else None
+
+
 def resolved_number(setting: int | str) -> int:
     """Return a resolved setting."""
     if isinstance(setting, str):
