@@ -3,11 +3,14 @@
 import csv
 import io
 import json
+import shlex
 
 import jax
 import numpy as np
 import pytest
+import yaml
 
+from rope_jax.commands.key_tokens import main
 from rope_jax.config.explain import validate
 from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.sweep import SweepConfig
@@ -125,6 +128,18 @@ def test_the_file_lies_beside_the_tokens_and_is_written_once(evaluator, mask):
     assert found(evaluator, alpha=0.05, name="lower")[0].name == "lower.json"
     # the corpus is still complete
     load_model(*evaluator, plain_console(quiet=True))
+
+
+def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):
+    main([str(evaluator[0].path), *(f"{key}={value}" for key, value in LOW.items())])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("next: ")
+    *_, run, tasks = shlex.split(last)
+    assert run == "RUN"
+    key, _, value = tasks.partition("=")
+    assert (key, yaml.safe_load(value)) == ("tasks", [{"task": "longppl", "mask": str(mask[0])}])
+    main([str(evaluator[0].path), "short=9", "--print-config"])
+    assert "short: 9\n" in capsys.readouterr().out
 
 
 def test_a_damaged_file_is_not_taken_for_written(evaluator):
