@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
 from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
 
-from rope_jax.config.types import FolderName, Fraction, PathText, PositiveInt
+from rope_jax.config.types import FolderName, Fraction, Length, PathText, PositiveInt
 from rope_jax.tasks import TASKS, Question, Task
 
 
@@ -85,7 +85,12 @@ class MixedTask(Task):
     """A task in training: its settings, and its share of the windows."""
 
     share: Annotated[float, Field(gt=0, le=1)] = Field(
-        description="share of the training windows that are samples of this task"
+        description="share of the training windows that end with a sample of this task"
+    )
+    shortest: Length | None = Field(
+        None,
+        description="samples have any length from this to the window's, with text before them; "
+        "null: they fill the window",
     )
 
 

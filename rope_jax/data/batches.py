@@ -73,7 +73,7 @@ def training_batch(
     rows: the rows that this host builds; the rows of all hosts, concatenated, are the batch.
     positions: how tokens are numbered, except in short windows, whose positions are plain.
     short: which rows hold short windows side by side, each drawn like a window of its own.
-    mix: the tasks whose samples take the place of some windows, except in rows of short windows.
+    mix: the tasks whose samples end some windows, except those of rows of short windows.
 
     Raises UserError if the split has fewer than T + 1 tokens, or its file was changed.
     """
@@ -86,7 +86,7 @@ def training_batch(
 
     batch = _windows(split, offsets, seq_len, documents)
     if mix is not None:
-        batch = _with_samples(batch, mix, numbers, seed, stage, step)
+        batch = _with_samples(batch, mix, numbers, documents, seed, stage, step)
     if positions.type != "plain":
         of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
@@ -99,21 +99,32 @@ def training_batch(
     return batch
 
 
-def _with_samples(batch: Batch, mix: Mix, rows: NDArray[np.int64], *seed: int) -> Batch:
-    """Return a batch in which samples of tasks take the place of some windows.
+def _with_samples(
+    batch: Batch,
+    mix: Mix,
+    rows: NDArray[np.int64],
+    documents: DocumentsConfig,
+    *seed: int,
+) -> Batch:
+    """Return a batch in which samples of tasks take the place of the ends of some windows.
 
-    A sample is one document, and all of its targets are trained.
+    A sample is one more document, and all of its targets are trained.
     """
     windows = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
-    is_task = mix.replace(windows, rows, *seed)[:, None]
-    index = np.arange(batch.tokens.shape[1], dtype=np.int32)
-    return Batch(
-        tokens=windows[:, :-1],
-        targets=windows[:, 1:],
-        segment_ids=np.where(is_task, np.int32(0), batch.segment_ids),
-        positions=np.where(is_task, index, batch.positions),
-        weights=np.where(is_task, np.float32(1), batch.weights),
-    )
+    begins = mix.replace(windows, rows, *seed)[:, None]
+    index = np.arange(batch.tokens.shape[1], dtype=np.int32)[None]
+    is_sample = index >= begins
+    # what precedes a sample does not predict its first token
+    weights = np.where(is_sample, np.float32(1), batch.weights)
+    weights = np.where(index == begins - 1, np.float32(0), weights)
+    segment_ids, positions = batch.segment_ids, batch.positions
+    if documents.mask == "document":
+        last = np.take_along_axis(segment_ids, np.clip(begins - 1, 0, index.size - 1), axis=1)
+        own = np.where(begins == 0, 0, last + 1).astype(np.int32)
+        segment_ids = np.where(is_sample, own, segment_ids)
+    if documents.positions == "reset":
+        positions = np.where(is_sample, index - begins, positions).astype(np.int32)
+    return Batch(windows[:, :-1], windows[:, 1:], segment_ids, positions, weights)
 
 
 def _replaced(

@@ -25,29 +25,32 @@ class Mix(NamedTuple):
 
     def replace(
         self, windows: NDArray[np.int32], rows: NDArray[np.int64], *seed: int
-    ) -> NDArray[np.bool_]:
-        """Replace some windows in place by samples, and return which: bool [B].
+    ) -> NDArray[np.int64]:
+        """Replace the ends of some windows in place by samples; return where these begin: [B].
 
-        windows: int32 [B, T + 1], of which a sample takes the tokens that fill it. rows: the number
-        of each in the whole batch; a row of the batch is the same however hosts share them. seed:
-        of the step.
+        T + 1 where a window has no sample. windows: int32 [B, T + 1], of which a sample takes the
+        tokens that fill it. rows: the number of each in the whole batch; a row of the batch is the
+        same however hosts share them. seed: of the step.
 
-        A row is a sample of each task with the probability of its share, and what is asked for lies
-        at any depth with equal probability.
+        A row has a sample of each task with the probability of its share. Its length is equally
+        likely to be any from the task's shortest to T, and what is asked for lies at any depth.
         """
-        is_task = np.zeros(len(windows), bool)
+        longest = windows.shape[1] - 1
+        begins = np.full(len(windows), longest + 1)
         for place, row in enumerate(rows.tolist()):
             draws = Draws(*seed, row, purpose=_FOR_TASKS)
             left = draws.fraction()
             for task in self.tasks:
                 left -= task.share
                 if left < 0:
+                    shortest = min(task.shortest or longest, longest)
+                    length = shortest + draws.below(longest - shortest + 1)
                     depth = draws.fraction()
-                    length = windows.shape[1] - 1
                     sample = task.sample(self.words, windows[place], draws, length, depth)
-                    windows[place], is_task[place] = sample.tokens, True
+                    begins[place] = longest - length
+                    windows[place, longest - length :] = sample.tokens
                     break
-        return is_task
+        return begins
 
     def check(self, seq_len: int, stage: int) -> None:
         """UserError if a task cannot be asked of this tokenizer, or in a stage's windows."""
@@ -58,8 +61,9 @@ class Mix(NamedTuple):
                     f"data.mix.{index}.task: {task.task} is for a tokenizer whose tokens are "
                     "longer than a byte; choose passkey or multikey, or another tokenizer"
                 )
+            shortest = min(task.shortest or seq_len, seq_len)
             try:
-                task.sample(self.words, text, Draws(0), seq_len, 0.5)
+                task.sample(self.words, text, Draws(0), shortest, 0.5)
             except ValueError as error:
                 raise UserError(
                     f"data.mix.{index}.{error}; stages[{stage}].seq_len is {seq_len}"

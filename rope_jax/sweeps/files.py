@@ -74,7 +74,7 @@ def write_folder(
         images = {
             path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
         }
-        write_events(new, table, summary, images, config, training)
+        write_events(new, table, summary, images, config, training, tasks.rows)
 
 
 def write_results(

@@ -6,6 +6,7 @@ whatever is known about it.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.summary import CurveSummary, SweepSummary
+from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.evaluation.task_summary import EffectiveLength
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.runs.markdown import yaml_block
 
@@ -36,6 +39,7 @@ def write_events(
     images: Mapping[str, UInt8[np.ndarray, "height width 3"]],
     config: SweepConfig,
     training: Config,
+    tasks: Sequence[TaskRow] = (),
 ) -> None:
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
 
@@ -43,7 +47,9 @@ def write_events(
     instance, that of an earlier one as perplexity/PROTOCOL_at_step_STEP. If there are several,
     perplexity_by_step/PROTOCOL/LENGTH has the perplexity by training step.
 
-    images: by title. training: the run's config.
+    The newest checkpoint's tasks are exact/TASK and nats/TASK, means over depths by length.
+
+    images: by title. training: the run's config. tasks: their rows, of all checkpoints.
     """
     newest = summary.newest
     for name in dict.fromkeys(row.name for row in table):
@@ -54,12 +60,22 @@ def write_events(
             writer.scalars(row.last_position, _values(row, is_newest=is_newest))
             if summary.earlier:
                 writer.scalars(row.step, {_tag_by_step(row): row.ppl})
+        for length, values in _task_values(tasks, name, newest.step).items():
+            writer.scalars(length, values)
         last = [row for row in own if row.step == newest.step][-1]
         settings = _settings(last, config, training, newest.window)
-        writer.hparams(settings, _outcome(newest.curves.get(name)))
+        effective = {
+            task: by_name[name].effective
+            for task, by_name in newest.tasks.items()
+            if name in by_name
+        }
+        writer.hparams(settings, _outcome(newest.curves.get(name)) | _effective(effective))
         writer.close()
     writer = TensorBoardWriter(folder)
-    writer.layout(_layout(table, summary))
+    layout = _layout(table, summary)
+    for task in newest.tasks:
+        layout.setdefault("tasks", {})[task] = [f"^exact/{re.escape(task)}$"]
+    writer.layout(layout)
     for title, image in images.items():
         writer.image(newest.step, f"summary/{title}", image)
     writer.text(newest.step, "sweep", yaml_block(dump(config)))
@@ -108,6 +124,27 @@ def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
         if row.bpb is not None:
             values[f"unit_bits_per_byte/{name}"] = row.bpb
     return values
+
+
+def _task_values(rows: Sequence[TaskRow], name: str, step: int) -> dict[int, dict[str, float]]:
+    """Return a scaling's means over depths by length and tag."""
+    found: dict[int, dict[str, list[float]]] = {}
+    for row in rows:
+        if (row.name, row.step, row.taken_out) == (name, step, False):
+            by_tag = found.setdefault(row.length, {})
+            by_tag.setdefault(f"{row.metric}/{row.task}", []).append(row.value)
+    return {
+        length: {tag: float(np.mean(values)) for tag, values in by_tag.items()}
+        for length, by_tag in found.items()
+    }
+
+
+def _effective(lengths: Mapping[str, EffectiveLength]) -> dict[str, float]:
+    """Return effective lengths as outcomes; 0 where not even the shortest length passes."""
+    return {
+        f"summary/effective_length_{task}": float(found.length or 0)
+        for task, found in lengths.items()
+    }
 
 
 def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:

@@ -9,7 +9,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import MIXED_TASKS
 from rope_jax.config.training import Config
-from rope_jax.config.windows import PosePositions
+from rope_jax.config.windows import DocumentsConfig, PosePositions
 from rope_jax.data.batches import ShortRows
 from rope_jax.data.cache import cache_folder
 from rope_jax.data.mix import mix_of
@@ -64,6 +64,40 @@ def test_a_sample_is_one_document_that_is_trained_as_a_whole():
     assert np.array_equal(batch.tokens[:, 1:], batch.targets[:, :-1])
     depths = [text.index("<<") for text in texts(batch)]
     assert len(set(depths)) > 8
+
+
+def test_shorter_samples_follow_text_as_documents_of_their_own():
+    tasks = (MIXED_TASKS["passkey"](share=1.0, shortest=34),)
+    plain = draw(SPLIT, seq_len=T, batch_size=200)
+    batch = draw(SPLIT, seq_len=T, batch_size=200, mix=mix_of(tasks, ByteTokenizer()))
+    begins = []
+    for row, text in enumerate(texts(batch)):
+        begin = text.rindex("^", 0, text.index("<<PASS"))
+        begins.append(begin)
+        length = T - begin
+        assert 34 <= length <= T
+        assert re.fullmatch(r"\^[a-z^]*<<PASS:(.{9})>>[a-z^]*<<PASS:\1", text[begin:])
+        assert np.array_equal(batch.tokens[row, :begin], plain.tokens[row, :begin])
+        assert batch.positions[row, begin:].tolist() == list(range(length))
+        own = batch.segment_ids[row, begin:]
+        assert len(set(own)) == 1
+        if begin:
+            assert own[0] == batch.segment_ids[row, begin - 1] + 1
+            assert batch.weights[row, begin - 1] == 0
+        assert (batch.weights[row, begin:] == 1).all()
+    assert len(set(begins)) > 20
+    assert min(begins) == 0
+
+
+def test_a_sample_is_seen_with_the_text_before_it_where_documents_are():
+    tasks = (MIXED_TASKS["passkey"](share=1.0, shortest=34),)
+    windows = {"mask": "none", "positions": "continue"}
+    batch = draw(
+        SPLIT, seq_len=T, batch_size=8, mix=mix_of(tasks, ByteTokenizer()),
+        documents=DocumentsConfig(**windows),
+    )  # fmt: skip
+    assert (batch.segment_ids == 0).all()
+    assert (batch.positions == np.arange(T)).all()
 
 
 def test_other_rows_are_those_without_a_mix():
