@@ -66,6 +66,7 @@ the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.
 # The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
+TASKS_FOLDER = ROOT / "results/tasks"
 # The comparisons in docs/positions.md and docs/scalings.md.
 SCALING_RESULTS = ROOT / "results/scalings/comparison.csv"
 MAP_RESULTS = ROOT / "results/maps/comparison.csv"
@@ -295,6 +296,35 @@ def protocols_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def tasks_table() -> str:
+    """Return a table of perplexity, its rise over the window, and passkeys found, by scaling."""
+    same_tokens = _same_tokens(TASKS_FOLDER / "results.csv")
+    losses = {(row["name"], int(row["length"])): row for row in same_tokens}
+    summary = json.loads((TASKS_FOLDER / "summary.json").read_text(encoding="utf-8"))
+    window, found = summary["window"], summary["tasks"]["passkey"]
+    lengths = sorted({length for _, length in losses})
+    longest = lengths[-1]
+    beyond = [length for length in lengths if length >= window]
+    rows = []
+    for name, curve in found.items():
+        effective = effective_text(
+            curve["effective_length"],
+            curve["effective_length_at_least"],
+            curve["effective_length_at_most"],
+            curve["effective_length_is_last_tested"],
+        )
+        shares = [f"{100 * curve['exact'][str(n)]['value']:.0f}%" for n in beyond]
+        rise = float(losses[name, longest]["nll"]) - summary["nll_at_window"]
+        usable = summary["curves"][name]
+        length = usable["usable_length"]
+        at_least = "≥ " * usable["usable_length_is_last_tested"]
+        shown = f"{at_least}{length:,}" if length else "none"
+        rows.append((name, f"{rise:+.2f}", shown, *shares, effective))
+    headings = (f"nats above truncation at {longest:,}", "usable length")
+    passkeys = (f"passkeys found at {beyond[0]:,}", *(f"{n:,}" for n in beyond[1:]))
+    return _table(("", *headings, *passkeys, "effective length"), rows)
+
+
 def bad_input_catalogue() -> dict[str, Any]:
     """Return tests/bad_input.yaml with names of scalings and the like for its placeholders."""
     names = list(STRATEGIES)
@@ -367,6 +397,7 @@ def generated() -> dict[Path, str]:
     readme = between(README.read_text(encoding="utf-8"), "scalings", scalings_table())
     readme = between(readme, "demo", demo_table())
     readme = between(readme, "protocols", protocols_table())
+    readme = between(readme, "tasks", tasks_table())
     readme = between(readme, "reference", reference_table(all_ways=False))
     extension = EXTENSION.read_text(encoding="utf-8")
     extension = between(extension, "reference", reference_table(all_ways=True))
