@@ -18,6 +18,7 @@ from rope_jax.comparison.figure import (
 )
 from rope_jax.comparison.groups import Group
 from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
+from rope_jax.comparison.tasks import task_maps
 from rope_jax.errors import printable
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.text import caption
@@ -88,6 +89,7 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         ],
         "dark": DARK_COLOURS,
         "sources": [[printable(cell) for cell in row] for row in describe_sources(comparison)],
+        "tasks": task_maps([sweep for group in groups for sweep in group.sweeps]),
         "curves": [_curve_data(curve, groups.index(curve.group)) for curve in curves],
     }
 

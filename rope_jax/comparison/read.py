@@ -53,6 +53,8 @@ def read_sweep(folder: Path) -> Sweep:
         baselines=_find_baselines(entries, windows, lengths, config),
         experiment=_experiment(config),
         longest=_longest(config),
+        tasks=files.tasks(),
+        effective=summaries[0].effective,
     )
 
 

@@ -16,6 +16,7 @@ from rope_jax.comparison.cells import (
 )
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
+from rope_jax.comparison.tasks import format_effective_lengths
 from rope_jax.config.presentation import Show
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.text import QUANTITIES, usable_text
@@ -53,6 +54,9 @@ def format_markdown(comparison: Comparison) -> str:
         f"its interval, stays within {comparison.tolerance:g} nats per token of "
         f"{_code(comparison.baseline)} at the window.\n"
     )
+    sweeps = [sweep for group in comparison.groups for sweep in group.sweeps]
+    if effective := format_effective_lengths(sweeps):
+        parts.append(effective)
     return "\n".join(parts)
 
 

@@ -23,6 +23,8 @@ from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.task_results import Metric, TaskRow
+from rope_jax.evaluation.task_summary import EffectiveLength
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.checksums import RUN_CONFIG, check_checksum, read_checksums
 from rope_jax.runs.tables import text_of_cell
@@ -33,15 +35,47 @@ _MOST_DIGITS = 15  # in a whole number
 _LARGEST = 1e100  # of sums over documents, which then add up to finite numbers
 _INTEGERS = {
     *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
-    *("units", "document", "unit"),
+    *("units", "document", "unit", "distance", "samples", "answers"),
 }
 _FROM_ONE = {"length", "last_position", "documents", "units"}
-_FLOATS = {"factor", "nll", "ppl", "bpb", "value", "ci_low", "ci_high", "seconds", "weight"}
-_FLAGS = {"auto", "reliable"}
-_MAY_BE_EMPTY = {"factor", "bpb", "stride"}
+_FLOATS = {
+    "factor",
+    "nll",
+    "ppl",
+    "bpb",
+    "value",
+    "ci_low",
+    "ci_high",
+    "seconds",
+    "weight",
+    "depth",
+    "chance",
+}
+_FLAGS = {"auto", "reliable", "taken_out"}
+_MAY_BE_EMPTY = {"factor", "bpb", "stride", "depth", "distance", "chance"}
 # Columns that earlier versions did not write, with the column that had the same, or None: empty.
 _LATER = {"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+
+
+class _Task(BaseModel):
+    """What summary.json says about a task with one scaling."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    effective_length: PositiveInt | None
+    effective_length_is_last_tested: bool
+    effective_length_at_least: PositiveInt | None
+    effective_length_at_most: PositiveInt | None
+
+    @property
+    def effective(self) -> EffectiveLength:
+        return EffectiveLength(
+            length=self.effective_length,
+            at_least=self.effective_length_at_least,
+            at_most=self.effective_length_at_most,
+            is_last=self.effective_length_is_last_tested,
+        )
 
 
 class CheckpointSummary(BaseModel):
@@ -54,6 +88,15 @@ class CheckpointSummary(BaseModel):
     window: PositiveInt
     nll_at_window: Annotated[float, Field(allow_inf_nan=False)] | None
     """That of `trained`; None if it was not measured."""
+    tasks: dict[str, dict[str, _Task]] = Field(default_factory=dict)
+
+    @property
+    def effective(self) -> dict[str, dict[str, EffectiveLength]]:
+        """Effective lengths, by task and scaling."""
+        return {
+            task: {name: found.effective for name, found in by_name.items()}
+            for task, by_name in self.tasks.items()
+        }
 
 
 class _SweepSummary(CheckpointSummary):
@@ -95,6 +138,13 @@ class SweepFiles:
                 )
             sums[key] = Sums(nll=nll, weight=weight)
         return sums
+
+    def tasks(self) -> list[TaskRow]:
+        """Return the rows of tasks.csv; none if the sweep has no tasks."""
+        path = self._folder / "tasks.csv"
+        if not path.exists() and "tasks.csv" not in (self._checksums or {}):
+            return []
+        return [TaskRow(**cells) for cells in self._read_table(path, TaskRow._fields)]
 
     def summaries(self) -> list[CheckpointSummary]:
         """Return the summaries of the checkpoints, the newest first."""
@@ -164,9 +214,9 @@ def _value(column: str, text: str) -> Any:
     if text == "" and column in _MAY_BE_EMPTY:
         return None
     if column == "metric":
-        if text not in ("", "nats"):  # earlier versions did not write it
-            raise ValueError(f"metric should be nats, not {shorten(repr(text))}")
-        return "nats"
+        if text not in ("", *get_args(Metric)):  # earlier versions did not write it
+            raise ValueError(f"metric should be nats or exact, not {shorten(repr(text))}")
+        return text or "nats"
     if column in _INTEGERS:
         return _whole_number(column, text)
     if column in _FLOATS:

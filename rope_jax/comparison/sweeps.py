@@ -1,13 +1,15 @@
 """The results of one sweep, as comparisons use them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from rope_jax.errors import printable
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.evaluation.task_summary import EffectiveLength
 
 
 class PointKey(NamedTuple):
@@ -44,6 +46,10 @@ class Sweep:
     """Equal for runs that differ only in their seed; None if unknown."""
     longest: int | None
     """The most tokens that the model's positions can number; None: any number, or unknown."""
+    tasks: Sequence[TaskRow] = ()
+    """The rows of tasks.csv; none of a sweep without tasks."""
+    effective: Mapping[str, Mapping[str, EffectiveLength]] = field(default_factory=dict)
+    """The newest checkpoint's effective lengths, by task and scaling."""
     renamed: str | None = None
     """What the sweep itself calls the curve that is named `trained` here; None: the same."""
 

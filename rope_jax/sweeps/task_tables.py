@@ -70,16 +70,16 @@ def _table(task: str, checkpoint: CheckpointSummary, taken_out: Mapping[int, flo
     ]
     threshold = next(iter(by_name.values())).threshold
     caption = (
-        f"Exact answers in %, mean over depths, by context length: {checkpoint.run}, step "
-        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. ± half of the 95% interval "
-        "over samples. Taken out: the same without what is asked for, the largest of all rows. "
-        f"Effective: the longest length up to which at least {100 * threshold:g}% are exact, with "
-        "its interval where the ends differ."
+        f"Exact answers in %, over all depths, by context length: {checkpoint.run}, step "
+        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. In brackets the 95% "
+        "interval over samples. Taken out: the same without what is asked for, the largest of all "
+        "rows. Effective: the longest length up to which at least "
+        f"{100 * threshold:g}% are exact, with its interval where the ends differ."
     )
     shown = [f"{100 * taken_out[n]:.0f}" if n in taken_out else "" for n in lengths]
     return TaskTable(task, caption, lengths, rows, shown)
 
 
 def _cell(share: Estimate) -> tuple[str, str]:
-    half = 50 * (share.high - share.low)
-    return f"{100 * share.value:.0f}", f"±{half:.0f}"
+    """Return a share and its interval in %; it is often one-sided, so both ends are shown."""
+    return f"{100 * share.value:.0f}", f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"

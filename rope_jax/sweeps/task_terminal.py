@@ -12,9 +12,7 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, taken_out: Take
     """Print one table per task, with intervals where the console is wide enough."""
     tables = task_tables(checkpoint, taken_out)
     for table in tables:
-        print_wrapped(
-            console, f"exact answers in %, by context length; {table.task}, mean of depths", "bold"
-        )
+        print_wrapped(console, f"exact answers in %, by context length; {table.task}", "bold")
         columns = _columns(table, with_intervals=True)
         if table_width(columns, 2) > console.width:
             columns = _columns(table, with_intervals=False)
@@ -25,7 +23,8 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, taken_out: Take
         threshold = next(iter(checkpoint.tasks[tables[0].task].values())).threshold
         print_wrapped(
             console,
-            "taken out: the same without what is asked for, the largest of all scalings; "
+            "in brackets: 95% interval over samples; taken out: the same without what is asked "
+            "for, the largest of all scalings; "
             f"effective: longest length up to which at least {100 * threshold:g}% are exact, with "
             "its interval where the ends differ",
             "dim",

@@ -180,7 +180,7 @@ def plain_nll(params, tokens, rotary):
     [
         ({"nll": plain_nll}, "tasks: passkey: nll_fn returns only NLLs; it must return Scores"),
         ({"words": None}, "tasks: passkey: sweep() needs words"),
-        ({"lengths": [32, 64]}, "tasks: passkey: digits: what is hidden and asked needs a window of 34 tokens, not 32"),
+        ({"lengths": [32, 64]}, "tasks: passkey: digits: 5 need a window of 34 tokens, not 32"),
         ({"tasks": [PASSKEY, PASSKEY]}, "tasks: passkey occurs twice; give one a name"),
         ({"tasks": [PASSKEY | {"depths": [0.5, 0.2]}]}, "depths: [0.5, 0.2] must be ascending"),
         ({"tasks": [PASSKEY | {"depths": [0, 1.2]}]}, "depths"),
