@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test test-all accelerator aot lint format generate tensorboard lock clean FORCE
+.PHONY: help setup demo tasks test test-all accelerator aot lint format generate tensorboard lock clean FORCE
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
@@ -31,6 +31,12 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 	$(BIN)/python train.py configs/demo.yaml
 	$(BIN)/python eval_ppl.py runs/demo --sweep configs/sweeps/demo.yaml
 	@echo 'Figure: runs/demo/evals/demo/curve.png. Training curves: make tensorboard RUNS=runs/demo'
+
+tasks: $(VENV)/.runtime ## train a model that finds passkeys, and ask it past its window (half an hour)
+	$(BIN)/python train.py configs/demo_tasks.yaml
+	$(BIN)/python scripts/fit.py runs/demo_tasks --fit configs/fits/far.yaml
+	$(BIN)/python eval_ppl.py runs/demo_tasks --sweep configs/sweeps/tasks.yaml
+	@echo 'Figure: runs/demo_tasks/evals/tasks/passkey.png'
 
 test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on two cores)
 	$(BIN)/python -m pytest -m 'not slow'

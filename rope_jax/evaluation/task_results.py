@@ -78,6 +78,7 @@ class SampleRow(NamedTuple):
     exact: int
     """How many of the `answers` are exact."""
     answers: int
+    """0 for a task of which only the NLL counts."""
 
 
 class TaskTables(NamedTuple):
@@ -122,7 +123,7 @@ def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
             nll=float(m.sums.nll[number]),
             tokens=int(m.sums.weight[number]),
             exact=int(m.exact[number]),
-            answers=int(m.answers[number]),
+            answers=int(m.answers[number]) if m.task.has_answers else 0,
         )
         for m in result.task_measurements
         for number in range(len(m.exact))
@@ -136,6 +137,8 @@ def _rows(result: SweepResult, origin: Origin, m: TaskMeasurement) -> Iterator[T
     exact = exact_interval(m.exact, m.answers, **how)
     entry = next(entry for entry in config.scalings if entry.label == m.entry)
     by_metric: dict[Metric, Estimate] = {"nats": nats, "exact": exact}
+    if not m.task.has_answers:
+        del by_metric["exact"]
     for metric, found in by_metric.items():
         yield TaskRow(
             name=m.entry,

@@ -61,7 +61,7 @@ def summarize_tasks(
     """
     found: dict[str, dict[str, dict[int, dict[int, list[int]]]]] = {}
     for row in rows:
-        if not row.taken_out:
+        if row.answers and not row.taken_out:
             by_length = found.setdefault(row.task, {}).setdefault(row.name, {})
             sums = by_length.setdefault(row.length, {}).setdefault(row.sample, [0, 0])
             sums[0] += row.exact

@@ -45,6 +45,8 @@ def draw_distances(
 ) -> ShownFigure:
     """Draw nats and exact answers over the distance to the token that has to be found.
 
+    Of a task without such a distance, they are drawn over the length.
+
     A dotted line of the same colour is the same with that token taken out. The training window is
     marked, and with a short line at the top each distance from which a map changes what is seen.
 
@@ -62,7 +64,8 @@ def draw_distances(
         legend: list[Artist] = [
             Line2D([], [], label=name, **vars(style)) for name, style in styles.items()
         ]
-        legend.append(Line2D([], [], label="taken out", color="0.4", linestyle=":"))
+        if any(point.taken_out for point in points):
+            legend.append(Line2D([], [], label="taken out", color="0.4", linestyle=":"))
         if borders.keys() & set(names):
             legend.append(_border_handle())
         columns = legend_columns([str(handle.get_label()) for handle in legend], inches)
@@ -85,9 +88,10 @@ def draw_distances(
                 axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
                 if name in borders:
                     _mark_border(axis, borders[name], style.color)
-            _scale(axis, sorted({p.distance for p in points if p.distance is not None}))
+            _scale(axis, sorted({_place(p) for p in points}))
             mark_windows(axis, [window], with_label=True)
-            axis.set_xlabel("distance (tokens)")
+            has_distance = points[0].distance is not None
+            axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
             axis.set_ylabel(_LABELS[metric])
             if metric == "exact":
                 axis.set_ylim(-3, 103)
@@ -100,9 +104,13 @@ def draw_distances(
 
 def _columns(points: Sequence[DistancePoint], scale: float) -> tuple[np.ndarray, ...]:
     """Return distances, values and the ends of their intervals; nan leaves a gap."""
-    rows = [(p.distance, scale * p.value, scale * p.ci_low, scale * p.ci_high) for p in points]
+    rows = [(_place(p), scale * p.value, scale * p.ci_low, scale * p.ci_high) for p in points]
     found = np.array(rows, np.float64).reshape(-1, 4).T
     return tuple(np.where(np.isfinite(column), column, np.nan) for column in found)
+
+
+def _place(point: DistancePoint) -> int:
+    return point.length if point.distance is None else point.distance
 
 
 def _scale(axis: Axes, distances: Sequence[int]) -> None:

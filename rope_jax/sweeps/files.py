@@ -16,7 +16,7 @@ from rope_jax.evaluation.results import DocumentRow, Row
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.task_results import NO_TASKS, SampleRow, TaskRow, TaskTables
-from rope_jax.evaluation.task_summary import TaskSummary, taken_out
+from rope_jax.evaluation.task_summary import TaskSummary
 from rope_jax.plots.saving import save_figure
 from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
 from rope_jax.runs.files import replacing_folder, write_text
@@ -56,10 +56,9 @@ def write_folder(
         listed: Any = {"split": config.split, "show": config.show}
         markdown = format_results_markdown(of_newest, newest, **listed)
         latex = format_results_latex(of_newest, newest, **listed)
-        if newest.tasks:
-            control = taken_out(tasks.samples, newest.step)
-            markdown += "\n" + format_tasks_markdown(newest, control)
-            latex += "\n" + format_tasks_latex(newest, control)
+        if tasks.rows:
+            markdown += "\n" + format_tasks_markdown(newest, tasks)
+            latex += "\n" + format_tasks_latex(newest, tasks)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
         drawn = draw_sweep(table, summary.checkpoints, width=config.figure_width)

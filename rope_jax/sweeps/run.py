@@ -36,7 +36,6 @@ from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
-from rope_jax.evaluation.task_summary import taken_out
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -213,13 +212,13 @@ def _finish(
     steps = [one.step for one in summary.checkpoints]
     processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
     print_tables(console, table, summary, config.show)
-    print_tasks(console, newest, taken_out(tasks.samples, newest.step))
+    print_tasks(console, newest, tasks)
     if "same_tokens" in config.protocols and not newest.has_baseline:
         print_wrapped(
             console,
             f"no usable length and no gain: the window, {newest.window}, is not among the lengths",
         )
-    names = ("curve.png", "steps.png", *(f"{task}.png" for task in newest.tasks))
+    names = ("curve.png", "steps.png", *(f"{task.label}.png" for task in config.tasks))
     figures = [path for name in names if (path := folder / name).exists()]
     print_message(
         console,

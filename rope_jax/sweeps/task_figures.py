@@ -29,7 +29,7 @@ def draw_tasks(
             f"{task}: {checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} "
             f"tokens; {own[0].split} split, {own[0].samples:,} samples"
         )
-        if own[0].distance is not None:
+        if own[0].distance is not None or task not in checkpoint.tasks:
             figure = draw_distances(
                 own,
                 window=checkpoint.window,

@@ -70,6 +70,8 @@ class Question(BaseModel):
     """Whether what is asked for can be placed at any depth."""
     has_control: ClassVar[bool] = True
     """Whether it is also asked with what is asked for taken out."""
+    has_answers: ClassVar[bool] = True
+    """Whether its targets are answers that are exact or not; if not, only their NLL counts."""
     needs_words: ClassVar[bool] = False
     """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
 

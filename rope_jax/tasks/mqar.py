@@ -23,12 +23,13 @@ class MQAR(Task):
     START k₁ v₁ k₂ v₂ … FILLER k₂ → v₂ FILLER k₁ → v₁ FILLER
 
     As in the original, keys are from the lower half of the vocabulary and values from the upper
-    one, no two of them are equal, and the filler is any random tokens: keys too, which in a window
-    of n tokens is each of them about n / V times. Unlike there, an answer stays in the window after
-    its question, the key 0 counts, and V is the model's vocabulary where that has fewer than 8,192
-    tokens (bytes: 256). Each value is an answer of its own. Taken out, each pair has another random
-    value. The chance level is that of guessing one of the values, 1 / k; whoever leaves out those
-    already given is right more often. With `load` it falls with the length, and counts as 0.
+    one, no two of them are equal, and the filler is random tokens. Unlike there, none of these is a
+    key of the window (with a vocabulary of bytes, keys would recur with other values), an answer
+    stays in the window after its question, the key 0 counts, and V is the model's vocabulary where
+    that has fewer than 8,192 tokens (bytes: 256). Each value is an answer of its own. Taken out,
+    each pair has another random value. The chance level is that of guessing one of the values,
+    1 / k; whoever leaves out those already given is right more often. With `load` it falls with the
+    length, and counts as 0.
     """
 
     title: ClassVar[str] = "associative recall"
@@ -84,7 +85,8 @@ class MQAR(Task):
         if taken_out:
             shifts = [1 + others.below(len(tokens) - half - 1) for _ in range(k)]
             shown = (values + shifts) % (len(tokens) - half)
-        rest = tokens[filling.tokens(len(tokens), length + 1 - len(start) - 2 * k)]
+        filler = np.delete(tokens, keys)
+        rest = filler[filling.tokens(len(filler), length + 1 - len(start) - 2 * k)]
         rest[2 * gaps], rest[2 * gaps + 1] = tokens[keys], tokens[half + values]
         pairs = np.stack([tokens[keys], tokens[half + shown]], axis=1).ravel()
         answers = np.full(length, -1, np.int32)
