@@ -1,5 +1,6 @@
 """The tasks of the compared sweeps: heat maps for the page, and tables of effective lengths."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,18 +25,19 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
         for task in dict.fromkeys(row.task for row in rows):
             own = [row for row in rows if row.task == task]
             names = list(dict.fromkeys(row.name for row in own))
+            lengths = sorted({row.length for row in own})
             by_name = {name: [row for row in own if row.name == name] for name in names}
             if any(row.depth is not None for row in own):
-                panels = [_panel(name, by_name[name], sweep, task) for name in names]
+                panels = [_panel(name, by_name[name], lengths, sweep, task) for name in names]
             else:
-                panels = [_panel_of_scalings(by_name, sweep, task)]
+                panels = [_panel_of_scalings(by_name, lengths, sweep, task)]
             maps.append(
                 {
                     "title": f"{printable(sweep.label)}, step {step:,}: {task}",
                     "window": sweep.windows[step],
                     "chance": own[0].chance,
                     "samples": own[0].samples,
-                    "lengths": sorted({row.length for row in own}),
+                    "lengths": lengths,
                     "panels": panels,
                 }
             )
@@ -60,22 +62,26 @@ def format_effective_lengths(sweeps: Sequence[Sweep]) -> str:
     return "\n".join(parts)
 
 
-def _panel(name: str, rows: Sequence[TaskRow], sweep: Sweep, task: str) -> dict[str, Any]:
+def _panel(
+    name: str, rows: Sequence[TaskRow], lengths: Sequence[int], sweep: Sweep, task: str
+) -> dict[str, Any]:
     depths = sorted({row.depth for row in rows if row.depth is not None})
     by_label = {f"{100 * depth:g}%": [r for r in rows if r.depth == depth] for depth in depths}
-    by_label[TAKEN_OUT] = [row for row in rows if row.taken_out]
-    return {"title": _title(name, sweep, task)} | _cells(by_label)
+    if control := [row for row in rows if row.taken_out]:
+        by_label[TAKEN_OUT] = control
+    return {"title": _title(name, sweep, task)} | _cells(by_label, lengths)
 
 
 def _panel_of_scalings(
-    by_name: dict[str, list[TaskRow]], sweep: Sweep, task: str
+    by_name: dict[str, list[TaskRow]], lengths: Sequence[int], sweep: Sweep, task: str
 ) -> dict[str, Any]:
     by_label = {}
     for name, rows in by_name.items():
         by_label[_title(name, sweep, task)] = [row for row in rows if not row.taken_out]
-    first = next(iter(by_name))
-    by_label[f"{first}, {TAKEN_OUT}"] = [row for row in by_name[first] if row.taken_out]
-    return {"title": ""} | _cells(by_label)
+    control = [row for rows in by_name.values() for row in rows if row.taken_out]
+    if control:  # the largest of all scalings: none should be trusted with less
+        by_label[TAKEN_OUT] = sorted(control, key=lambda row: row.value)
+    return {"title": ""} | _cells(by_label, lengths)
 
 
 def _title(name: str, sweep: Sweep, task: str) -> str:
@@ -83,12 +89,16 @@ def _title(name: str, sweep: Sweep, task: str) -> str:
     return printable(name) if found is None else f"{printable(name)}: {effective_text(*found)}"
 
 
-def _cells(by_label: dict[str, list[TaskRow]]) -> dict[str, Any]:
-    """Return the values and intervals of a panel's rows, by length."""
-    shown = {label: sorted(rows, key=lambda row: row.length) for label, rows in by_label.items()}
-    return {
-        "rows": list(shown),
-        "values": [[100 * row.value for row in rows] for rows in shown.values()],
-        "low": [[100 * row.ci_low for row in rows] for rows in shown.values()],
-        "high": [[100 * row.ci_high for row in rows] for rows in shown.values()],
+def _cells(by_label: dict[str, list[TaskRow]], lengths: Sequence[int]) -> dict[str, Any]:
+    """Return the values and intervals of a panel's rows, by length; None: not measured."""
+    found = [{row.length: row for row in rows} for rows in by_label.values()]
+    ends = {"values": "value", "low": "ci_low", "high": "ci_high"}
+    return {"rows": list(by_label)} | {
+        key: [[_percent(row.get(n), field) for n in lengths] for row in found]
+        for key, field in ends.items()
     }
+
+
+def _percent(row: TaskRow | None, field: str) -> float | None:
+    value = math.nan if row is None else 100 * getattr(row, field)
+    return value if math.isfinite(value) else None

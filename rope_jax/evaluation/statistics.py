@@ -94,20 +94,22 @@ def exact_interval(
     """Return the share of exact answers, Σ exact / Σ answers, with its interval over samples.
 
     exact, answers: by sample. With one answer per sample it is Wilson's interval (JASA 1927), else
-    the bootstrap over samples. Where all samples agree no resample differs; then it is Wilson's
-    with as many trials as samples.
+    the bootstrap over samples. Where that has none, because all samples agree or all but a few, it
+    is Wilson's with as many trials as samples, rounded outward: shares vary less than yes or no.
     """
-    ratios = exact / answers
-    if len(exact) > 1 and answers.max() > 1 and np.ptp(ratios) > 0:
+    right, asked, trials = int(exact.sum()), int(answers.sum()), len(exact)
+    value = right / asked
+    if trials > 1 and answers.max() > 1 and np.ptp(exact / answers) > 0:
         found = mean_nll(Sums(exact, answers), resamples=resamples, seed=seed)
-        low, high = max(0.0, found.low), min(1.0, found.high)
-        return Estimate(value=found.value, low=low, high=high)
+        if math.isfinite(found.low) and math.isfinite(found.high):
+            low, high = max(0.0, float(found.low)), min(1.0, float(found.high))
+            return Estimate(value=value, low=low, high=high)
     from scipy import stats  # takes longer to import than jax
 
-    value, trials = float(exact.sum() / answers.sum()), len(exact)
-    whole = math.floor(value * trials), math.ceil(value * trials)
-    low, high = (stats.binomtest(count, trials).proportion_ci(method="wilson") for count in whole)
-    return Estimate(value=value, low=float(low.low), high=float(high.high))
+    # in whole numbers: 0.29 · 100 is less than 29
+    whole = right * trials // asked, -(-right * trials // asked)
+    least, most = (stats.binomtest(n, trials).proportion_ci(method="wilson") for n in whole)
+    return Estimate(value=value, low=float(least.low), high=float(most.high))
 
 
 def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate:

@@ -1,7 +1,7 @@
 """Distance profiles: how well a model copies from so many tokens back, by scaling."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -13,7 +13,7 @@ from rope_jax.plots.figure import ShownFigure
 from rope_jax.plots.heat import TaskPoint
 from rope_jax.plots.labels import thin_length_ticks
 from rope_jax.plots.panels import fold_title, legend_columns, mark_windows
-from rope_jax.plots.style import BAND_OPACITY, NOTE, WIDTHS, assign_styles, figure_style
+from rope_jax.plots.style import BAND_OPACITY, WIDTHS, assign_styles, figure_style
 
 _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 
@@ -66,6 +66,8 @@ def draw_distances(
         ]
         if any(point.taken_out for point in points):
             legend.append(Line2D([], [], label="taken out", color="0.4", linestyle=":"))
+        if borders.keys() & set(names):
+            legend.append(_border_handle())
         columns = legend_columns([str(handle.get_label()) for handle in legend], inches)
         panels = len(metrics) if stacked else 1
         rows = -(-len(legend) // columns)
@@ -130,4 +132,9 @@ def _mark_border(axis: Axes, distance: int, colour: object) -> None:
         linewidth=1.5,
         zorder=1,
     )
-    axis.spines["top"].set_edgecolor(NOTE)
+
+
+def _border_handle() -> Line2D:
+    """Return the legend's sample of the mark of a map's border."""
+    line: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
+    return Line2D([], [], label="a map begins", markeredgewidth=1.5, color="0.4", **line)

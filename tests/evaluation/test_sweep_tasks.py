@@ -125,6 +125,13 @@ def test_intervals_of_shares():
     assert agreeing.high == 1.0
     half = interval([2] * 64, [4] * 64)
     assert half.low < 0.39 < 0.61 < half.high
+    # many resamples leave out the only sample that differs, so the bootstrap has no interval
+    nearly = interval([4] + [5] * 63, [5] * 64)
+    assert nearly.value == 319 / 320
+    assert (nearly.low, nearly.high) == (pytest.approx(0.9167, abs=1e-4), 1.0)
+    # 29 of 100, although 0.29 · 100 is less than 29 in floating point
+    exact_count = interval([1] * 29 + [0] * 71, [1] * 100)
+    assert exact_count.low == pytest.approx(0.2101, abs=1e-4)
 
 
 def test_sums_by_sample_add_up_to_the_rows():

@@ -1,0 +1,122 @@
+"""Tasks of compared sweeps: read strictly, shown on the page and in comparison.md."""
+
+import json
+import math
+
+import pytest
+
+from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.curves import compare
+from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.page import format_page
+from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.report import format_markdown
+from rope_jax.comparison.tasks import task_maps
+from rope_jax.config.comparison import CompareConfig
+from rope_jax.errors import UserError
+from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.runs.tables import format_csv
+from tests.comparison.test_page import data_of
+
+EFFECTIVE = {
+    "effective_length": 32,
+    "effective_length_is_last_tested": False,
+    "effective_length_at_least": 16,
+    "effective_length_at_most": 64,
+}
+
+
+def row(name, task, length, value, **fields):
+    values = {field: None for field in TaskRow._fields}
+    values |= {"name": name, "scaling": "none", "map": "", "auto": False, "task": task}
+    values |= {"kind_of_task": task, "length": length, "taken_out": False, "metric": "exact"}
+    values |= {"value": value, "ci_low": max(0.0, value - 0.25), "ci_high": min(1.0, value + 0.25)}
+    values |= {"chance": 0.25, "samples": 64, "answers": 64, "tokens": 640, "targets": "abc"}
+    values |= {"step": 100, "run": "one", "seed": 0, "corpus": "c0ffee", "split": "test"}
+    return TaskRow(**(values | {"bos": "document", "seconds": 0.5} | fields))
+
+
+ROWS = [
+    *(row(name, "passkey", n, 0.5, depth=d) for name in ("trained", "yarn-4")
+      for d in (0.0, 1.0) for n in (16, 32, 64) if (name, n) != ("yarn-4", 32)),
+    *(row(name, "passkey", n, 0.125, taken_out=True) for name in ("trained", "yarn-4")
+      for n in (16, 32, 64)),
+    *(row(name, "mqar", 16, 0.75, chance=None) for name in ("trained", "yarn-4")),
+    row("trained", "mqar", 16, 0.25, taken_out=True),
+    row("yarn-4", "mqar", 16, 0.5, taken_out=True),
+    row("trained", "passkey", 16, 1.5, depth=0.0, metric="nats"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def folder(sweep_of):
+    folder = sweep_of("one") / "evals/demo"
+    (folder / "tasks.csv").write_text(format_csv(TaskRow._fields, ROWS))
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["tasks"] = {"passkey": {"yarn-4": EFFECTIVE}}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def compared(folder):
+    sweeps = [read_sweep(found) for found in find_sweeps([folder], None)]
+    return compare(sweeps, find_mismatches(sweeps), CompareConfig(resamples=50))
+
+
+def test_rows_of_tasks_are_read_back(folder):
+    sweep = read_sweep(folder)
+    assert list(sweep.tasks) == ROWS
+    assert tuple(sweep.effective["passkey"]["yarn-4"]) == (32, 16, 64, False)
+
+
+def test_a_sweep_without_tasks_has_none(sweep_of):
+    sweep = read_sweep(sweep_of("one") / "evals/demo")
+    assert (list(sweep.tasks), dict(sweep.effective)) == ([], {})
+    assert task_maps([sweep]) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (",exact,", ",ppl,", r"line 2: metric should be nats or exact, not 'ppl'"),
+        (",False,passkey,", ",maybe,passkey,", r"line 2: auto should be True or False"),
+        (",passkey,16,", ",passkey,-16,", r"line 2: length should be a whole number"),
+        ("kind_of_task", "kind", r"has no column kind_of_task"),
+    ],
+)
+def test_a_damaged_table_of_tasks_is_refused(folder, old, new, message):
+    path = folder / "tasks.csv"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=rf"tasks\.csv: {message}"):
+        read_sweep(folder)
+
+
+def test_the_page_has_a_map_per_task_with_every_cell_at_its_length(folder):
+    passkey, mqar = data_of(format_page(compared(folder)))["tasks"]
+    assert (passkey["lengths"], passkey["window"]) == ([16, 32, 64], 16)
+    trained, yarn = passkey["panels"]
+    assert (trained["title"], yarn["title"]) == ("trained", "yarn-4: 32 [16, 64]")
+    assert trained["rows"] == yarn["rows"] == ["0%", "100%", "taken out"]
+    assert trained["values"] == [[50, 50, 50], [50, 50, 50], [12.5, 12.5, 12.5]]
+    assert yarn["values"][0] == [50, None, 50]  # one length was not measured
+    assert (yarn["low"][0], yarn["high"][0]) == ([25, None, 25], [75, None, 75])
+    (panel,) = mqar["panels"]
+    assert panel["rows"] == ["trained", "yarn-4", "taken out"]
+    assert panel["values"] == [[75], [75], [50]]  # the largest of all scalings
+    assert mqar["chance"] is None
+
+
+def test_a_value_that_is_no_number_is_an_empty_cell(folder):
+    rows = [ROWS[0]._replace(ci_low=math.nan, ci_high=math.inf), *ROWS[1:]]
+    (folder / "tasks.csv").write_text(format_csv(TaskRow._fields, rows))
+    panel = data_of(format_page(compared(folder)))["tasks"][0]["panels"][0]
+    assert (panel["values"][0][0], panel["low"][0][0], panel["high"][0][0]) == (50, None, None)
+
+
+def test_markdown_lists_effective_lengths(folder, sweep_of):
+    text = format_markdown(compared(folder))
+    assert "one/demo: effective lengths by task" in text
+    assert "| yarn-4 | 32 \\[16, 64\\] |" in text or "| yarn-4 | 32 [16, 64] |" in text
+    assert "effective" not in format_markdown(compared(sweep_of("two")))

@@ -1,0 +1,134 @@
+"""Heat maps and distance profiles show the rows of tasks.csv."""
+
+import math
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.plots.distance import draw_distances
+from rope_jax.plots.heat import draw_heat, share_text
+
+LENGTHS = (64, 128, 256)
+EXACT = {"none": {64: 1.0, 128: 0.5, 256: 0.0}, "streaming": {64: 0.75, 128: 0.25, 256: 0.125}}
+
+
+def row(name, length, value, **fields):
+    values = {field: None for field in TaskRow._fields}
+    values |= {"name": name, "scaling": name, "map": "", "auto": False, "length": length}
+    values |= {"metric": "exact", "value": value, "ci_low": value - 0.1, "ci_high": value + 0.1}
+    return TaskRow(**(values | {"taken_out": False, "chance": 0.25} | fields))
+
+
+def asked(depths):
+    """Return rows whose share is half as large at the start as at the end of the window."""
+    rows = [
+        row(name, n, value * (1 if depth is None else (1 + depth) / 2), depth=depth)
+        for name, by_length in EXACT.items()
+        for n, value in by_length.items()
+        for depth in depths
+    ]
+    rows += [row(name, n, len(name) / 100, taken_out=True) for name in EXACT for n in LENGTHS]
+    return rows
+
+
+def draw(rows, **settings):
+    return draw_heat(
+        rows, **({"window": 128, "effective": {"none": "64"}, "title": "A title"} | settings)
+    )
+
+
+def numbers(axis):
+    """Return the numbers in a panel's cells, by row from the top."""
+    rows = {}
+    for text in axis.texts:
+        x, y = text.get_position()
+        rows.setdefault(y, {})[x] = text.get_text()
+    return [[rows[y][x] for x in sorted(rows[y])] for y in sorted(rows)]
+
+
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_a_panel_per_scaling_has_a_row_per_depth_from_the_start_down(width):
+    figure = draw(asked((0, 1)), width=width)
+    none, streaming, bar = figure.axes
+    assert numbers(none) == [["50", "25", "0"], ["100", "50", "0"], ["4", "4", "4"]]
+    assert numbers(streaming) == [["38", "12", "6"], ["75", "25", "12"], ["9", "9", "9"]]
+    assert [axis.get_title() for axis in (none, streaming)] == ["none\neffective: 64", "streaming"]
+    assert [t.get_text() for t in none.get_yticklabels()] == ["0", "100", "taken out"]
+    assert [t.get_text() for t in none.get_xticklabels()] == ["64", "128", "256"]
+    low, high = none.get_ylim()
+    assert low > high  # depth 0 is at the top
+    assert "chance: 25" in bar.get_ylabel() + bar.get_xlabel()
+    assert figure.get_suptitle() == "A title"
+
+
+def test_without_depths_the_scalings_are_the_rows_and_the_largest_control_is_below():
+    figure = draw(asked((None,)))
+    axis, _ = figure.axes
+    assert numbers(axis) == [["100", "50", "0"], ["75", "25", "12"], ["9", "9", "9"]]
+    labels = [text.get_text() for text in axis.get_yticklabels()]
+    assert labels == ["none, effective: 64", "streaming", "taken out"]
+
+
+@pytest.mark.parametrize(
+    ("window", "places"), [(64, {0.5}), (100, {0.5}), (128, {1.5}), (32, set()), (256, set())]
+)
+def test_the_window_is_a_line_behind_the_longest_trained_length(window, places):
+    axis = draw(asked((0, 1)), window=window).axes[0]
+    assert {line.get_xdata()[0] for line in axis.get_lines()} == places
+
+
+def test_cells_get_lighter_and_missing_ones_stay_empty():
+    rows = [row("none", n, value, depth=0) for n, value in ((64, 0.0), (128, 0.5), (256, 1.0))]
+    rows += [row("other", 64, math.nan, depth=0), row("other", 256, 0.5, depth=0)]
+    none, other, *_ = draw(rows).axes
+    grey = [sum(to_rgb(patch.get_facecolor())) for patch in none.patches]
+    assert grey == sorted(grey)
+    assert len(set(grey)) == 3
+    assert len(other.patches) == 1
+    assert [text.get_position()[0] for text in other.texts] == [2]
+
+
+def test_numbers_without_room_are_left_out():
+    rows = [row(name, n, 1.0, depth=0) for name in "abcd" for n in range(100, 3000, 100)]
+    assert not any(axis.texts for axis in draw(rows).axes)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0, "0"), (1, "100"), (0.004, "<1"), (0.996, ">99"), (0.98, "98"), (1 / 3, "33")],
+)
+def test_only_all_are_100_and_only_none_are_0(share, text):
+    assert share_text(share) == text
+
+
+def profile():
+    rows = []
+    for name in EXACT:
+        for n in LENGTHS:
+            for metric, value in (("nats", 2.0), ("exact", EXACT[name][n])):
+                rows.append(row(name, n, value, metric=metric, distance=n // 2))
+                out = {"taken_out": True, "distance": n // 2, "metric": metric}
+                rows.append(row(name, n, 5.5 if metric == "nats" else 0.0, **out))
+    return rows
+
+
+@pytest.mark.parametrize("width", ["page", "column"])
+def test_a_profile_has_a_curve_and_a_dotted_control_per_scaling(width):
+    settings = {"window": 64, "title": "A title", "width": width}
+    figure = draw_distances(profile(), borders={"streaming": 48}, **settings)
+    nats, exact = figure.axes
+    curves = [line for line in exact.get_lines() if list(line.get_xdata()) == [32, 64, 128]]
+    assert [line.get_linestyle() for line in curves] == ["-", ":"] * 2
+    assert list(curves[0].get_ydata()) == [100, 50, 0]
+    assert list(curves[2].get_ydata()) == [75, 25, 12.5]
+    assert curves[0].get_color() == curves[1].get_color() != curves[2].get_color()
+    assert list(nats.get_lines()[1].get_ydata()) == [5.5] * 3
+    for axis in figure.axes:
+        assert axis.get_xscale() == "log"
+        at = [line.get_xdata()[0] for line in axis.get_lines() if len(set(line.get_xdata())) == 1]
+        assert sorted(at) == [48, 64]  # the map's border, and the window
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels == ["none", "streaming", "taken out", "a map begins"]
+    figure = draw_distances(profile(), borders={}, **settings)
+    assert "a map begins" not in [text.get_text() for text in figure.legends[0].get_texts()]
