@@ -35,7 +35,8 @@ demo: $(VENV)/.runtime ## train and evaluate a small model (minutes on two cores
 tasks: $(VENV)/.runtime ## train a model that finds passkeys, and ask it past its window (half an hour)
 	$(BIN)/python train.py configs/demo_tasks.yaml
 	$(BIN)/python scripts/fit.py runs/demo_tasks --fit configs/fits/far.yaml
-	$(BIN)/python eval_ppl.py runs/demo_tasks --sweep configs/sweeps/tasks.yaml
+	$(BIN)/python eval_ppl.py runs/demo_tasks --sweep configs/sweeps/tasks.yaml \
+		'scalings.6={type: runs/demo_tasks/fits/far/strategy.json, name: fitted}'
 	@echo 'Figure: runs/demo_tasks/evals/tasks/passkey.png'
 
 test: $(VENV)/.dev ## run the tests, except the slow ones (about 10 minutes on two cores)

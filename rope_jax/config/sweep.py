@@ -372,6 +372,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
             raise ValueError(f"tasks: {', '.join(twice)} occurs twice; give one a name")
         if taken := sorted(set(labels) & set(get_args(Protocol))):
             raise ValueError(f"tasks: {taken[0]} is the name of a protocol; choose another name")
+        if taken := sorted(set(labels) & {"curve", "steps"}):
+            raise ValueError(f"tasks: {taken[0]} is the name of a figure; choose another name")
         return self
 
     @model_validator(mode="after")
@@ -379,6 +381,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png", "curve.pdf", "steps.pdf", "curve.svg", "steps.svg",
                  "results.md", "results.tex", "tasks.csv", "samples.csv"}  # fmt: skip
+        taken |= {f"{task.label}{end}" for task in self.tasks for end in (".png", ".pdf", ".svg")}
         labels = {entry.label for entry in self.scalings}
         if taken & labels:
             raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")

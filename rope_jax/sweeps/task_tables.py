@@ -7,7 +7,8 @@ from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary
 from rope_jax.evaluation.task_results import TaskRow, TaskTables
 from rope_jax.evaluation.task_summary import taken_out
-from rope_jax.evaluation.text import effective_text, interval_text, perplexity_text
+from rope_jax.evaluation.text import effective_text, interval_text, perplexity_text, usable_text
+from rope_jax.plots.heat import share_text
 from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
 from rope_jax.runs.markdown import escape_markdown
 
@@ -18,16 +19,21 @@ class TaskTable(NamedTuple):
     task: str
     caption: str
     lengths: list[int]
-    rows: list[tuple[str, list[tuple[str, str]], str]]
-    """Name, (value, interval) by length, effective length."""
-    taken_out: list[str]
-    """By length; empty for a task without answers, which has no effective length either."""
+    rows: list[tuple[str, list[tuple[str, str]], list[str]]]
+    """Name, (value, interval) by length, effective length and usable length."""
+    below: list[tuple[str, list[str]]]
+    """The rows to compare with: without what is asked for, and chance; none for a task without
+    answers, which has no effective length either."""
 
     @property
     def heading(self) -> list[str]:
         """The names of the columns."""
-        last = ["effective"] if self.taken_out else []
-        return ["scaling", *(f"{n:,}" for n in self.lengths), *last]
+        return ["scaling", *(f"{n:,}" for n in self.lengths), *self.last]
+
+    @property
+    def last(self) -> list[str]:
+        """The names of the last columns: how long a context is used, and how long it is harmless."""
+        return ["effective", "usable"] if self.below else []
 
 
 def make_task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[TaskTable]:
@@ -35,10 +41,11 @@ def make_task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[
     control = taken_out(tables.samples, checkpoint.step)
     rows = [row for row in tables.rows if row.step == checkpoint.step]
     return [
-        _table(task, checkpoint, control.get(task, {}))
+        _table(own, checkpoint, control.get(task, {}))
         if task in checkpoint.tasks
-        else _perplexity_table([row for row in rows if row.task == task], checkpoint)
+        else _perplexity_table(own, checkpoint)
         for task in dict.fromkeys(row.task for row in rows)
+        if (own := [row for row in rows if row.task == task])
     ]
 
 
@@ -47,13 +54,12 @@ def format_tasks_markdown(checkpoint: CheckpointSummary, tables: TaskTables) -> 
     parts = []
     for table in make_task_tables(checkpoint, tables):
         heading = table.heading
-        blank = [""] * bool(table.taken_out)
+        blank = [""] * len(table.last)
         lines = [heading, ["---", *["---:"] * (len(heading) - 1)]]
-        for name, cells, effective in table.rows:
+        for name, cells, reach in table.rows:
             shown = [f"{value} {interval}".rstrip() for value, interval in cells]
-            lines.append([escape_markdown(name), *shown, *[effective] * len(blank)])
-        if table.taken_out:
-            lines.append(["taken out", *table.taken_out, *blank])
+            lines.append([escape_markdown(name), *shown, *reach])
+        lines += [[name, *shown, *blank] for name, shown in table.below]
         text = "".join(f"| {' | '.join(line)} |\n" for line in lines)
         parts.append(f"## `{table.task}`\n\n{escape_markdown(table.caption)}\n\n{text}")
     return "\n".join(parts)
@@ -63,28 +69,35 @@ def format_tasks_latex(checkpoint: CheckpointSummary, tables: TaskTables) -> str
     """Return one tabular environment per task."""
     parts = []
     for table in make_task_tables(checkpoint, tables):
-        blank = [""] * bool(table.taken_out)
+        blank = [""] * len(table.last)
         curves = [
             [
                 escape_latex(name),
                 *(latex_value(*cell, is_best=False) for cell in cells),
-                *[escape_latex(effective)] * len(blank),
+                *map(escape_latex, reach),
             ]
-            for name, cells, effective in table.rows
+            for name, cells, reach in table.rows
         ]
-        control = [latex_value(value, "", is_best=False) for value in table.taken_out]
-        blocks = [curves, [["taken out", *control, *blank]]] if control else [curves]
+        below = [
+            [name, *(latex_value(value, "", is_best=False) for value in values), *blank]
+            for name, values in table.below
+        ]
+        blocks = [curves, below] if below else [curves]
         notes = [table.task, table.caption, r"Needs \usepackage{booktabs}."]
         heading = list(map(escape_latex, table.heading))
         parts.append(format_tabular(heading, blocks, left=1, notes=notes))
     return "\n".join(parts)
 
 
-def _table(task: str, checkpoint: CheckpointSummary, control: Mapping[int, float]) -> TaskTable:
+def _table(
+    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float]
+) -> TaskTable:
+    """Return the table of a task with answers. rows: of this task."""
+    task = rows[0].task
     by_name = checkpoint.tasks[task]
     lengths = sorted({n for summary in by_name.values() for n in summary.exact})
-    rows = [
-        (name, [_cell(summary.exact[n]) for n in lengths], effective_text(*summary.effective))
+    lines = [
+        (name, [_cell(summary.exact[n]) for n in lengths], _reach(name, task, checkpoint))
         for name, summary in by_name.items()
     ]
     threshold = next(iter(by_name.values())).threshold
@@ -93,22 +106,26 @@ def _table(task: str, checkpoint: CheckpointSummary, control: Mapping[int, float
         f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. In brackets the 95% "
         "interval over samples. Taken out: the same without what is asked for, the largest of all "
         "rows. Effective: the longest length up to which at least "
-        f"{100 * threshold:g}% are exact, with its interval where the ends differ."
+        f"{100 * threshold:g}% are exact, with its interval where the ends differ. Usable: by "
+        "perplexity."
     )
-    shown = [f"{100 * control[n]:.0f}" if n in control else "" for n in lengths]
-    return TaskTable(task, caption, lengths, rows, shown)
+    below = [("taken out", [share_text(control[n]) if n in control else "" for n in lengths])]
+    chance = next((row.chance for row in rows if row.chance is not None), None)
+    if chance is not None:
+        below.append(("chance", [share_text(chance)] * len(lengths)))
+    return TaskTable(task, caption, lengths, lines, below)
 
 
 def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) -> TaskTable:
     """Return the table of a task of which only the NLL counts."""
     lengths = sorted({row.length for row in rows})
-    lines = []
+    lines: list[tuple[str, list[tuple[str, str]], list[str]]] = []
     for name in dict.fromkeys(row.name for row in rows):
         cells = []
         for row in sorted((r for r in rows if r.name == name), key=lambda row: row.length):
             estimate = Estimate(value=row.value, low=row.ci_low, high=row.ci_high)
             cells.append((perplexity_text(row.value), interval_text(estimate)))
-        lines.append((name, cells, ""))
+        lines.append((name, cells, []))
     caption = (
         f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {checkpoint.run}, step "
         f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. ± half of the 95% interval "
@@ -117,6 +134,13 @@ def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) ->
     return TaskTable(rows[0].task, caption, lengths, lines, [])
 
 
+def _reach(name: str, task: str, checkpoint: CheckpointSummary) -> list[str]:
+    """Return a scaling's effective length and its usable length, if that is known."""
+    curve = checkpoint.curves.get(name)
+    usable = "" if curve is None else usable_text(**curve.usable._asdict())
+    return [effective_text(*checkpoint.tasks[task][name].effective), usable]
+
+
 def _cell(share: Estimate) -> tuple[str, str]:
     """Return a share and its interval in %; it is often one-sided, so both ends are shown."""
-    return f"{100 * share.value:.0f}", f"[{100 * share.low:.0f}, {100 * share.high:.0f}]"
+    return share_text(share.value), f"[{share_text(share.low)}, {share_text(share.high)}]"

@@ -12,7 +12,7 @@ from rope_jax.sweeps.task_tables import TaskTable, make_task_tables
 def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTables) -> None:
     """Print one table per task, with intervals where the console is wide enough."""
     for table in make_task_tables(checkpoint, tables):
-        quantity = "exact answers in %" if table.taken_out else "perplexity of key tokens"
+        quantity = "exact answers in %" if table.below else "perplexity of key tokens"
         print_wrapped(console, f"{quantity}, by context length; {table.task}", "bold")
         columns = _columns(table, with_intervals=True)
         if table_width(columns, 2) > console.width:
@@ -26,23 +26,24 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTab
             console,
             "in brackets: 95% interval over samples; taken out: the same without what is asked "
             "for, the largest of all scalings; effective: longest length up to which at least "
-            f"{100 * threshold:g}% are exact, with its interval where the ends differ",
+            f"{100 * threshold:g}% are exact, with its interval where the ends differ; usable: by "
+            "perplexity",
             "dim",
         )
 
 
 def _columns(table: TaskTable, *, with_intervals: bool) -> list[Column]:
     names = [name for name, _, _ in table.rows]
-    last = ["taken out"] if table.taken_out else []
+    last = [name for name, _ in table.below]
     columns = [Column("scaling", [Text(name) for name in (*names, *last)], "left")]
     for place, length in enumerate(table.lengths):
         cells = [
             Text.assemble(cells[place][0], (f" {cells[place][1]}" * with_intervals, "dim"))
             for _, cells, _ in table.rows
         ]
-        control = [Text(table.taken_out[place])] if table.taken_out else []
-        columns.append(Column(f"{length:,}", [*cells, *control]))
-    if table.taken_out:
-        effective = [Text(effective) for _, _, effective in table.rows]
-        columns.append(Column("effective", [*effective, Text()]))
+        below = [Text(values[place]) for _, values in table.below]
+        columns.append(Column(f"{length:,}", [*cells, *below]))
+    for place, heading in enumerate(table.last):
+        reach = [Text(found[place]) for _, _, found in table.rows]
+        columns.append(Column(heading, [*reach, *[Text()] * len(last)]))
     return columns

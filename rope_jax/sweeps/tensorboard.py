@@ -74,7 +74,9 @@ def write_events(
     writer = TensorBoardWriter(folder)
     layout = _layout(table, summary)
     for task in newest.tasks:
-        layout.setdefault("tasks", {})[task] = [f"^exact/{re.escape(task)}$"]
+        layout.setdefault("tasks, exact answers", {})[task] = [f"^exact/{re.escape(task)}$"]
+    for task in dict.fromkeys(row.task for row in tasks):
+        layout.setdefault("tasks, nats per token", {})[task] = [f"^nats/{re.escape(task)}$"]
     writer.layout(layout)
     for title, image in images.items():
         writer.image(newest.step, f"summary/{title}", image)

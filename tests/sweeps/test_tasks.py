@@ -1,0 +1,155 @@
+"""What a sweep says about its tasks: tables, terminal, event files, figures, and its folder."""
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.config.training import Config
+from rope_jax.evaluation.results import document_rows, rows
+from rope_jax.evaluation.statistics import Estimate
+from rope_jax.evaluation.summary import SweepSummary, summarize
+from rope_jax.evaluation.task_results import task_tables
+from rope_jax.evaluation.task_summary import (
+    EffectiveLength,
+    effective_length,
+    summarize_tasks,
+    taken_out,
+)
+from rope_jax.evaluation.text import effective_text
+from rope_jax.sweeps.files import write_folder
+from rope_jax.sweeps.task_tables import format_tasks_latex, format_tasks_markdown
+from rope_jax.sweeps.task_terminal import print_tasks
+from tests.evaluation.test_sweep_tasks import ORIGIN, oracle, sweep_tasks
+
+TRAINING = Config.model_validate(
+    {"name": "toy", "stages": [{"steps": 5, "seq_len": 64, "batch_size": 1}]}
+)
+
+
+@pytest.fixture(scope="module")
+def result():
+    """A model that finds what lies in the last 100 tokens: all at 64, 2/3 at 128, 1/3 at 200."""
+    return sweep_tasks(
+        oracle(100), tasks=[{"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}]
+    )
+
+
+@pytest.fixture(scope="module")
+def summary(result):
+    return SweepSummary(newest=summarize(result, ORIGIN))
+
+
+def shares(*values):
+    return {
+        64 * 2**place: Estimate(value=v, low=v - 0.1, high=min(1.0, v + 0.1))
+        for place, v in enumerate(values)
+    }
+
+
+def test_the_effective_length_is_the_last_that_all_shorter_ones_reach():
+    assert effective_length(shares(1, 0.9, 0.5, 1), 0.85) == EffectiveLength(128, 64, 128, False)
+    assert effective_length(shares(0.8, 1, 1), 0.85) == EffectiveLength(None, None, 256, False)
+    assert effective_length(shares(1, 1, 1), 0.85) == EffectiveLength(256, 256, 256, True)
+    assert effective_length(shares(0.85), 0.85).length == 64
+
+
+def test_effective_lengths_as_text():
+    assert effective_text(512, 512, 512, False) == "512"
+    assert effective_text(512, 256, 1024, False) == "512 [256, 1,024]"
+    assert effective_text(2048, 2048, 2048, True) == "≥ 2,048"
+    assert effective_text(None, None, None, False) == "none"
+    assert effective_text(None, None, 64, False) == "none [none, 64]"
+
+
+def test_the_summary_pools_the_depths_of_a_sample(result, summary):
+    found = summary.newest.tasks["passkey"]["trained"]
+    assert {n: share.value for n, share in found.exact.items()} == {
+        64: 1.0,
+        128: pytest.approx(2 / 3),
+        200: pytest.approx(1 / 3),
+    }
+    # the same at every sample, so 20 samples are 20 trials and not 60
+    low, high = found.exact[128].low, found.exact[128].high
+    assert low < 0.47
+    assert high > 0.81
+    assert found.effective.length == 64
+    assert found.threshold == 0.85
+
+
+def test_the_control_is_the_largest_of_the_scalings(result):
+    samples = task_tables([(result, ORIGIN)]).samples
+    better = [
+        row._replace(name="other", exact=int(row.sample < 5)) if row.taken_out else row
+        for row in samples
+    ]
+    assert taken_out([*samples, *better], 5)["passkey"] == dict.fromkeys((64, 128, 200), 0.25)
+    assert taken_out(samples, 6) == {}
+    assert summarize_tasks([], 0.85, resamples=10, seed=0) == {}
+
+
+def test_tables_have_a_row_per_scaling_and_two_to_compare_with(result, summary):
+    tables = task_tables([(result, ORIGIN)])
+    text = format_tasks_markdown(summary.newest, tables)
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    assert lines[0] == "| scaling | 64 | 128 | 200 | effective | usable |"
+    assert lines[2].startswith("| trained | 100 [84, 100] | 67 [")
+    assert lines[2].endswith("| 64 [none, 128] | ≥ 200 |")
+    assert lines[3:] == ["| taken out | 0 | 0 | 0 |  |  |", "| chance | <1 | <1 | <1 |  |  |"]
+    latex = format_tasks_latex(summary.newest, tables)
+    assert latex.count(r"\begin{tabular}") == 1
+    assert "trained" in latex
+    assert "taken out & 0 & 0 & 0 &" in " ".join(latex.split())
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_terminal_leaves_out_intervals_where_there_is_no_room(result, summary, width):
+    console = Console(file=io.StringIO(), width=width)
+    print_tasks(console, summary.newest, task_tables([(result, ORIGIN)]))
+    text = console.file.getvalue()
+    assert ("[84, 100]" in text) == (width > 60)
+    assert max(map(len, text.splitlines())) <= width
+    assert "taken out" in text
+    assert "chance" in text
+
+
+def test_a_folder_has_the_tables_the_figure_and_the_curves(result, summary, tmp_path):
+    tables = task_tables([(result, ORIGIN)])
+    folder = tmp_path / "tasks"
+    given = rows(result, ORIGIN), document_rows(result, ORIGIN), summary, TRAINING, tables
+    write_folder(folder, result.config, *given)
+    files = SweepFiles(folder)
+    assert files.tasks() == tables.rows
+    assert files.summaries()[0].effective["passkey"]["trained"].length == 64
+    assert (folder / "passkey.png").read_bytes().startswith(b"\x89PNG")
+    assert "## `passkey`" in (folder / "results.md").read_text()
+    content = json.loads((folder / "summary.json").read_text())
+    assert content["tasks"]["passkey"]["trained"]["effective_length"] == 64
+    curve = EventAccumulator(str(folder / "trained")).Reload()
+    found = {event.step: event.value for event in curve.Scalars("exact/passkey")}
+    assert found == {64: 1.0, 128: pytest.approx(2 / 3), 200: pytest.approx(1 / 3)}
+    assert {event.step for event in curve.Scalars("nats/passkey")} == {64, 128, 200}
+
+
+def test_a_damaged_table_is_refused(result, summary, tmp_path):
+    folder = tmp_path / "tasks"
+    tables = task_tables([(result, ORIGIN)])
+    given = rows(result, ORIGIN), document_rows(result, ORIGIN), summary, TRAINING, tables
+    write_folder(folder, result.config, *given)
+    path = folder / "tasks.csv"
+    path.write_text(path.read_text().replace("passkey", "passkeys", 1))
+    with pytest.raises(Exception, match=r"tasks\.csv"):
+        SweepFiles(folder).tasks()
+
+
+def test_a_sweep_without_tasks_writes_none_of_their_files(result, tmp_path):
+    plain = dataclasses.replace(result, task_measurements=[])
+    summary = SweepSummary(newest=summarize(plain, ORIGIN))
+    given = rows(plain, ORIGIN), document_rows(plain, ORIGIN), summary, TRAINING
+    write_folder(tmp_path / "plain", plain.config, *given)
+    assert not (tmp_path / "plain/tasks.csv").exists()
+    assert SweepFiles(tmp_path / "plain").tasks() == []
