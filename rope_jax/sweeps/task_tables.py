@@ -32,7 +32,7 @@ class TaskTable(NamedTuple):
 
     @property
     def last(self) -> list[str]:
-        """The names of the last columns: how long a context is used, and how long it is harmless."""
+        """The names of the last columns: how long a context is used, and is harmless."""
         return ["effective", "usable"] if self.below else []
 
 

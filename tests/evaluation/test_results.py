@@ -72,7 +72,8 @@ def test_a_row_has_every_field(result):
     row = rows(result, ORIGIN)[-1]
     nll = np.average(LEVEL, weights=TOKENS) + 0.01
     interval = mean_nll(result.measurements[-1].sums, resamples=50, seed=1)
-    assert row._replace(nll=0, ppl=0, bpb=0) == Row(
+    assert row.value == row.nll
+    assert row._replace(nll=0, ppl=0, bpb=0, value=0) == Row(
         name="pi-auto",
         scaling="pi",
         map="",
@@ -90,6 +91,8 @@ def test_a_row_has_every_field(result):
         nll=0,
         ppl=0,
         bpb=0,
+        metric="nats",
+        value=0,
         ci_low=interval.low,
         ci_high=interval.high,
         reliable=True,

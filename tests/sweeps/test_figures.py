@@ -36,6 +36,8 @@ def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step
         nll=nll,
         ppl=math.exp(nll) if nll < 700 else math.inf,
         bpb=None,
+        metric="nats",
+        value=nll,
         ci_low=nll - width,
         ci_high=nll + width,
         reliable=True,

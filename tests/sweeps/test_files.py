@@ -178,6 +178,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
                 "difference_from_trained_nats": {},
             }
         },
+        "tasks": {},
         "earlier": [
             {
                 "run": "demo",
@@ -193,6 +194,7 @@ def test_summary_json_has_every_key_in_order(tmp_path):
                 "reliable": False,
                 "compilations": 1,
                 "curves": {},
+                "tasks": {},
             }
         ],
     }
