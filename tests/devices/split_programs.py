@@ -20,7 +20,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.splitting import check_mesh
 from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.positions.encodings import ENCODINGS
@@ -122,7 +122,9 @@ def measured(fields, mesh, encoding, map_, windows, most_logits, fits):
 
     def last(params, windows):
         positions = np.arange(windows.shape[1] - 1, dtype=np.int32)[None]
-        return nll_of_last(alone, placement)(params, windows, rotary_at(positions), LAST)
+        of_last = scores_of_last(alone, placement)
+        scores = of_last(params, windows, rotary_at(positions), LAST)
+        return scores.nll + scores.is_first  # another first choice would differ by 1
 
     def by_frequencies(params, windows):
         """As a fit does: the gradient of the mean by the frequencies, the weights being frozen."""

@@ -15,7 +15,7 @@ import numpy as np
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation.decoder import nll_of_last
+from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
@@ -29,12 +29,13 @@ layers = RotaryLayers(RotaryGeometry(rotary_dim=8, train_length=64))
 rotary = layers.rotary(parse_scaling({"type": "none"}), np.arange(64)[None], 64)
 for rows in (1, 3):
     tokens = np.random.default_rng(rows).integers(0, 257, (rows, 65)).astype(np.int32)
-    alone = jax.jit(nll_of_last(model, Placement(MeshConfig(), jax.devices()[:1])),
+    alone = jax.jit(scores_of_last(model, Placement(MeshConfig(), jax.devices()[:1])),
                     static_argnums=3)(params, tokens, rotary, 16)
     for context in (2, 8):
-        shared = nll_of_last(model, apart.sharing_windows(context))
+        shared = scores_of_last(model, apart.sharing_windows(context))
         found = jax.jit(shared, static_argnums=3)(placed, tokens, rotary, 16)
-        np.testing.assert_allclose(found, alone, rtol=2e-5)
+        np.testing.assert_allclose(found.nll, alone.nll, rtol=2e-5)
+        np.testing.assert_array_equal(found.is_first, alone.is_first)
 """
 
 
