@@ -110,8 +110,8 @@ data:
   test_fraction: 0.3
   max_documents: 40
   mix:
-    - {task: passkey, digits: 3, share: 0.125}
-    - {task: multikey, keys: 2, values: words, digits: 4, share: 0.25}
+    - {task: passkey, digits: 3, share: 0.125, shortest: 40}
+    - {task: multikey, keys: 2, values: words, digits: 4, share: 0.25, shortest: null}
   cache_dir: /somewhere
 tokenizer: {type: file, path: a/tokenizer.json, bos: <s>}
 optim:

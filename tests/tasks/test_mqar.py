@@ -39,13 +39,15 @@ def test_every_question_has_its_pair(words, vocabulary, k):
         assert answered(made) == [[value] for value in values.tolist()]
 
 
-def test_the_rest_is_any_random_tokens():
+def test_the_rest_is_random_tokens_but_the_key():
     made = sample("mqar", 8000, pairs=1)
     (gap,) = parts(made, 1)[2]
     rest = np.delete(made.tokens[3:], [gap, gap + 1])
     counts = np.bincount(rest, minlength=256)
     assert len(counts) == 256
-    assert abs(counts - 8000 / 256).max() < 5 * (8000 / 256) ** 0.5
+    key = made.tokens[1]
+    assert counts[key] == 0
+    assert abs(np.delete(counts, key) - 8000 / 255).max() < 5 * (8000 / 255) ** 0.5
 
 
 def test_gaps_have_the_power_law_of_zoology():
