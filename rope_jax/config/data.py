@@ -41,7 +41,7 @@ class _Data(Frozen):
 
     @model_validator(mode="after")
     def _shares_are_of_one_whole(self) -> "_Data":
-        if (total := sum(task.share for task in self.mix)) > 1:
+        if (total := sum(task.share for task in self.mix)) > 1 + 1e-9:
             raise ValueError(f"mix: the shares add up to {total:g}; at most 1 is possible")
         return self
 
