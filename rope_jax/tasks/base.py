@@ -76,9 +76,12 @@ class Question(BaseModel):
     """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
 
     @property
-    def chance(self) -> float:
-        """The share of exact answers from guessing well without finding what is asked for."""
-        return 0.0
+    def chance(self) -> float | None:
+        """The share of exact answers from guessing well without finding what is asked for.
+
+        None: it depends on the text, the tokenizer or the length.
+        """
+        return None
 
     def distance(self, length: int) -> int | None:
         """How many tokens before a target is the one that has to be found; None: it varies."""

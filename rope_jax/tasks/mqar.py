@@ -29,7 +29,7 @@ class MQAR(Task):
     that has fewer than 8,192 tokens (bytes: 256). Each value is an answer of its own. Taken out,
     each pair has another random value. The chance level is that of guessing one of the values,
     1 / k; whoever leaves out those already given is right more often. With `load` it falls with the
-    length, and counts as 0.
+    length.
     """
 
     title: ClassVar[str] = "associative recall"
@@ -50,8 +50,8 @@ class MQAR(Task):
         return self
 
     @property
-    def chance(self) -> float:
-        return 1 / (self.pairs or _PAIRS) if self.load is None else 0.0
+    def chance(self) -> float | None:
+        return 1 / (self.pairs or _PAIRS) if self.load is None else None
 
     def sample(
         self,
