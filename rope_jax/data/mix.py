@@ -40,13 +40,16 @@ class Mix(NamedTuple):
         for place, row in enumerate(rows.tolist()):
             draws = Draws(*seed, row, purpose=_FOR_TASKS)
             left = draws.fraction()
-            for task in self.tasks:
+            for index, task in enumerate(self.tasks):
                 left -= task.share
                 if left < 0:
                     shortest = min(task.shortest or longest, longest)
                     length = shortest + draws.below(longest - shortest + 1)
                     depth = draws.fraction()
-                    sample = task.sample(self.words, windows[place], draws, length, depth)
+                    try:
+                        sample = task.sample(self.words, windows[place], draws, length, depth)
+                    except ValueError as error:  # a key of more tokens than the one of `check`
+                        raise UserError(f"data.mix.{index}.{error}") from None
                     begins[place] = longest - length
                     windows[place, longest - length :] = sample.tokens
                     break

@@ -159,6 +159,11 @@ def test_a_task_that_does_not_fit_is_refused_with_the_stage():
     assert str(error.value).endswith("; stages[1].seq_len is 32")
 
 
+def test_a_longer_key_than_expected_is_refused_when_it_comes():
+    with pytest.raises(UserError, match=r"data\.mix\.0\.digits: 5 need a window of 34 tokens"):
+        draw(SPLIT, seq_len=33, batch_size=4, mix=mix(passkey=1.0))
+
+
 def test_a_prompt_for_tokenizers_is_refused_with_bytes():
     with pytest.raises(UserError, match=r"data.mix.0.task: passkey_text is for a tokenizer"):
         mix(passkey_text=0.1).check(4096, 0)
