@@ -13,6 +13,7 @@ from rope_jax.console import (
     describe_scaling,
     print_message,
     print_overview,
+    print_warning,
     progress_bar,
 )
 from rope_jax.runs.logs import Scalars
@@ -45,6 +46,7 @@ def announce(
         "devices": f"{devices}; peak {peak}",
         "tokenizer": tokenizer,
         "corpus": list(corpus),
+        **({"mix": _describe_mix(config)} if config.data.mix else {}),
     }
     if model.position.is_rotary:
         rows["positions"] = (
@@ -71,6 +73,24 @@ def announce(
     if done:
         rows["resumes"] = f"after step {done:,} of {last:,}"
     print_overview(console, f"training {config.name}", rows)
+    unscaled = [
+        stage.seq_len
+        for number, stage in enumerate(stages)
+        if config.stage_scaling(number).type == "none" and config.stage_map(number) is None
+    ]
+    longest, first = max(unscaled, default=0), geometry.train_length
+    if model.position.is_rotary and config.rope.train_length is None and longest > first:
+        print_warning(
+            console,
+            f"rope.train_length: L is {first:,}, the first stage's seq_len, and windows of "
+            f"{longest:,} tokens are trained without scaling too; yarn, logn and others count "
+            f"from L: give rope.train_length={longest} if they should count from there",
+        )
+
+
+def _describe_mix(config: Config) -> str:
+    """Return the tasks among the windows, and the share of each: "20% passkey, 15% multikey"."""
+    return ", ".join(f"{100 * task.share:g}% {task.task}" for task in config.data.mix)
 
 
 def _describe_windows(stage: StageConfig) -> list[str]:

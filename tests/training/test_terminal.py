@@ -27,12 +27,11 @@ def printed(console_):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console_.file.getvalue())
 
 
-def announced(done, width=200, **stage):
+def announced(done, width=200, then=(), more=None, **stage):
     out = console(width=width)
-    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4} | stage]
-    config = Config.model_validate(
-        {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
-    )
+    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4} | stage, *then]
+    raw = {"name": "mine", "optim": {"warmup_steps": 1}, "stages": stages, "runs_dir": "[/]"}
+    config = Config.model_validate(raw | (more or {}))
     announce(
         out,
         config,
@@ -54,6 +53,26 @@ def test_names_and_paths_are_printed_as_they_are():
     assert "bytes, 257 tokens; document start: [/]" in text
     assert "320 tokens" in text
     assert "resumes" not in text
+
+
+def test_windows_that_outgrow_l_without_scaling_are_warned_of():
+    longer = {"steps": 5, "seq_len": 32, "batch_size": 2}
+    warning = "rope.train_length: L is 16, the first stage's seq_len, and windows of 32 tokens"
+    assert warning in announced(0, then=[longer])
+    scaled = longer | {"scaling": {"type": "pi", "factor": 2.0}}
+    for silent in (
+        announced(0),
+        announced(0, then=[scaled]),
+        announced(0, then=[longer], more={"rope": {"train_length": 32}}),
+        announced(0, then=[longer], more={"model": {"position": {"type": "alibi"}}}),
+    ):
+        assert "rope.train_length" not in silent
+
+
+def test_the_tasks_among_the_windows_are_named():
+    mix = [{"task": "passkey", "share": 0.25}, {"task": "induction", "share": 0.125}]
+    text = announced(0, more={"data": {"type": "stdlib", "mix": mix}})
+    assert "mix        25% passkey, 12.5% induction\n" in text
 
 
 def test_windows_are_described_as_far_as_they_are_not_plain():
