@@ -350,6 +350,22 @@ def test_a_sweep_of_a_checkpoint_imports_it_once(
     assert [line[:-1] for line in first] == [line[:-1] for line in second]
 
 
+def test_a_checkpoint_with_a_tokenizer_is_asked_the_original_prompts(tmp_path: Path) -> None:
+    byte_checkpoint(tmp_path / "tiny", max_position_embeddings=32)
+    run = imported(tmp_path)
+    for number in range(3):
+        (tmp_path / f"long{number}.txt").write_text(f"{number} times as long as it is dull. " * 40)
+    data = {"type": "text", "files": [str(tmp_path / "long*.txt")], "cache_dir": str(tmp_path)}
+    ask = {"samples": 2, "depths": [0.5]}
+    tasks = [{"task": "passkey_text"} | ask, {"task": "needle", "keys": 2} | ask]
+    raw = {"lengths": [1024], "scalings": ["trained"], "tasks": tasks, "data": data, "targets": 8}
+    config = validate(SweepConfig, raw | {"max_blocks": 1, "resamples": 20}, "test")
+    sweep_run(run, run.load_config(), config, quiet())
+    table = (run.evals / "sweep" / "tasks.csv").read_text().splitlines()
+    assert len(table) == 1 + 2 * 2 * 2  # tasks, metrics, asked and taken out
+    assert "passkey_text" in table[1]
+
+
 def test_default_lengths_beyond_the_texts_are_refused_with_lengths_that_work(
     tmp_path: Path,
 ) -> None:
