@@ -77,7 +77,7 @@ def draw_distances(
         shape = (len(metrics), 1) if stacked else (1, len(metrics))
         axes = figure.subplots(*shape, squeeze=False)
         for axis, metric in zip(axes.flat, metrics, strict=True):
-            scale = 100 if metric == "exact" else 1
+            scale = 100.0 if metric == "exact" else 1.0
             for name, style in styles.items():
                 own = [p for p in points if (p.name, p.metric) == (name, metric)]
                 asked = [p for p in own if not p.taken_out]

@@ -188,20 +188,16 @@ def test_a_sweep_returns_the_mean_over_key_tokens(tmp_path):
         tasks=[mask(tmp_path / "mask.json") | {"name": "far", "samples": 1000}],
     )  # fmt: skip
     rows = task_rows(result, ORIGIN)
-    assert [(row.length, row.metric) for row in rows] == [
-        (length, metric) for length in LENGTHS for metric in ("nats", "exact")
-    ]
+    assert [(row.length, row.metric) for row in rows] == [(length, "nats") for length in LENGTHS]
     targets = np.concatenate([d[k[k >= 64]] for d, k in zip(DOCUMENTS, KEYS, strict=True)])
     for row in rows:
         assert (row.task, row.kind_of_task) == ("far", "longppl")
         assert (row.depth, row.taken_out, row.distance) == (None, False, None)
         assert row.tokens == row.answers == len(targets)
         assert row.samples == sum((k >= 64).any() for k in KEYS)
-        if row.metric == "exact":
-            assert row.value == pytest.approx(np.mean(targets % 3 == 0))
-        else:  # the last of a block has the whole length before it, the others less
-            context = row.value - targets.mean()
-            assert row.length - 8 < context <= row.length
+        # the last of a block has the whole length before it, the others less
+        context = row.value - targets.mean()
+        assert row.length - 8 < context <= row.length
     assert len({row.targets for row in rows}) == 1
 
 

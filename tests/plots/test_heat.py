@@ -96,7 +96,7 @@ def test_numbers_without_room_are_left_out():
 
 @pytest.mark.parametrize(
     ("share", "text"),
-    [(0, "0"), (1, "100"), (0.004, "<1"), (0.996, ">99"), (0.98, "98"), (1 / 3, "33")],
+    [(0.0, "0"), (1.0, "100"), (0.004, "<1"), (0.996, ">99"), (0.98, "98"), (1 / 3, "33")],
 )
 def test_only_all_are_100_and_only_none_are_0(share, text):
     assert share_text(share) == text

@@ -52,9 +52,11 @@ def shares(*values):
 
 
 def test_the_effective_length_is_the_last_that_all_shorter_ones_reach():
-    assert effective_length(shares(1, 0.9, 0.5, 1), 0.85) == EffectiveLength(128, 64, 128, False)
-    assert effective_length(shares(0.8, 1, 1), 0.85) == EffectiveLength(None, None, 256, False)
-    assert effective_length(shares(1, 1, 1), 0.85) == EffectiveLength(256, 256, 256, True)
+    assert effective_length(shares(1.0, 0.9, 0.5, 1.0), 0.85) == EffectiveLength(
+        128, 64, 128, False
+    )
+    assert effective_length(shares(0.8, 1.0, 1.0), 0.85) == EffectiveLength(None, None, 256, False)
+    assert effective_length(shares(1.0, 1.0, 1.0), 0.85) == EffectiveLength(256, 256, 256, True)
     assert effective_length(shares(0.85), 0.85).length == 64
 
 
