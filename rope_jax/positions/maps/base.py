@@ -216,14 +216,13 @@ def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | Non
     """Return the smallest distance at which a map changes how, or whether, a key is seen.
 
     It is that of the last query of a text of n tokens; None: it sees all keys as without a map.
+    Only the first band can leave keys as they are.
     """
     query, keys = np.array([length - 1]), np.arange(length)
-    unchanged = np.zeros(length, bool)
-    for band in bands:
-        is_plain = band.query == OWN and band.key == OWN and band.divisor == 1 and band.far is None
-        if is_plain and band.attention_factor == 1:
-            seen = band.visible.by_distance(query[:, None] - keys[None])
-            unchanged |= (seen & band.visible.by_place(query, keys))[0]
+    near = bands[0]
+    is_plain = near.query == OWN and near.key == OWN and near.divisor == 1 and near.far is None
+    seen = near.visible.by_distance(query[:, None] - keys[None])
+    unchanged = (seen & near.visible.by_place(query, keys))[0] & is_plain
     changed = np.flatnonzero(~unchanged[::-1])
     return int(changed[0]) if changed.size else None
 
