@@ -105,8 +105,10 @@ class LoadedModel:
         """Sweep the checkpoint of a training step. how: see `evaluation.sweep`."""
         config = for_tokenizer(self.corpus.tokenizer, config)
         training, stage = self.training, self.training.stage_at(step)
+        # without tasks nobody asks for first choices, which take time
+        of_last: Any = self.scores_of_last if config.tasks else self.nll_of_last
         return sweep(
-            of_all(self.scores_of_last),
+            of_all(of_last),
             config.scalings,
             lengths,
             texts,
@@ -118,7 +120,7 @@ class LoadedModel:
             takes_maps=True,
             longest=training.encoding.longest,
             bos_id=self.corpus.tokenizer.bos_id,
-            nll_of_last=self.scores_of_last,
+            nll_of_last=of_last,
             words=self.words,
             row_bytes=lambda n: float(self._memory_at(n).at(n).window),
             row_multiple=lambda n: self.placement_at(n).row_shards,
