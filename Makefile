@@ -109,7 +109,9 @@ $(VENV)/.created:
 	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
 	@touch $@
 
-$(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml
+KERNEL := $(addprefix rope_jax/attention/kernel/,build.py span.h span.cc calls.cc)
+
+$(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNEL)
 	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements.lock

@@ -1,6 +1,13 @@
 """Causal attention: one signature, several backends, chosen by name."""
 
-from rope_jax.attention.backends import BACKENDS, Attention, attend, check_backend
+from rope_jax.attention.backends import (
+    BACKENDS,
+    Attention,
+    attend,
+    check_backend,
+    choose_backend,
+    with_backend,
+)
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 
 __all__ = [
@@ -10,4 +17,6 @@ __all__ = [
     "banded_blockwise",
     "blockwise_attention",
     "check_backend",
+    "choose_backend",
+    "with_backend",
 ]

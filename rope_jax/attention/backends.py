@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
+from rope_jax.attention.cpu import cpu_attention, load_kernel
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
+from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.positions.encodings import Encoding
@@ -74,6 +76,7 @@ def _splash(
 BACKENDS: dict[AttentionName, Attention] = {
     "xla": xla_attention,
     "blockwise": blockwise_attention,
+    "cpu": cpu_attention,
     "cudnn": cudnn_attention,
     "splash": _splash,
 }
@@ -83,6 +86,7 @@ BACKENDS: dict[AttentionName, Attention] = {
 INTERACTING: dict[AttentionName, Interacting] = {
     "xla": whole_attention,
     "blockwise": banded_blockwise,
+    "cpu": banded_blockwise,  # the kernel has no other scores
 }
 
 
@@ -160,6 +164,29 @@ def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Floa
     return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
+def with_backend(config: Config, platform: str | None = None) -> Config:
+    """Return a run's config with a backend in place of `auto`; UserError if it cannot run.
+
+    platform: as in `check_backend`.
+    """
+    model = choose_backend(config.model, platform)
+    check_backend(model, platform)
+    return config.model_copy(update={"model": model})
+
+
+def choose_backend(model: ModelConfig, platform: str | None = None) -> ModelConfig:
+    """Return a model's config with a backend in place of `auto`: cpu where it can run, else xla.
+
+    platform: as in `check_backend`.
+    """
+    if model.attention != "auto":
+        return model
+    on_cpu = model.model_copy(update={"attention": "cpu"})
+    if _obstacle(on_cpu, platform or jax.default_backend()) is None:
+        return on_cpu
+    return model.model_copy(update={"attention": "xla"})
+
+
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:
     """Raise UserError if the model's backend cannot run; another is never substituted.
 
@@ -174,6 +201,11 @@ def check_backend(model: ModelConfig, platform: str | None = None) -> None:
 
 def _obstacle(model: ModelConfig, platform: str) -> str | None:
     """Return why the model's backend cannot run on a platform, or None if it can."""
+    if model.attention == "cpu":
+        if platform != "cpu":
+            return f"needs a CPU, but the platform is {platform}"
+        if load_kernel() is None:
+            return "was not compiled, because there was no C++ compiler when rope-jax was installed"
     if model.attention == "splash" and platform != "tpu":
         return f"needs a TPU, but the platform is {platform}"
     if model.attention == "cudnn":

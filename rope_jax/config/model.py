@@ -19,7 +19,7 @@ from rope_jax.rope.geometry import Layout
 from rope_jax.rope.numbers import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
-AttentionName = Literal["xla", "blockwise", "cudnn", "splash", "linear"]
+AttentionName = Literal["auto", "xla", "blockwise", "cpu", "cudnn", "splash", "linear"]
 NormName = Literal["rms_norm", "rms_norm_plus_one", "layer_norm"]
 NormPlacement = Literal["before", "after", "both"]
 ActivationName = Literal["silu", "gelu", "gelu_tanh"]
@@ -111,9 +111,10 @@ class ModelConfig(Frozen):
         False, description="recompute each layer in the backward pass, to use less memory"
     )
     attention: AttentionName = Field(
-        "xla",
-        description="backend; blockwise: memory linear in the length; "
-        "cudnn, splash: kernels for GPU, TPU; linear: another model, without softmax",
+        "auto",
+        description="backend; auto: cpu where it can run, else xla; blockwise: memory linear in "
+        "the length; cpu, cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, without "
+        "softmax",
     )
     position: AnyEncoding = Field(
         RoPE(), description="encoding that tells the model the order of its tokens"

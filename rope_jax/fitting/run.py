@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
@@ -72,7 +72,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
         raise UserError(f"{run.path}: its position is {position}, and a fit is for rope")
     if attention == "linear":
         raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
-    check_backend(training.model)
+    training = with_backend(training)
     _check_stages(training, config)
     folder = run.fits / config.name
     with _locked(folder, config), _renamed(steps="step", lengths="length"):

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from rope_jax.attention import choose_backend
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
@@ -99,6 +100,7 @@ class LanguageModel:
         encoding: Encoding = _ROPE,
         over: Collectives = ALONE,
     ) -> None:
+        config = choose_backend(config)
         self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
         self._layout, self._sliding_windows = layout, sliding_windows
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)

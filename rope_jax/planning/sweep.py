@@ -5,7 +5,7 @@ import itertools
 import jax
 from rich.console import Console
 
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -48,7 +48,7 @@ def plan_sweep(
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     mesh = mesh_for(training, None if target is None else target.count, whole_heads=whole_heads)
     placement = Placement(mesh, devices)
-    check_backend(training.model, placement.platform)
+    training = with_backend(training, placement.platform)
     window = training.stages[-1].seq_len
     lengths = sweep_lengths(config, window)
     longest = training.encoding.longest

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
 from rope_jax.devices.hardware import device_line
@@ -36,7 +36,7 @@ def plan_training(
     UserError: the run does not fit; the message names the key to change.
     """
     placement = Placement(config.mesh, None if target is None else target.devices())
-    check_backend(config.model, placement.platform)
+    config = with_backend(config, placement.platform)
     placement.check_stages(config.stages)
     check_compile_time(config)
     program = Program(config, vocab_size, placement)

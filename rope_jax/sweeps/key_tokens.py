@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -58,7 +58,7 @@ def find_key_tokens(
 
     Raises UserError for bad input, or if there are too few key tokens; Stopped after a signal.
     """
-    check_backend(training.model)
+    training = with_backend(training)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
     _check_window(config, max(stage.seq_len for stage in training.stages))
     _check_window(config, _window(training, expected_steps(run, chosen)[-1]))

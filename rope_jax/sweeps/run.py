@@ -9,7 +9,7 @@ import jax
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -88,7 +88,7 @@ def sweep_run(
     with joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
-        check_backend(training.model)
+        training = with_backend(training)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
         if again:

@@ -10,7 +10,7 @@ import jax
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import check_backend
+from rope_jax.attention import with_backend
 from rope_jax.config.data import DataConfig
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
@@ -53,8 +53,8 @@ def train(config: Config, console: Console) -> RunDirectory:
 
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
-    check_backend(config.model)
     _check_weights(config)
+    asked, config = config, with_backend(config)
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
     _check_has_train_files(config.data)
@@ -62,9 +62,9 @@ def _train(config: Config, console: Console) -> RunDirectory:
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
 
     def explain(old: Config) -> str | None:
-        return explain_other(config, old, int(newest))
+        return explain_other(asked, old, int(newest))
 
-    processes.on_first(lambda: run.check_available(config, explain))
+    processes.on_first(lambda: run.check_available(asked, explain))
     warn = functools.partial(print_warning, console)
     out_of_memory = "data: there is not enough memory to read it; split large files"
     with (
@@ -87,7 +87,7 @@ def _train(config: Config, console: Console) -> RunDirectory:
         start = start_from(config.init_from, program, corpus, warn)
     _compile_after(int(newest), program, corpus, console, warn)
     # last: a failure above writes nothing
-    processes.on_first(lambda: run.prepare(config, tokenizer, explain))
+    processes.on_first(lambda: run.prepare(asked, tokenizer, explain))
     try:
         with shortage_as(
             f"{run.path}: there is not enough memory; end other programs, and the same command "

@@ -51,6 +51,7 @@ def inputs(length, heads, kv_heads, batch=2, scale=1.0):
 KINDS = {
     "xla": BACKENDS["xla"],
     "blockwise": functools.partial(blockwise_attention, block=48),
+    "cpu": BACKENDS["cpu"],
 }
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rope_jax.rope.geometry import Layout
 
 # Those of `rope_jax.attention`. Every kernel can do plain dot products; only ours can do more.
-ALL_BACKENDS = ("xla", "blockwise", "cudnn", "splash", "linear")
-OWN_BACKENDS = ("xla", "blockwise")
+ALL_BACKENDS = ("auto", "xla", "blockwise", "cpu", "cudnn", "splash", "linear")
+OWN_BACKENDS = ("auto", "xla", "blockwise", "cpu")
 """The attention backends that can do more than plain dot products."""
 
 

@@ -1,0 +1,93 @@
+"""Compile the CPU's attention kernel while the package is installed, if there is a C++ compiler.
+
+Hatchling calls this file, see pyproject.toml. It imports nothing of the package, whose dependencies
+may not be there yet. Without a compiler, or without jaxlib's headers, the package is installed
+without the kernel, and `model.attention` cannot be `cpu`.
+"""
+
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+FOLDER = Path(__file__).parent
+LIBRARY = FOLDER / "attention.so"
+COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
+# For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
+_GENERIC = {"generic": ([], 4, 4)}
+_X86 = {
+    "avx2": (["-mavx2", "-mfma"], 8, 6),
+    "avx512": (["-mavx512f", "-mfma", "-mprefer-vector-width=512"], 16, 8),
+}
+
+
+class KernelHook(BuildHookInterface):  # type: ignore[misc]
+    """Adds the compiled kernel to a wheel, or leaves it beside its sources in an editable install."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the kernel, before the files are collected."""
+        if problem := compile_kernel():
+            print(f"installed without the CPU's attention kernel: {problem}", file=sys.stderr)
+            return
+        build_data["artifacts"].append(str(LIBRARY.relative_to(self.root)))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+def compile_kernel() -> str | None:
+    """Write attention.so beside this file; returns what prevented it, or None."""
+    LIBRARY.unlink(missing_ok=True)
+    compiler = _compiler()
+    if compiler is None:
+        return "there is no C++ compiler (c++, g++ or clang++; or set CXX)"
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is None or not jaxlib.submodule_search_locations:
+        return "jaxlib, whose headers it needs, is not installed"
+    headers = Path(jaxlib.submodule_search_locations[0]) / "include"
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    sets = _GENERIC | (_X86 if is_x86 else {})
+    with tempfile.TemporaryDirectory() as folder:
+        objects, commands = [], []
+        for name, (flags, lanes, rows) in sets.items():
+            objects.append(f"{folder}/{name}.o")
+            definitions = [f"-DLANES={lanes}", f"-DROWS={rows}", f"-DNAME(x)={name}_##x"]
+            source = ["-c", str(FOLDER / "span.cc"), "-o", objects[-1]]
+            commands.append([*compiler, *COMMON, *flags, *definitions, *source])
+        objects.append(f"{folder}/calls.o")
+        source = ["-c", str(FOLDER / "calls.cc"), "-o", objects[-1]]
+        commands.append([*compiler, *COMMON, f"-isystem{headers}", *source])
+        # elsewhere first: an interrupted compiler must not leave half of a library
+        library = f"{folder}/{LIBRARY.name}"
+        commands.append([*compiler, "-shared", "-o", library, *objects])
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                return f"{shlex.join(command[:1])} failed: {_first_error(done.stderr)}"
+        staged = LIBRARY.with_suffix(f".{os.getpid()}")
+        shutil.copyfile(library, staged)
+        staged.replace(LIBRARY)
+    return None
+
+
+def _compiler() -> list[str] | None:
+    """Return the C++ compiler's command."""
+    if given := os.environ.get("CXX"):
+        return shlex.split(given)
+    found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
+    return next(([path] for path in found if path), None)
+
+
+def _first_error(output: str) -> str:
+    """Return the line of a compiler's output that says what is wrong."""
+    lines = output.splitlines()
+    return next((line for line in lines if "error" in line), lines[-1] if lines else "no output")

@@ -1,0 +1,334 @@
+// Attention of a span of queries, forward, and of a chunk of keys, backward, on one core.
+//
+// After FlashAttention-2, arXiv 2307.08691: tiles of logits with an online softmax, and a backward
+// pass that computes them again. Logits are in units of ln 2, so that exp is 2^x.
+//
+// This file is compiled once for each instruction set, with LANES floats in a vector, ROWS rows in
+// a tile of registers, and NAME(x) a name of its own. It includes no template of the C++ library:
+// the linker could take a copy that was compiled for a newer processor.
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include "span.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int ivec __attribute__((vector_size(4 * LANES)));
+
+// Queries and keys in a tile of logits: with heads of 32, all that it needs fits into 48 KiB.
+enum { Q = 64, K = 64 };
+
+static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
+static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
+
+INLINE vec load(const float *p) { return *(const vec *)p; }
+INLINE void store(float *p, vec x) { *(vec *)p = x; }
+INLINE vec filled(float x) { return x - (vec){}; }
+INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
+INLINE long least(long a, long b) { return a < b ? a : b; }
+INLINE long most(long a, long b) { return a > b ? a : b; }
+INLINE long vectors(long width) { return (width + LANES - 1) / LANES * LANES; }
+
+INLINE float sum_of(vec x) {
+  float lanes[LANES];
+  memcpy(lanes, &x, sizeof x);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
+INLINE float largest_of(vec x) {
+  float lanes[LANES];
+  memcpy(lanes, &x, sizeof x);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; i++)
+      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+  return lanes[0];
+}
+
+// 2^x for x up to about 0; 0 below 2^-126. With x = n + f and |f| <= 1/2, 2^f is the polynomial of
+// degree 6 through Chebyshev's points, off by 2.5e-9 of itself at most; float32 rounds to 6e-8.
+INLINE vec exp2_of(vec x) {
+  const vec rounding = filled(12582912.f);  // 1.5·2^23: adding it rounds to an integer
+  x = x < -127.f ? filled(-127.f) : x;      // false for NaN, which stays
+  const vec shifted = x + rounding;
+  const vec f = x - (shifted - rounding);
+  vec p = filled(0.000154614447f);
+  p = p * f + 0.00134004282f;
+  p = p * f + 0.00961805668f;
+  p = p * f + 0.0555032723f;
+  p = p * f + 0.240226509f;
+  p = p * f + 0.693147207f;
+  p = p * f + 1.f;
+  return p * (vec)(((ivec)shifted - (ivec)rounding + 127) << 23);
+}
+
+// c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
+// is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers.
+INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,
+                 long a_row, long a_col, const float *b, long b_row, float *c, long c_row) {
+  vec sums[8][2];
+#pragma GCC unroll 8
+  for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+    for (int n = 0; n < cols; n++) sums[m][n] = add ? load(c + m * c_row + n * LANES) : (vec){};
+  for (long d = 0; d < depth; d++) {
+    vec right[2];
+#pragma GCC unroll 2
+    for (int n = 0; n < cols; n++) right[n] = load(b + d * b_row + n * LANES);
+#pragma GCC unroll 8
+    for (int m = 0; m < rows; m++) {
+      const vec left = filled(a[m * a_row + d * a_col]);
+#pragma GCC unroll 2
+      for (int n = 0; n < cols; n++) sums[m][n] += left * right[n];
+    }
+  }
+#pragma GCC unroll 8
+  for (int m = 0; m < rows; m++)
+#pragma GCC unroll 2
+    for (int n = 0; n < cols; n++) store(c + m * c_row + n * LANES, sums[m][n]);
+}
+
+// The same for any number of rows; cols: a multiple of LANES.
+INLINE void product(const int add, long rows, long cols, long depth, const float *a, long a_row,
+                    long a_col, const float *b, long b_row, float *c, long c_row) {
+  const long even = rows - rows % ROWS;
+  for (long n = 0; n < cols; n += 2 * LANES) {
+    const int two = n + LANES < cols;
+    for (long m = 0; m < even; m += ROWS) {
+      const float *left = a + m * a_row;
+      float *out = c + m * c_row + n;
+      if (two) tile(ROWS, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
+      else tile(ROWS, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
+    }
+    for (long m = even; m < rows; m++) {
+      const float *left = a + m * a_row;
+      float *out = c + m * c_row + n;
+      if (two) tile(1, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
+      else tile(1, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
+    }
+  }
+}
+
+static void multiply(long rows, long cols, long depth, const float *a, long a_row, long a_col,
+                     const float *b, long b_row, float *c, long c_row) {
+  product(0, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
+}
+
+static void multiply_add(long rows, long cols, long depth, const float *a, long a_row, long a_col,
+                         const float *b, long b_row, float *c, long c_row) {
+  product(1, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
+}
+
+// Copies rows of `width` numbers into `count` rows of `row` numbers; the rest is zeros.
+static void copy(const float *x, long x_row, long rows, long width, float *out, long row,
+                 long count) {
+  for (long i = 0; i < rows; i++) {
+    memcpy(out + i * row, x + i * x_row, width * sizeof(float));
+    memset(out + i * row + width, 0, (row - width) * sizeof(float));
+  }
+  memset(out + rows * row, 0, (count - rows) * row * sizeof(float));
+}
+
+// Copies rows of `width` numbers into the first columns of [width, K]; the rest is zeros.
+static void transpose(const float *x, long x_row, long rows, long width, float *out) {
+  for (long h = 0; h < width; h++) memset(out + h * K + rows, 0, (K - rows) * sizeof(float));
+  for (long i = 0; i < rows; i++)
+    for (long h = 0; h < width; h++) out[h * K + i] = x[i * x_row + h];
+}
+
+// The keys that some queries see: from `first` to `last` any of them does, and from `first_of_all`
+// to `last_of_all` every one.
+typedef struct {
+  long first, last, first_of_all, last_of_all;
+} Seen;
+
+static Seen seen_by(const int *first, const int *last, long begin, long end) {
+  Seen seen = {first[begin], last[begin], first[begin], last[begin]};
+  for (long t = begin + 1; t < end; t++) {
+    seen.first = least(seen.first, first[t]);
+    seen.last = most(seen.last, last[t]);
+    seen.first_of_all = most(seen.first_of_all, first[t]);
+    seen.last_of_all = least(seen.last_of_all, last[t]);
+  }
+  return seen;
+}
+
+INLINE int overlaps(Seen seen, long begin) {
+  return seen.first < begin + K && seen.last >= begin;
+}
+
+// Hides the keys of a tile, which begin at `begin`, from the queries that do not see them.
+static void hide(float *logits, long rows, const int *first, const int *last, long begin,
+                 Seen seen) {
+  if (seen.first_of_all <= begin && seen.last_of_all >= begin + K - 1) return;
+  ivec lane;
+  for (int i = 0; i < LANES; i++) lane[i] = i;
+  for (long r = 0; r < rows; r++) {
+    const int low = first[r] - (int)begin, high = last[r] - (int)begin;
+    for (int s = 0; s < K; s += LANES) {
+      float *p = logits + r * K + s;
+      store(p, ((lane + s >= low) & (lane + s <= high)) ? load(p) : filled(HIDDEN));
+    }
+  }
+}
+
+// How many floats `forward` needs for itself.
+extern "C" long NAME(forward_scratch)(const Attention *a) {
+  const long v_row = vectors(a->value_width);
+  return Q * K + a->width * K + K * v_row + SPAN * (v_row + 2);
+}
+
+// One span of queries of one head: out and lse.
+extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
+  const long spans = (a->queries + SPAN - 1) / SPAN, each = a->batch * a->heads;
+  const long begin = (spans - 1 - task / each) * SPAN;  // the last spans see the most keys
+  const long count = least(SPAN, a->queries - begin);
+  const long b = task % each / a->heads, n = task % a->heads, kv = n / (a->heads / a->kv_heads);
+  const long q_row = a->heads * a->width, k_row = a->kv_heads * a->width;
+  const long value_row = a->kv_heads * a->value_width, v_row = vectors(a->value_width);
+  const long row = b * a->queries + begin, key_row = b * a->keys * a->kv_heads + kv;
+  const float *q = a->q + row * q_row + n * a->width;
+  const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
+  const int *first = a->first + row, *last = a->last + row;
+  const float scale = a->scale * (float)M_LOG2E;
+  float *logits = scratch, *k_tile = logits + Q * K, *v_tile = k_tile + a->width * K;
+  float *sums = v_tile + K * v_row, *row_max = sums + SPAN * v_row, *row_sum = row_max + SPAN;
+
+  Seen seen[SPAN / Q];
+  for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
+  for (long r = 0; r < count; r++) row_max[r] = LOWEST, row_sum[r] = 0;
+  memset(sums, 0, count * v_row * sizeof(float));
+
+  const Seen whole = seen_by(first, last, 0, count);
+  for (long j = whole.first / K * K; j <= whole.last; j += K) {
+    const long keys = least(K, a->keys - j);
+    transpose(k + j * k_row, k_row, keys, a->width, k_tile);
+    copy(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
+    for (long i = 0; i < count; i += Q) {
+      const Seen own = seen[i / Q];
+      if (!overlaps(own, j)) continue;
+      const long rows = least(Q, count - i);
+      multiply(rows, K, a->width, q + i * q_row, q_row, 1, k_tile, K, logits, K);
+      hide(logits, rows, first + i, last + i, j, own);
+      for (long r = 0; r < rows; r++) {
+        float *p = logits + r * K, *out = sums + (i + r) * v_row;
+        vec largest = load(p);
+        for (int s = LANES; s < K; s += LANES) largest = larger(largest, load(p + s));
+        const float now = largest_of(largest) * scale;
+        if (now > row_max[i + r]) {
+          const float rescale = exp2f(row_max[i + r] - now);
+          row_max[i + r] = now;
+          row_sum[i + r] *= rescale;
+          for (long h = 0; h < v_row; h += LANES) store(out + h, load(out + h) * rescale);
+        }
+        vec sum = {};
+        for (int s = 0; s < K; s += LANES) {
+          const vec weight = exp2_of(load(p + s) * scale - row_max[i + r]);
+          store(p + s, weight);
+          sum += weight;
+        }
+        row_sum[i + r] += sum_of(sum);
+      }
+      multiply_add(rows, v_row, K, logits, K, 1, v_tile, v_row, sums + i * v_row, v_row);
+    }
+  }
+  for (long r = 0; r < count; r++) {
+    float *out = a->out + ((row + r) * a->heads + n) * a->value_width;
+    for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / row_sum[r];
+    a->lse[(b * a->heads + n) * a->queries + begin + r] = row_max[r] + log2f(row_sum[r]);
+  }
+}
+
+// The keys of one chunk: those from `begin` up to `end`.
+typedef struct {
+  long begin, end;
+} Chunk;
+
+INLINE Chunk chunk_of(const Attention *a, long number) {
+  const long tiles = (a->keys + K - 1) / K;
+  const Chunk chunk = {tiles * number / a->chunks * K, tiles * (number + 1) / a->chunks * K};
+  return (Chunk){chunk.begin, least(chunk.end, a->keys)};
+}
+
+// How many floats `backward` needs for itself.
+extern "C" long NAME(backward_scratch)(const Attention *a) {
+  const long h_row = vectors(a->width), v_row = vectors(a->value_width);
+  const long queries = (a->queries + Q - 1) / Q * Q, keys = a->keys / a->chunks + 2 * K;
+  const long tiles = 2 * Q * K + (a->width + a->value_width) * K + K * h_row;
+  return tiles + queries * (2 * h_row + v_row + 1) + keys * (h_row + v_row);
+}
+
+// One chunk of the keys of one key-value head, with all queries that see them: dk and dv, and the
+// chunk's part of dq. With P = 2^(logits - lse): dV = Pᵀ·dO, dP = dO·Vᵀ, dS = P∘(dP - delta)/√H,
+// dQ = dS·K, dK = dSᵀ·Q, where delta = dO·O for each query.
+extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
+  const long each = a->batch * a->kv_heads, number = task / each;
+  const long b = task % each / a->kv_heads, kv = task % a->kv_heads;
+  const long groups = a->heads / a->kv_heads, queries = a->queries;
+  const long h_row = vectors(a->width), v_row = vectors(a->value_width);
+  const long padded = (queries + Q - 1) / Q * Q;
+  const Chunk chunk = chunk_of(a, number);
+  const long keys_padded = (chunk.end - chunk.begin + K - 1) / K * K;
+  const long k_row = a->kv_heads * a->width, value_row = a->kv_heads * a->value_width;
+  const long key_row = b * a->keys * a->kv_heads + kv;
+  const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
+  const int *first = a->first + b * queries, *last = a->last + b * queries;
+  const float scale = a->scale * (float)M_LOG2E;
+  float *p = scratch, *dp = p + Q * K, *kt = dp + Q * K, *vt = kt + a->width * K;
+  float *k_tile = vt + a->value_width * K, *q = k_tile + K * h_row, *dq = q + padded * h_row;
+  float *dout = dq + padded * h_row, *delta = dout + padded * v_row, *dk = delta + padded;
+  float *dv = dk + keys_padded * h_row;
+
+  memset(dk, 0, keys_padded * (h_row + v_row) * sizeof(float));
+  for (long n = kv * groups; n < (kv + 1) * groups; n++) {
+    const long row = b * queries * a->heads + n;
+    const float *lse = a->lse + (b * a->heads + n) * queries;
+    const long q_stride = a->heads * a->width, out_stride = a->heads * a->value_width;
+    const float *douts = a->dout + row * a->value_width;
+    copy(a->q + row * a->width, q_stride, queries, a->width, q, h_row, padded);
+    copy(douts, out_stride, queries, a->value_width, dout, v_row, padded);
+    memset(dq, 0, padded * h_row * sizeof(float));
+    for (long t = 0; t < queries; t++) {
+      const float *out = a->out + row * a->value_width + t * out_stride;
+      delta[t] = 0;
+      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * dout[t * v_row + h];
+    }
+    for (long j = chunk.begin; j < chunk.end; j += K) {
+      const long keys = least(K, a->keys - j);
+      float *own_dk = dk + (j - chunk.begin) * h_row, *own_dv = dv + (j - chunk.begin) * v_row;
+      transpose(k + j * k_row, k_row, keys, a->width, kt);
+      transpose(v + j * value_row, value_row, keys, a->value_width, vt);
+      copy(k + j * k_row, k_row, keys, a->width, k_tile, h_row, K);
+      for (long i = 0; i < queries; i += Q) {
+        const long rows = least(Q, queries - i);
+        const Seen seen = seen_by(first, last, i, i + rows);
+        if (!overlaps(seen, j)) continue;
+        const float *own_q = q + i * h_row, *own_dout = dout + i * v_row;
+        multiply(rows, K, a->width, own_q, h_row, 1, kt, K, p, K);
+        hide(p, rows, first + i, last + i, j, seen);
+        multiply(rows, K, a->value_width, own_dout, v_row, 1, vt, K, dp, K);
+        for (long r = 0; r < rows; r++)
+          for (long s = r * K; s < (r + 1) * K; s += LANES) {
+            const vec weight = exp2_of(load(p + s) * scale - lse[i + r]);
+            store(p + s, weight);
+            store(dp + s, weight * (load(dp + s) - delta[i + r]) * a->scale);
+          }
+        multiply_add(K, v_row, rows, p, 1, K, own_dout, v_row, own_dv, v_row);
+        multiply_add(K, h_row, rows, dp, 1, K, own_q, h_row, own_dk, h_row);
+        multiply_add(rows, h_row, K, dp, K, 1, k_tile, h_row, dq + i * h_row, h_row);
+      }
+    }
+    float *out = a->dq + number * a->batch * queries * q_stride + row * a->width;
+    for (long t = 0; t < queries; t++)
+      memcpy(out + t * q_stride, dq + t * h_row, a->width * sizeof(float));
+  }
+  for (long s = chunk.begin; s < chunk.end; s++) {
+    const long row = key_row + s * a->kv_heads, own = s - chunk.begin;
+    memcpy(a->dk + row * a->width, dk + own * h_row, a->width * sizeof(float));
+    memcpy(a->dv + row * a->value_width, dv + own * v_row, a->value_width * sizeof(float));
+  }
+}

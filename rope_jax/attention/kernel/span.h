@@ -1,0 +1,20 @@
+// The arrays of one call of attention, as both files of the kernel see them.
+
+#pragma once
+
+// q, out, dout [batch, queries, heads, ·], k, v [batch, keys, kv_heads, ·], where · is `width`, or
+// `value_width` for v, out and dout. first, last [batch, queries]: the keys that a query sees, both
+// ends included. lse [batch, heads, queries]: log2 of the sum of 2^logit.
+// dq [chunks, batch, queries, heads, width]: each chunk of keys adds its own part.
+typedef struct {
+  long batch, queries, keys, heads, kv_heads, width, value_width, chunks;
+  float scale;
+  const float *q, *k, *v;
+  const int *first, *last;
+  float *out, *lse;
+  const float *dout;
+  float *dq, *dk, *dv;
+} Attention;
+
+// Queries of one head that are computed together. They share the copies of keys and values.
+enum { SPAN = 256 };
