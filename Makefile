@@ -109,9 +109,9 @@ $(VENV)/.created:
 	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
 	@touch $@
 
-KERNEL := $(addprefix rope_jax/attention/kernel/,build.py span.h span.cc calls.cc)
+KERNELS := $(addprefix rope_jax/kernels/,build.py calls.cc attention.cc weight_gradient.cc kernels.h matrix.h)
 
-$(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNEL)
+$(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements.lock

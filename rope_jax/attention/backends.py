@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
-from rope_jax.attention.cpu import cpu_attention, load_kernel
+from rope_jax.attention.cpu import cpu_attention
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
@@ -22,6 +22,7 @@ from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
+from rope_jax.kernels.library import load_kernels
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import capped
@@ -204,7 +205,7 @@ def _obstacle(model: ModelConfig, platform: str) -> str | None:
     if model.attention == "cpu":
         if platform != "cpu":
             return f"needs a CPU, but the platform is {platform}"
-        if load_kernel() is None:
+        if load_kernels() is None:
             return "was not compiled, because there was no C++ compiler when rope-jax was installed"
     if model.attention == "splash" and platform != "tpu":
         return f"needs a TPU, but the platform is {platform}"

@@ -1,12 +1,9 @@
-"""Our own kernel for CPUs: float32, memory linear in the length. Its C++ is in kernel/.
+"""Our own kernel for CPUs: float32, memory linear in the length. See kernels/attention.cc.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
 keys, V that of values, C chunks of keys.
 """
 
-import ctypes
-import functools
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -15,10 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import places_in_document
+from rope_jax.kernels.library import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
 from rope_jax.positions.zigzag import ZigZag
 
-_LIBRARY = Path(__file__).parent / "kernel" / "attention.so"
-_FORWARD, _BACKWARD = "rope_jax_attention_forward", "rope_jax_attention_backward"
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
 # decide how many there are. They do not depend on the processor, so neither does the result.
 _WANTED_TASKS, _LEAST_KEYS = 16, 512
@@ -37,26 +33,13 @@ def cpu_attention(
     segment_ids: which document a token belongs to; the tokens of a document are consecutive.
 
     Differentiable in reverse mode. The backward pass keeps q, k, v, the output and one number per
-    query and head, and computes the probabilities again. RuntimeError without the kernel.
+    query and head, and computes the probabilities again. RuntimeError if there is no kernel.
     """
-    if not load_kernel():
-        raise RuntimeError("the CPU's attention kernel was not compiled; see CONTRIBUTING.md")
+    if load_kernels() is None:
+        raise RuntimeError("attention cpu: the kernels were not compiled")
     first, last = _seen(q.shape[1], v, segment_ids, sliding_window, part)
     wide = (x.astype(jnp.float32) for x in (q, k, v))
     return _attention(*wide, first, last).astype(v.dtype)
-
-
-@functools.cache
-def load_kernel() -> str | None:
-    """Make the kernel known to JAX; returns the instruction set that it uses, None: no kernel."""
-    if not _LIBRARY.exists():
-        return None
-    library = ctypes.CDLL(str(_LIBRARY))
-    for name, symbol in ((_FORWARD, "attention_forward"), (_BACKWARD, "attention_backward")):
-        handler = jax.ffi.pycapsule(getattr(library, symbol))
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
-    library.attention_instruction_set.restype = ctypes.c_char_p
-    return str(library.attention_instruction_set().decode())
 
 
 def _seen(
@@ -111,7 +94,7 @@ def _forward(
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
     batch, queries, heads, width = q.shape
     results = _floats(batch, queries, heads, v.shape[-1]), _floats(batch, heads, queries)
-    call = jax.ffi.ffi_call(_FORWARD, results, vmap_method="sequential")
+    call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
     out, lse = call(q, k, v, first, last, scale=np.float32(width**-0.5))
     return out, _Saved(q, k, v, first, last, out, lse)
 
@@ -123,7 +106,7 @@ def _backward(
     chunks = -(-_WANTED_TASKS // max(1, k.shape[0] * k.shape[2]))
     chunks = min(chunks, -(-k.shape[1] // _LEAST_KEYS))
     results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
-    call = jax.ffi.ffi_call(_BACKWARD, results, vmap_method="sequential")
+    call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
     dq, dk, dv = call(*saved, dout, scale=np.float32(q.shape[-1] ** -0.5))
     return dq[0] if chunks == 1 else dq.sum(0), dk, dv, None, None
 

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import attend
 from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
+from rope_jax.kernels.projections import project
 from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
@@ -80,6 +81,7 @@ def linear(
         dtype=config.dtype,
         param_dtype=config.param_dtype,
         kernel_init=init,
+        dot_general=lambda x, kernel, *_, **__: project(x, kernel),  # the only product it has
         rngs=rngs,
     )
 

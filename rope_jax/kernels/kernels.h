@@ -1,4 +1,5 @@
-// The arrays of one call of attention, as both files of the kernel see them.
+// The arrays of the kernels' calls, as those who make tasks of them and those who compute them see
+// them. All are dense, in the order of the axes given here.
 
 #pragma once
 
@@ -18,3 +19,13 @@ typedef struct {
 
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };
+
+// x [tokens, inputs], y [tokens, outputs], out [inputs, outputs].
+typedef struct {
+  long tokens, inputs, outputs;
+  const float *x, *y;
+  float *out;
+} Projection;
+
+// Rows and columns of a weight gradient that are computed together.
+enum { WEIGHT_ROWS = 128, WEIGHT_COLS = 64 };

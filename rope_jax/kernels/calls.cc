@@ -1,14 +1,13 @@
-// What XLA calls: attention cut into tasks, which the threads of XLA's own pool take in turn.
+// What XLA calls: kernels cut into tasks, which the threads of XLA's own pool take in turn.
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
 
-#include "span.h"
+#include "kernels.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace ffi = xla::ffi;
@@ -16,22 +15,31 @@ using Floats = ffi::Buffer<ffi::F32>;
 using Integers = ffi::Buffer<ffi::S32>;
 using Result = ffi::Result<Floats>;
 
-// The functions of span.cc for one instruction set.
-struct Kernels {
-  const char *name;
-  long (*forward_scratch)(const Attention *);
-  void (*forward)(const Attention *, long, float *);
-  long (*backward_scratch)(const Attention *);
-  void (*backward)(const Attention *, long, float *);
+// One kernel for one instruction set: how many floats it needs for itself, and what does one task.
+template <typename Arrays>
+struct Kernel {
+  long (*scratch)(const Arrays *);
+  void (*run)(const Arrays *, long task, float *scratch);
 };
 
-#define KERNELS(set)                                            \
-  extern "C" long set##_forward_scratch(const Attention *);     \
-  extern "C" void set##_forward(const Attention *, long, float *);  \
-  extern "C" long set##_backward_scratch(const Attention *);    \
-  extern "C" void set##_backward(const Attention *, long, float *); \
-  static const Kernels set##_kernels = {#set, set##_forward_scratch, set##_forward, \
-                                        set##_backward_scratch, set##_backward};
+struct Kernels {
+  const char *name;
+  Kernel<Attention> forward, backward;
+  Kernel<Projection> weight_gradient;
+};
+
+#define DECLARE(arrays, function)                   \
+  extern "C" long function##_scratch(const arrays *); \
+  extern "C" void function(const arrays *, long, float *);
+#define KERNELS(set)                                      \
+  DECLARE(Attention, set##_forward)                       \
+  DECLARE(Attention, set##_backward)                      \
+  DECLARE(Projection, set##_weight_gradient)              \
+  static const Kernels set##_kernels = {                  \
+      #set,                                               \
+      {set##_forward_scratch, set##_forward},             \
+      {set##_backward_scratch, set##_backward},           \
+      {set##_weight_gradient_scratch, set##_weight_gradient}};
 
 KERNELS(generic)
 #ifdef __x86_64__
@@ -51,19 +59,21 @@ static const Kernels &kernels() {
 
 // The tasks of one call, and the threads that take them. A thread of the pool may come only after
 // the call has returned. It then finds no task left, and touches nothing but this object.
+template <typename Arrays>
 class Work {
  public:
-  Work(const Attention &attention, void (*run)(const Attention *, long, float *), long tasks,
-       long scratch, long threads)
-      : attention_(attention), run_(run), tasks_(tasks), scratch_((scratch + 15) / 16 * 16),
-        memory_(new (std::align_val_t(64), std::nothrow) float[scratch_ * threads]) {}
+  Work(const Kernel<Arrays> &kernel, const Arrays &arrays, long tasks, long threads)
+      : kernel_(kernel), arrays_(arrays), tasks_(tasks),
+        scratch_((kernel.scratch(&arrays) + 15) / 16 * 16),
+        memory_(static_cast<float *>(::operator new[](scratch_ * threads * sizeof(float),
+                                                      std::align_val_t(64), std::nothrow))) {}
   ~Work() { ::operator delete[](memory_, std::align_val_t(64)); }
 
   bool has_memory() const { return memory_ != nullptr; }
 
   void take_tasks(long thread) {
     for (long task; (task = next_.fetch_add(1)) < tasks_;) {
-      run_(&attention_, task, memory_ + thread * scratch_);
+      kernel_.run(&arrays_, task, memory_ + thread * scratch_);
       if (done_.fetch_add(1) + 1 == tasks_) {
         std::lock_guard<std::mutex> lock(mutex_);
         all_done_.notify_one();
@@ -77,8 +87,8 @@ class Work {
   }
 
  private:
-  const Attention attention_;
-  void (*const run_)(const Attention *, long, float *);
+  const Kernel<Arrays> kernel_;
+  const Arrays arrays_;
   const long tasks_, scratch_;
   float *const memory_;
   std::atomic<long> next_{0}, done_{0};
@@ -86,13 +96,14 @@ class Work {
   std::condition_variable all_done_;
 };
 
-static ffi::Error run(ffi::ThreadPool pool, const Attention &attention,
-                      void (*task)(const Attention *, long, float *), long tasks, long scratch) {
+template <typename Arrays>
+static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const Arrays &arrays,
+                      long tasks) {
   // The caller works too: its thread may be the only one of the pool that is free.
   const long threads = std::max<long>(1, std::min<long>(pool.num_threads(), tasks));
-  auto work = std::make_shared<Work>(attention, task, tasks, scratch, threads);
+  auto work = std::make_shared<Work<Arrays>>(kernel, arrays, tasks, threads);
   if (!work->has_memory())
-    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "Out of memory in the attention kernel");
+    return ffi::Error(ffi::ErrorCode::kResourceExhausted, "Out of memory in a kernel of rope-jax");
   for (long thread = 1; thread < threads; thread++)
     pool.Schedule([work, thread] { work->take_tasks(thread); });
   work->take_tasks(0);
@@ -110,26 +121,34 @@ static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers l
   return a;
 }
 
-static ffi::Error forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
+static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
                           Integers last, Result out, Result lse, float scale) {
   Attention a = inputs(q, k, v, first, last, scale);
   a.out = out->typed_data(), a.lse = lse->typed_data();
-  const long tasks = a.batch * a.heads * ((a.queries + SPAN - 1) / SPAN);
-  return run(pool, a, kernels().forward, tasks, kernels().forward_scratch(&a));
+  const long spans = (a.queries + SPAN - 1) / SPAN;
+  return run(pool, kernels().forward, a, a.batch * a.heads * spans);
 }
 
-static ffi::Error backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
+static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
                            Integers last, Floats out, Floats lse, Floats dout, Result dq,
                            Result dk, Result dv, float scale) {
   Attention a = inputs(q, k, v, first, last, scale);
   a.chunks = dq->dimensions()[0];
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data();
-  const long tasks = a.batch * a.kv_heads * a.chunks;
-  return run(pool, a, kernels().backward, tasks, kernels().backward_scratch(&a));
+  return run(pool, kernels().backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, forward,
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, Result out) {
+  Projection p{};
+  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = y.dimensions()[1];
+  p.x = x.typed_data(), p.y = y.typed_data(), p.out = out->typed_data();
+  const long down = (p.inputs + WEIGHT_ROWS - 1) / WEIGHT_ROWS;
+  const long across = (p.outputs + WEIGHT_COLS - 1) / WEIGHT_COLS;
+  return run(pool, kernels().weight_gradient, p, down * across);
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<Floats>()    // q
@@ -141,7 +160,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, forward,
                                   .Ret<Floats>()    // lse
                                   .Attr<float>("scale"));
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, backward,
+XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<Floats>()    // q
@@ -157,4 +176,11 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, backward,
                                   .Ret<Floats>()    // dv
                                   .Attr<float>("scale"));
 
-extern "C" const char *attention_instruction_set() { return kernels().name; }
+XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()    // x
+                                  .Arg<Floats>()    // y
+                                  .Ret<Floats>());  // xᵀ·y
+
+extern "C" const char *instruction_set() { return kernels().name; }

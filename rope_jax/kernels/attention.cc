@@ -2,35 +2,18 @@
 //
 // After FlashAttention-2, arXiv 2307.08691: tiles of logits with an online softmax, and a backward
 // pass that computes them again. Logits are in units of ln 2, so that exp is 2^x.
-//
-// This file is compiled once for each instruction set, with LANES floats in a vector, ROWS rows in
-// a tile of registers, and NAME(x) a name of its own. It includes no template of the C++ library:
-// the linker could take a copy that was compiled for a newer processor.
 
 #include <float.h>
 #include <math.h>
-#include <string.h>
 
-#include "span.h"
-
-#define INLINE static inline __attribute__((always_inline))
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int ivec __attribute__((vector_size(4 * LANES)));
+#include "kernels.h"
+#include "matrix.h"
 
 // Queries and keys in a tile of logits: with heads of 32, all that it needs fits into 48 KiB.
 enum { Q = 64, K = 64 };
 
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
-
-INLINE vec load(const float *p) { return *(const vec *)p; }
-INLINE void store(float *p, vec x) { *(vec *)p = x; }
-INLINE vec filled(float x) { return x - (vec){}; }
-INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
-INLINE long least(long a, long b) { return a < b ? a : b; }
-INLINE long most(long a, long b) { return a > b ? a : b; }
-INLINE long vectors(long width) { return (width + LANES - 1) / LANES * LANES; }
 
 INLINE float sum_of(vec x) {
   float lanes[LANES];
@@ -64,73 +47,6 @@ INLINE vec exp2_of(vec x) {
   p = p * f + 0.693147207f;
   p = p * f + 1.f;
   return p * (vec)(((ivec)shifted - (ivec)rounding + 127) << 23);
-}
-
-// c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
-// is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers.
-INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,
-                 long a_row, long a_col, const float *b, long b_row, float *c, long c_row) {
-  vec sums[8][2];
-#pragma GCC unroll 8
-  for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) sums[m][n] = add ? load(c + m * c_row + n * LANES) : (vec){};
-  for (long d = 0; d < depth; d++) {
-    vec right[2];
-#pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) right[n] = load(b + d * b_row + n * LANES);
-#pragma GCC unroll 8
-    for (int m = 0; m < rows; m++) {
-      const vec left = filled(a[m * a_row + d * a_col]);
-#pragma GCC unroll 2
-      for (int n = 0; n < cols; n++) sums[m][n] += left * right[n];
-    }
-  }
-#pragma GCC unroll 8
-  for (int m = 0; m < rows; m++)
-#pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) store(c + m * c_row + n * LANES, sums[m][n]);
-}
-
-// The same for any number of rows; cols: a multiple of LANES.
-INLINE void product(const int add, long rows, long cols, long depth, const float *a, long a_row,
-                    long a_col, const float *b, long b_row, float *c, long c_row) {
-  const long even = rows - rows % ROWS;
-  for (long n = 0; n < cols; n += 2 * LANES) {
-    const int two = n + LANES < cols;
-    for (long m = 0; m < even; m += ROWS) {
-      const float *left = a + m * a_row;
-      float *out = c + m * c_row + n;
-      if (two) tile(ROWS, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
-      else tile(ROWS, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
-    }
-    for (long m = even; m < rows; m++) {
-      const float *left = a + m * a_row;
-      float *out = c + m * c_row + n;
-      if (two) tile(1, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
-      else tile(1, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
-    }
-  }
-}
-
-static void multiply(long rows, long cols, long depth, const float *a, long a_row, long a_col,
-                     const float *b, long b_row, float *c, long c_row) {
-  product(0, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
-}
-
-static void multiply_add(long rows, long cols, long depth, const float *a, long a_row, long a_col,
-                         const float *b, long b_row, float *c, long c_row) {
-  product(1, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
-}
-
-// Copies rows of `width` numbers into `count` rows of `row` numbers; the rest is zeros.
-static void copy(const float *x, long x_row, long rows, long width, float *out, long row,
-                 long count) {
-  for (long i = 0; i < rows; i++) {
-    memcpy(out + i * row, x + i * x_row, width * sizeof(float));
-    memset(out + i * row + width, 0, (row - width) * sizeof(float));
-  }
-  memset(out + rows * row, 0, (count - rows) * row * sizeof(float));
 }
 
 // Copies rows of `width` numbers into the first columns of [width, K]; the rest is zeros.

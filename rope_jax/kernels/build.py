@@ -1,8 +1,8 @@
-"""Compile the CPU's attention kernel while the package is installed, if there is a C++ compiler.
+"""Compile the kernels for CPUs while the package is installed, if there is a C++ compiler.
 
 Hatchling calls this file, see pyproject.toml. It imports nothing of the package, whose dependencies
 may not be there yet. Without a compiler, or without jaxlib's headers, the package is installed
-without the kernel, and `model.attention` cannot be `cpu`.
+without the kernels, and `model.attention` cannot be `cpu`.
 """
 
 import importlib.util
@@ -19,7 +19,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
-LIBRARY = FOLDER / "attention.so"
+LIBRARY = FOLDER / "kernels.so"
+_SOURCES = ("attention", "weight_gradient")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
 _GENERIC = {"generic": ([], 4, 4)}
@@ -30,22 +31,22 @@ _X86 = {
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc]
-    """Adds the compiled kernel to a wheel, or leaves it beside its sources in an editable install."""
+    """Adds the compiled kernels to a wheel, or leaves it beside its sources in an editable install."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile the kernel, before the files are collected."""
-        if problem := compile_kernel():
-            print(f"installed without the CPU's attention kernel: {problem}", file=sys.stderr)
+        """Compile the kernels, before the files are collected."""
+        if problem := compile_kernels():
+            print(f"installed without the kernels for CPUs: {problem}", file=sys.stderr)
             return
         build_data["artifacts"].append(str(LIBRARY.relative_to(self.root)))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
-def compile_kernel() -> str | None:
-    """Write attention.so beside this file; returns what prevented it, or None."""
+def compile_kernels() -> str | None:
+    """Write kernels.so beside this file; returns what prevented it, or None."""
     LIBRARY.unlink(missing_ok=True)
     compiler = _compiler()
     if compiler is None:
@@ -59,13 +60,14 @@ def compile_kernel() -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         objects, commands = [], []
         for name, (flags, lanes, rows) in sets.items():
-            objects.append(f"{folder}/{name}.o")
             definitions = [f"-DLANES={lanes}", f"-DROWS={rows}", f"-DNAME(x)={name}_##x"]
-            source = ["-c", str(FOLDER / "span.cc"), "-o", objects[-1]]
-            commands.append([*compiler, *COMMON, *flags, *definitions, *source])
+            for source in _SOURCES:
+                objects.append(f"{folder}/{source}_{name}.o")
+                files = ["-c", str(FOLDER / f"{source}.cc"), "-o", objects[-1]]
+                commands.append([*compiler, *COMMON, *flags, *definitions, *files])
         objects.append(f"{folder}/calls.o")
-        source = ["-c", str(FOLDER / "calls.cc"), "-o", objects[-1]]
-        commands.append([*compiler, *COMMON, f"-isystem{headers}", *source])
+        files = ["-c", str(FOLDER / "calls.cc"), "-o", objects[-1]]
+        commands.append([*compiler, *COMMON, f"-isystem{headers}", *files])
         # elsewhere first: an interrupted compiler must not leave half of a library
         library = f"{folder}/{LIBRARY.name}"
         commands.append([*compiler, "-shared", "-o", library, *objects])

@@ -1,0 +1,40 @@
+"""The compiled kernels, made known to JAX."""
+
+import ctypes
+import functools
+from pathlib import Path
+
+import jax
+
+from rope_jax.errors import UserError
+
+_LIBRARY = Path(__file__).parent / "kernels.so"
+# The names under which XLA calls them, and those of the functions in calls.cc.
+ATTENTION_FORWARD = "rope_jax_attention_forward"
+ATTENTION_BACKWARD = "rope_jax_attention_backward"
+WEIGHT_GRADIENT = "rope_jax_weight_gradient"
+_FUNCTIONS = {
+    ATTENTION_FORWARD: "attention_forward",
+    ATTENTION_BACKWARD: "attention_backward",
+    WEIGHT_GRADIENT: "weight_gradient",
+}
+
+
+@functools.cache
+def load_kernels() -> str | None:
+    """Register the kernels with JAX, once; return the instruction set that they use on this CPU.
+
+    None: they were not compiled, because there was no C++ compiler. UserError if the file that was
+    compiled cannot be loaded.
+    """
+    if not _LIBRARY.exists():
+        return None
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        raise UserError(f"{_LIBRARY}: cannot be loaded ({error}); install rope-jax again") from None
+    for name, function in _FUNCTIONS.items():
+        handler = jax.ffi.pycapsule(getattr(library, function))
+        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    library.instruction_set.restype = ctypes.c_char_p
+    return str(library.instruction_set().decode())
