@@ -116,6 +116,8 @@ $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
+	@test -e rope_jax/kernels/kernels.so || \
+		echo 'No C++ compiler, or it failed: without the kernels for CPUs, which would be faster'
 	@rm $(VENV)/.partial
 	@touch $@
 
