@@ -61,7 +61,7 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
     run = RunDirectory(run_path)
     config = run.load_config()
     config = config.model_copy(
-        update={"model": config.model.model_copy(update={"attention": "blockwise"})}
+        update={"model": config.model.model_copy(update={"attention": "auto"})}
     )
     tokenizer = run.open_tokenizer(config)
     texts = open_corpus(config.data, tokenizer).test.texts()

@@ -24,7 +24,7 @@ LAYERS = (
     ("rope",),
     ("positions", "tasks"),
     ("config",),
-    ("devices",),
+    ("devices", "kernels"),
     ("attention", "data"),
     ("console",),
     ("model",),

@@ -6,12 +6,12 @@ from typing import Any
 import jax
 
 
-def device_line(dtype: str, devices: Sequence[Any] | None = None) -> str:
-    """Return one line that names the devices and the dtype they compute in.
+def device_line(dtype: str, attention: str, devices: Sequence[Any] | None = None) -> str:
+    """Return one line that names the devices, the dtype they compute in and attention's backend.
 
     devices: None: those that JAX found.
     """
     devices = jax.devices() if devices is None else devices
     kind, platform = devices[0].device_kind, devices[0].platform
     name = kind if kind == platform else f"{kind} ({platform})"
-    return f"{len(devices)} × {name}, {dtype}"
+    return f"{len(devices)} × {name}, {dtype}, attention {attention}"

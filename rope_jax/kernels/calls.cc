@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "kernels.h"
 #include "xla/ffi/api/ffi.h"
@@ -47,14 +49,31 @@ KERNELS(avx2)
 KERNELS(avx512)
 #endif
 
-// Those for this processor.
-static const Kernels &kernels() {
+// Those that this processor can run, the fastest first.
+static std::vector<const Kernels *> runnable() {
+  std::vector<const Kernels *> found;
 #ifdef __x86_64__
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f")) return avx512_kernels;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2_kernels;
+  if (__builtin_cpu_supports("avx512f")) found.push_back(&avx512_kernels);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    found.push_back(&avx2_kernels);
 #endif
-  return generic_kernels;
+  found.push_back(&generic_kernels);
+  return found;
+}
+
+static const Kernels *chosen = runnable().front();
+
+extern "C" const char *instruction_set() { return chosen->name; }
+
+// Chooses other kernels, for the tests; returns whether this processor can run them.
+extern "C" bool choose_instruction_set(const char *name) {
+  for (const Kernels *kernels : runnable()) {
+    if (std::string(name) != kernels->name) continue;
+    chosen = kernels;
+    return true;
+  }
+  return false;
 }
 
 // The tasks of one call, and the threads that take them. A thread of the pool may come only after
@@ -126,7 +145,7 @@ static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v
   Attention a = inputs(q, k, v, first, last, scale);
   a.out = out->typed_data(), a.lse = lse->typed_data();
   const long spans = (a.queries + SPAN - 1) / SPAN;
-  return run(pool, kernels().forward, a, a.batch * a.heads * spans);
+  return run(pool, chosen->forward, a, a.batch * a.heads * spans);
 }
 
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
@@ -136,7 +155,7 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
   a.chunks = dq->dimensions()[0];
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data();
-  return run(pool, kernels().backward, a, a.batch * a.kv_heads * a.chunks);
+  return run(pool, chosen->backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
 static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, Result out) {
@@ -145,7 +164,7 @@ static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, 
   p.x = x.typed_data(), p.y = y.typed_data(), p.out = out->typed_data();
   const long down = (p.inputs + WEIGHT_ROWS - 1) / WEIGHT_ROWS;
   const long across = (p.outputs + WEIGHT_COLS - 1) / WEIGHT_COLS;
-  return run(pool, kernels().weight_gradient, p, down * across);
+  return run(pool, chosen->weight_gradient, p, down * across);
 }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
@@ -182,5 +201,3 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                                   .Arg<Floats>()    // x
                                   .Arg<Floats>()    // y
                                   .Ret<Floats>());  // xᵀ·y
-
-extern "C" const char *instruction_set() { return kernels().name; }

@@ -8,7 +8,7 @@ import jax
 
 from rope_jax.errors import UserError
 
-_LIBRARY = Path(__file__).parent / "kernels.so"
+LIBRARY = Path(__file__).parent / "kernels.so"
 # The names under which XLA calls them, and those of the functions in calls.cc.
 ATTENTION_FORWARD = "rope_jax_attention_forward"
 ATTENTION_BACKWARD = "rope_jax_attention_backward"
@@ -27,12 +27,12 @@ def load_kernels() -> str | None:
     None: they were not compiled, because there was no C++ compiler. UserError if the file that was
     compiled cannot be loaded.
     """
-    if not _LIBRARY.exists():
+    if not LIBRARY.exists():
         return None
     try:
-        library = ctypes.CDLL(str(_LIBRARY))
+        library = ctypes.CDLL(str(LIBRARY))
     except OSError as error:
-        raise UserError(f"{_LIBRARY}: cannot be loaded ({error}); install rope-jax again") from None
+        raise UserError(f"{LIBRARY}: cannot be loaded ({error}); install rope-jax again") from None
     for name, function in _FUNCTIONS.items():
         handler = jax.ffi.pycapsule(getattr(library, function))
         jax.ffi.register_ffi_target(name, handler, platform="cpu")

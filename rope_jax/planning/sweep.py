@@ -76,7 +76,7 @@ def plan_sweep(
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
-        "devices": device_line(training.model.dtype, devices),
+        "devices": device_line(training.model.dtype, training.model.attention, devices),
     }
     if target is not None:
         facts["target"] = f"{target.text}; {target.chip.source}"

@@ -77,7 +77,7 @@ def _print_overview(
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
-        "devices": device_line(config.model.dtype, devices),
+        "devices": device_line(config.model.dtype, config.model.attention, devices),
     }
     if placement.mesh.size > 1:
         axes = placement.mesh.shape.items()

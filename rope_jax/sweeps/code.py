@@ -13,7 +13,8 @@ _PACKAGE = Path(__file__).parents[1]
 # What computes an NLL, or decides from which checkpoint and which texts; fits as well. The rest of
 # the package prints, draws and trains.
 _THAT_COMPUTES = (
-    *("rope", "positions", "config", "attention", "data", "devices", "model", "evaluation"),
+    *("rope", "positions", "config", "attention", "data", "devices", "kernels"),
+    *("model", "evaluation"),
     *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/fit.py"),
     *("sweeps/model.py", "sweeps/run.py", "fitting"),
 )
@@ -41,7 +42,11 @@ def hash_sources(package: Path) -> str:
     found = hashlib.sha256()
     for place in _THAT_COMPUTES:
         path = package / place
-        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+        for file in [path] if path.suffix else sorted(filter(_is_source, path.rglob("*"))):
             content = file.read_bytes()
             found.update(f"{file.relative_to(package)} {len(content)}\n".encode() + content)
     return found.hexdigest()[:16]
+
+
+def _is_source(file: Path) -> bool:
+    return file.suffix in (".py", ".cc", ".h")

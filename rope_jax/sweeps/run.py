@@ -336,7 +336,7 @@ def _announce(
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     imported = training.imported is not None
     table = memory_table(loaded.memory, read, available, config.memory_gib, imported=imported)
-    devices = device_line(training.model.dtype)
+    devices = device_line(training.model.dtype, training.model.attention)
     if table is None:
         devices += f"; {describe_memory(loaded.memory, read[-1], available, config.memory_gib)}"
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

@@ -139,7 +139,7 @@ def _train_in(
             config,
             run_directory=str(run.path),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-            devices=device_line(config.model.dtype),
+            devices=device_line(config.model.dtype, config.model.attention),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             corpus=corpus.report,
             tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),

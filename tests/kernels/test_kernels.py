@@ -1,0 +1,182 @@
+"""The kernels in C++: every instruction set against float64, at sizes that fill no block."""
+
+import ctypes
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rope_jax.attention import BACKENDS, check_backend, choose_backend
+from rope_jax.attention.cpu import cpu_attention
+from rope_jax.config.model import ModelConfig
+from rope_jax.errors import UserError
+from rope_jax.kernels import library, projections
+from rope_jax.kernels.projections import project
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(library.load_kernels() is None, reason="there is no C++ compiler")
+
+
+@pytest.fixture(params=["generic", "avx2", "avx512"])
+def instruction_set(request):
+    """Run the kernels for one instruction set, if this processor has it."""
+    kernels = ctypes.CDLL(str(library.LIBRARY))
+    kernels.choose_instruction_set.restype = ctypes.c_bool
+    usual = library.load_kernels()
+    if not kernels.choose_instruction_set(request.param.encode()):
+        pytest.skip(f"this processor has no {request.param}")
+    yield request.param
+    kernels.choose_instruction_set(usual.encode())
+
+
+def draw(*shape, seed=0):
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257)]
+)
+def test_weight_gradients_are_those_of_float64(instruction_set, sizes):
+    tokens, inputs, outputs = sizes
+    x, kernel, dy = draw(tokens, inputs), draw(inputs, outputs), draw(tokens, outputs, seed=1)
+    found = jax.jit(lambda *a: jax.vjp(project, *a[:2])[1](a[2]))(x, kernel, dy)
+    x, kernel, dy = (np.asarray(a, np.float64) for a in (x, kernel, dy))
+    np.testing.assert_allclose(found[0], dy @ kernel.T, atol=1e-4)
+    np.testing.assert_allclose(found[1], x.T @ dy, atol=1e-4)
+
+
+# Widths that fill no vector, values narrower than keys, grouped heads, one query, several chunks of
+# keys, and more queries than a span has.
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1, 2, 1, 3, 5),
+        (2, 33, 70, 4, 2, 20, 12),
+        (1, 300, 700, 2, 2, 17, 17),
+        (3, 64, 64, 6, 2, 32, 33),
+        (1, 1100, 1100, 1, 1, 8, 8),
+    ],
+)
+def test_attention_is_that_of_whole_matrices(instruction_set, sizes):
+    batch, queries, keys, heads, kv_heads, width, value_width = sizes
+    q, k = draw(batch, queries, heads, width), draw(batch, keys, kv_heads, width, seed=1)
+    v = draw(batch, keys, kv_heads, value_width, seed=2)
+    dout = draw(batch, queries, heads, value_width, seed=3)
+    ids = jnp.asarray(np.random.default_rng(4).random((batch, keys)).cumsum(1) // 30, jnp.int32)
+
+    def value_and_gradients(attention, window, ids):
+        out, pull_back = jax.vjp(lambda *a: attention(*a, ids, window), q, k, v)
+        return out, *pull_back(dout)
+
+    for window, documents in ((None, None), (50, None), (None, ids), (3, ids)):
+        found = value_and_gradients(cpu_attention, window, documents)
+        wanted = value_and_gradients(BACKENDS["xla"], window, documents)
+        for a, b in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+def test_results_do_not_depend_on_the_order_in_which_threads_work():
+    q, dout = draw(2, 700, 3, 16), draw(2, 700, 3, 16, seed=1)
+    run = jax.jit(lambda q, dout: jax.vjp(cpu_attention, q, q, q)[1](dout))
+    first = run(q, dout)
+    for _ in range(5):
+        assert all(np.array_equal(a, b) for a, b in zip(first, run(q, dout), strict=True))
+
+
+def test_a_number_that_is_none_does_not_disappear(instruction_set):
+    q = draw(1, 200, 1, 16)
+    out = cpu_attention(q, q.at[0, 120, 0, 3].set(jnp.nan), q)
+    assert np.isfinite(out[0, :120]).all()
+    assert np.isnan(out[0, 120:]).all()
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+def test_weights_are_exact_to_float32(instruction_set, size):
+    """Over the range of logits that a softmax sees, from equal ones to a single one."""
+    q, k = draw(1, 512, 1, 4) * np.float32(size), draw(1, 512, 1, 4, seed=1)
+    found = cpu_attention(q, k, jnp.broadcast_to(jnp.eye(512)[:, None], (1, 512, 1, 512)))
+    logits = np.einsum("th,sh->ts", *(np.asarray(x[0, :, 0], np.float64) for x in (q, k))) / 2
+    logits = np.where(np.tri(512, dtype=bool), logits, -np.inf)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    # a logit's own rounding, relative to the weight, and what underflows
+    error = np.abs(np.asarray(found[0, :, 0]) - weights) / (weights + 1e-30)
+    assert error[weights > 1e-30].max() < 4e-7 * (10 + size * 20)
+
+
+def test_vmap_computes_each_element():
+    q = draw(3, 1, 40, 2, 8)
+    found = jax.jit(jax.vmap(lambda q: cpu_attention(q, q, q)))(q)
+    for a, b in zip(found, q, strict=True):
+        np.testing.assert_array_equal(a, cpu_attention(b, b, b))
+
+
+def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
+    auto = ModelConfig(attention="auto")
+    assert choose_backend(auto, "cpu").attention == "cpu"
+    assert choose_backend(auto, "tpu").attention == choose_backend(auto, "gpu").attention == "xla"
+    assert choose_backend(ModelConfig(attention="linear"), "cpu").attention == "linear"
+    with pytest.raises(UserError, match=r"^model\.attention: cpu needs a CPU, but the platform"):
+        check_backend(ModelConfig(attention="cpu"), "gpu")
+    monkeypatch.setattr("rope_jax.attention.backends.load_kernels", lambda: None)
+    assert choose_backend(auto, "cpu").attention == "xla"
+    with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled, because there"):
+        check_backend(ModelConfig(attention="cpu"), "cpu")
+
+
+def test_without_kernels_a_weight_gradient_is_xlas(monkeypatch):
+    monkeypatch.setattr(projections, "load_kernels", lambda: None)
+    x, kernel = draw(20, 4), draw(4, 6)
+    text = jax.jit(jax.grad(lambda w: project(x, w).sum())).lower(kernel).as_text()
+    assert "custom_call" not in text
+    gradient = jax.grad(lambda w: project(x, w).sum())(kernel)
+    np.testing.assert_allclose(gradient, np.asarray(x).T @ np.ones((20, 6), np.float32), rtol=1e-6)
+
+
+def build_module(folder):
+    spec = importlib.util.spec_from_file_location("build", folder / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """A copy of the kernels' sources, which nothing else reads."""
+    for file in (ROOT / "rope_jax" / "kernels").iterdir():
+        if file.suffix in (".cc", ".h", ".py"):
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    return build_module(tmp_path), tmp_path
+
+
+def test_no_compiler_is_no_error(sources, monkeypatch):
+    build, folder = sources
+    (folder / "kernels.so").write_bytes(b"of older sources")
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert build.compile_kernels().startswith("there is no C++ compiler")
+    assert not (folder / "kernels.so").exists()  # it would not belong to these sources
+
+
+def test_an_error_of_the_compiler_is_told_in_one_line(sources, monkeypatch):
+    build, folder = sources
+    monkeypatch.setenv("CXX", f"{sys.executable} -c 'import sys; sys.exit(\"error: no luck\")'")
+    assert build.compile_kernels().endswith("failed: error: no luck")
+    assert sorted(p.suffix for p in folder.iterdir() if p.suffix not in (".cc", ".h", ".py")) == []
+
+
+@pytest.mark.slow
+def test_the_sources_compile_without_warnings(sources):
+    build, folder = sources
+    build.COMMON += ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
+    assert build.compile_kernels() is None
+    code = f"import ctypes; print(ctypes.CDLL({str(folder / 'kernels.so')!r}).attention_forward)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
+    assert done.returncode == 0
