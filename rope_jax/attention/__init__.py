@@ -6,7 +6,6 @@ from rope_jax.attention.backends import (
     attend,
     check_backend,
     choose_backend,
-    with_backend,
 )
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 
@@ -18,5 +17,4 @@ __all__ = [
     "blockwise_attention",
     "check_backend",
     "choose_backend",
-    "with_backend",
 ]

@@ -19,7 +19,6 @@ from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
-from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.kernels.library import load_kernels
@@ -163,16 +162,6 @@ def attend(
 def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:
     """Scale queries in float32: in bfloat16 the scale itself would be off by up to 0.4%."""
     return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
-
-
-def with_backend(config: Config, platform: str | None = None) -> Config:
-    """Return a run's config with a backend in place of `auto`; UserError if it cannot run.
-
-    platform: as in `check_backend`.
-    """
-    model = choose_backend(config.model, platform)
-    check_backend(model, platform)
-    return config.model_copy(update={"model": model})
 
 
 def choose_backend(model: ModelConfig, platform: str | None = None) -> ModelConfig:

@@ -11,7 +11,7 @@ from rope_jax.rope.hf import to_hf
 
 # Fields of `model` that say how it is computed or initialized, or that every family shares.
 _WITHOUT_KEY = {"attention", "dtype", "initializer_range", "layers", "param_dtype", "position",
-                "remat"}  # fmt: skip
+                "product_dtype", "remat"}  # fmt: skip
 
 
 class Written(NamedTuple):

@@ -19,7 +19,9 @@ from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
-_EXECUTION = {"dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"}
+_EXECUTION = {
+    *("dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"),
+}
 
 
 @dataclass(frozen=True)

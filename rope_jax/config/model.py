@@ -24,6 +24,7 @@ NormName = Literal["rms_norm", "rms_norm_plus_one", "layer_norm"]
 NormPlacement = Literal["before", "after", "both"]
 ActivationName = Literal["silu", "gelu", "gelu_tanh"]
 FloatName = Literal["float32", "bfloat16"]
+ProductName = Literal["bfloat16", "auto"]
 QKNorm = Annotated[
     bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
 ]
@@ -99,6 +100,12 @@ class ModelConfig(Frozen):
     dtype: FloatName = Field(
         "float32",
         description="type of the activations; angles, softmax and loss are always float32",
+    )
+    product_dtype: ProductName | None = Field(
+        None,
+        description="type to which both factors of a layer's products with weights are rounded; "
+        "their sums are float32; auto: bfloat16 on a CPU with AMX, which is fast at it; null: "
+        "nothing is rounded",
     )
     param_dtype: FloatName = Field(
         "float32",

@@ -1,17 +1,38 @@
 """The devices that JAX found, or that a program is planned for, in words."""
 
+import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 
+from rope_jax.config.model import ModelConfig
 
-def device_line(dtype: str, attention: str, devices: Sequence[Any] | None = None) -> str:
-    """Return one line that names the devices, the dtype they compute in and attention's backend.
+
+def device_line(model: ModelConfig, devices: Sequence[Any] | None = None) -> str:
+    """Return one line that names the devices, and what a model computes with on them.
 
     devices: None: those that JAX found.
     """
     devices = jax.devices() if devices is None else devices
     kind, platform = devices[0].device_kind, devices[0].platform
     name = kind if kind == platform else f"{kind} ({platform})"
-    return f"{len(devices)} × {name}, {dtype}, attention {attention}"
+    dtype = model.dtype
+    if model.product_dtype is not None:
+        dtype += f" with products of {model.product_dtype}"
+    return f"{len(devices)} × {name}, {dtype}, attention {model.attention}"
+
+
+def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest.
+
+    cpuinfo: what Linux says about the CPU; without such a file, the answer is no.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return False
+    return any("amx_bf16" in line.split() for line in text.splitlines() if line[:5] == "flags")

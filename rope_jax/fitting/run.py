@@ -13,7 +13,6 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import with_backend
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
@@ -41,6 +40,7 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
 from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import Params
+from rope_jax.model.platform import for_platform
 from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
@@ -72,7 +72,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
         raise UserError(f"{run.path}: its position is {position}, and a fit is for rope")
     if attention == "linear":
         raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
-    training = with_backend(training)
+    training = for_platform(training)
     _check_stages(training, config)
     folder = run.fits / config.name
     with _locked(folder, config), _renamed(steps="step", lengths="length"):

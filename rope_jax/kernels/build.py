@@ -31,7 +31,7 @@ _X86 = {
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc]
-    """Adds the compiled kernels to a wheel, or leaves it beside its sources in an editable install."""
+    """Adds the kernels to a wheel; an editable install has them beside their sources."""
 
     PLUGIN_NAME = "custom"
 

@@ -21,7 +21,6 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
-from rope_jax.attention import choose_backend
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
@@ -29,6 +28,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
+from rope_jax.model.platform import model_for_platform
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import of_tokens, turns, visible
 from rope_jax.rope import Rotary
@@ -100,7 +100,7 @@ class LanguageModel:
         encoding: Encoding = _ROPE,
         over: Collectives = ALONE,
     ) -> None:
-        config = choose_backend(config)
+        config = model_for_platform(config)
         self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
         self._layout, self._sliding_windows = layout, sliding_windows
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import attend
 from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
-from rope_jax.kernels.projections import project
+from rope_jax.kernels.projections import project, project_rounded
 from rope_jax.model.norms import norm
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
@@ -74,6 +74,7 @@ def linear(
 ) -> nnx.Linear:
     """Return a linear map, initialized as the config says; a fresh bias is 0."""
     init = nnx.initializers.normal(config.initializer_range)
+    product = project_rounded if config.product_dtype == "bfloat16" else project
     return nnx.Linear(
         inputs,
         outputs,
@@ -81,7 +82,7 @@ def linear(
         dtype=config.dtype,
         param_dtype=config.param_dtype,
         kernel_init=init,
-        dot_general=lambda x, kernel, *_, **__: project(x, kernel),  # the only product it has
+        dot_general=lambda x, kernel, *_, **__: product(x, kernel),  # the only one that it has
         rngs=rngs,
     )
 

@@ -5,7 +5,6 @@ import itertools
 import jax
 from rich.console import Console
 
-from rope_jax.attention import with_backend
 from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -17,6 +16,7 @@ from rope_jax.devices.targets import Target
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import language_model
+from rope_jax.model.platform import for_platform
 from rope_jax.planning.reading import TRAINING_OVER_READING, plan_readings
 from rope_jax.planning.tables import TIME_NOTES, time_table
 from rope_jax.sweeps.fit import check_run_entries, check_texts, for_encoding, with_attention
@@ -48,7 +48,7 @@ def plan_sweep(
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     mesh = mesh_for(training, None if target is None else target.count, whole_heads=whole_heads)
     placement = Placement(mesh, devices)
-    training = with_backend(training, placement.platform)
+    training = for_platform(training, placement.platform)
     window = training.stages[-1].seq_len
     lengths = sweep_lengths(config, window)
     longest = training.encoding.longest
@@ -76,7 +76,7 @@ def plan_sweep(
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
-        "devices": device_line(training.model.dtype, training.model.attention, devices),
+        "devices": device_line(training.model, devices),
     }
     if target is not None:
         facts["target"] = f"{target.text}; {target.chip.source}"

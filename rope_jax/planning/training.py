@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from rope_jax.attention import with_backend
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
 from rope_jax.devices.hardware import device_line
@@ -15,6 +14,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.targets import Target
 from rope_jax.model.cost import flops_per_token, parameter_count
+from rope_jax.model.platform import for_platform
 from rope_jax.planning.compiled import roofline
 from rope_jax.planning.stage import StagePlan, plan_stage
 from rope_jax.planning.tables import TIME_NOTES, Timed, quantities, time_table, unit_for
@@ -36,7 +36,7 @@ def plan_training(
     UserError: the run does not fit; the message names the key to change.
     """
     placement = Placement(config.mesh, None if target is None else target.devices())
-    config = with_backend(config, placement.platform)
+    config = for_platform(config, placement.platform)
     placement.check_stages(config.stages)
     check_compile_time(config)
     program = Program(config, vocab_size, placement)
@@ -77,7 +77,7 @@ def _print_overview(
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
-        "devices": device_line(config.model.dtype, config.model.attention, devices),
+        "devices": device_line(config.model, devices),
     }
     if placement.mesh.size > 1:
         axes = placement.mesh.shape.items()

@@ -28,6 +28,6 @@ def journal_identity(
         *(step, written, corpus.fingerprint, split, __version__, code_hash()),
         *(importlib.metadata.version(name) for name in _LIBRARIES),
         *(precision, os.environ.get("XLA_FLAGS", "")),
-        *(device_line(training.model.dtype, training.model.attention), training.model_dump_json()),
+        *(device_line(training.model), training.model_dump_json()),
     )
     return " ".join(map(str, parts))

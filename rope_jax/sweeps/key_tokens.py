@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.attention import with_backend
 from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -37,6 +36,7 @@ from rope_jax.evaluation.protocols import Streams, make_streams
 from rope_jax.evaluation.reader import Reader, Reading
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
+from rope_jax.model.platform import for_platform
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
@@ -58,7 +58,7 @@ def find_key_tokens(
 
     Raises UserError for bad input, or if there are too few key tokens; Stopped after a signal.
     """
-    training = with_backend(training)
+    training = for_platform(training)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
     _check_window(config, max(stage.seq_len for stage in training.stages))
     _check_window(config, _window(training, expected_steps(run, chosen)[-1]))

@@ -9,7 +9,6 @@ import jax
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import with_backend
 from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -36,6 +35,7 @@ from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
+from rope_jax.model.platform import for_platform
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -88,7 +88,7 @@ def sweep_run(
     with joined(config.distributed), contextlib.ExitStack() as stack:
         if not processes.is_first():
             console = plain_console(quiet=True)
-        training = with_backend(training)
+        training = for_platform(training)
         # one sweep of a name at a time; checked now, not after the work
         processes.on_first(lambda: stack.enter_context(run.lock_sweep(config.name)))
         if again:
@@ -336,7 +336,7 @@ def _announce(
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     imported = training.imported is not None
     table = memory_table(loaded.memory, read, available, config.memory_gib, imported=imported)
-    devices = device_line(training.model.dtype, training.model.attention)
+    devices = device_line(training.model)
     if table is None:
         devices += f"; {describe_memory(loaded.memory, read[-1], available, config.memory_gib)}"
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

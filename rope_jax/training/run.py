@@ -10,7 +10,6 @@ import jax
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.attention import with_backend
 from rope_jax.config.data import DataConfig
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
@@ -26,6 +25,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
+from rope_jax.model.platform import for_platform
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
@@ -54,7 +54,7 @@ def train(config: Config, console: Console) -> RunDirectory:
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     _check_weights(config)
-    asked, config = config, with_backend(config)
+    asked, config = config, for_platform(config)
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
     _check_has_train_files(config.data)
@@ -139,7 +139,7 @@ def _train_in(
             config,
             run_directory=str(run.path),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-            devices=device_line(config.model.dtype, config.model.attention),
+            devices=device_line(config.model),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             corpus=corpus.report,
             tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),

@@ -83,6 +83,7 @@ model:
   logit_softcap: 30.0
   initializer_range: 0.01
   dtype: bfloat16
+  product_dtype: bfloat16
   param_dtype: bfloat16
   layers: scanned
   remat: true

@@ -3,6 +3,7 @@
 import ctypes
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,11 @@ import pytest
 from rope_jax.attention import BACKENDS, check_backend, choose_backend
 from rope_jax.attention.cpu import cpu_attention
 from rope_jax.config.model import ModelConfig
+from rope_jax.devices.hardware import multiplies_bfloat16
 from rope_jax.errors import UserError
 from rope_jax.kernels import library, projections
-from rope_jax.kernels.projections import project
+from rope_jax.kernels.projections import project, project_rounded
+from rope_jax.model.platform import model_for_platform
 
 ROOT = Path(__file__).parents[2]
 
@@ -180,3 +183,45 @@ def test_the_sources_compile_without_warnings(sources):
     code = f"import ctypes; print(ctypes.CDLL({str(folder / 'kernels.so')!r}).attention_forward)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
     assert done.returncode == 0
+
+
+def test_rounded_products_have_float32_sums():
+    x, kernel, dy = draw(300, 40), draw(40, 24, seed=1), draw(300, 24, seed=2)
+    y, pull_back = jax.vjp(project_rounded, x, kernel)
+    found = y, *pull_back(dy)
+    x, kernel, dy = (np.asarray(a.astype(jnp.bfloat16), np.float64) for a in (x, kernel, dy))
+    for a, wanted in zip(found, (x @ kernel, dy @ kernel.T, x.T @ dy), strict=True):
+        assert a.dtype == jnp.float32
+        np.testing.assert_allclose(a, wanted, atol=2e-5)  # no rounding but that of the factors
+
+
+def test_rounded_products_contract_the_last_axis_with_the_first():
+    """Others of bfloat16 are slow on a CPU, so XLA must not fold the transposes into them."""
+
+    def gradients(x, kernel, dy):
+        return jax.vjp(project_rounded, x, kernel)[1](dy)
+
+    made = jax.jit(gradients).lower(draw(300, 40), draw(40, 24), draw(300, 24)).compile()
+    products = [line for line in made.as_text().splitlines() if re.search(r" dot\(", line)]
+    assert len(products) == 2
+    for line in products:
+        assert "lhs_contracting_dims={1}, rhs_contracting_dims={0}" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "has"),
+    [
+        ("processor : 0\nflags\t\t: fpu sse avx512f amx_bf16 amx_tile\n", True),
+        ("processor : 0\nflags\t\t: fpu sse avx512f\nbugs : amx_bf16\n", False),
+    ],
+)
+def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch, text, has):
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert multiplies_bfloat16(tmp_path / "cpuinfo") == has
+    assert not multiplies_bfloat16(tmp_path / "missing")
+    monkeypatch.setattr("rope_jax.model.platform.multiplies_bfloat16", lambda: has)
+    auto = ModelConfig(product_dtype="auto")
+    assert model_for_platform(auto, "cpu").product_dtype == ("bfloat16" if has else None)
+    assert model_for_platform(auto, "gpu").product_dtype is None
+    assert model_for_platform(ModelConfig(), "cpu").product_dtype is None

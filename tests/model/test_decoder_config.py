@@ -128,6 +128,7 @@ PROGRAM_CASES = {
     "num_attention_heads": (8, f"f32[{B},{T},8,4]"),
     "rms_norm_eps": (0.125, "0.125:f32"),
     "dtype": ("bfloat16", "bf16["),
+    "product_dtype": ("bfloat16", "project_rounded"),
     "layers": ("scanned", "scan["),
     "remat": (True, "remat"),
     "norm": ("rms_norm_plus_one", "= add 1.0:f32[] "),
@@ -178,7 +179,8 @@ def test_each_field_changes_the_program(field):
 
 def test_the_attention_backend_is_chosen_by_name(monkeypatch):
     choices = typing.get_args(ModelConfig.model_fields["attention"].annotation)
-    assert set(choices) == {*attention.BACKENDS, "linear"}  # not a backend but another model
+    # auto chooses one of them; linear is not a backend but another model
+    assert set(choices) == {*attention.BACKENDS, "auto", "linear"}
     called = []
 
     def recorded(q, k, v, segment_ids, sliding_window, part):
@@ -200,6 +202,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
 def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotates, has_softmax):
     stages = [{"steps": 200, "seq_len": T, "batch_size": B}]
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes["attention"] = "xla"  # whose softmax is part of the program
     config = Config.model_validate({"name": "x", "model": sizes | settings, "stages": stages})
     model = language_model(config, V)
     params = jax.eval_shape(lambda: model.init(0))

@@ -1,0 +1,31 @@
+"""What `auto` in a model's config becomes on a platform."""
+
+import jax
+
+from rope_jax.attention import check_backend, choose_backend
+from rope_jax.config.model import ModelConfig
+from rope_jax.config.training import Config
+from rope_jax.devices.hardware import multiplies_bfloat16
+
+
+def for_platform(config: Config, platform: str | None = None) -> Config:
+    """Return a run's config with choices in place of `auto`; UserError if it cannot run there.
+
+    platform: as in `model_for_platform`.
+    """
+    model = model_for_platform(config.model, platform)
+    check_backend(model, platform)
+    return config.model_copy(update={"model": model})
+
+
+def model_for_platform(model: ModelConfig, platform: str | None = None) -> ModelConfig:
+    """Return a model's config with choices in place of `auto`.
+
+    platform: "cpu", "tpu" or "gpu"; None: that of this machine.
+    """
+    platform = platform or jax.default_backend()
+    model = choose_backend(model, platform)
+    if model.product_dtype != "auto":
+        return model
+    rounds = platform == "cpu" and multiplies_bfloat16()
+    return model.model_copy(update={"product_dtype": "bfloat16" if rounds else None})
