@@ -41,6 +41,7 @@ def read_sweep(folder: Path) -> Sweep:
     windows = {summary.step: summary.window for summary in summaries}
     _check_summaries(folder, rows, sums, summaries)
     config = files.run_config()
+    training = _run_config(config)
     lengths = sorted({row.length for row in rows})
     return Sweep(
         folder=folder,
@@ -50,9 +51,9 @@ def read_sweep(folder: Path) -> Sweep:
         sums=sums,
         windows=windows,
         settings={entry.label: _settings(entry, folder.parent.parent) for entry in entries},
-        baselines=_find_baselines(entries, windows, lengths, config),
-        experiment=_experiment(config),
-        longest=_longest(config),
+        baselines=_find_baselines(entries, windows, lengths, training),
+        experiment=_experiment(config, training),
+        longest=None if training is None else training.encoding.longest,
         tasks=files.tasks(),
         effective=summaries[0].effective,
     )
@@ -148,7 +149,7 @@ def _find_baselines(
     entries: Sequence[SweepEntry],
     windows: Mapping[int, int],
     lengths: Sequence[int],
-    config: Path,
+    training: Config | None,
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step.
 
@@ -157,12 +158,13 @@ def _find_baselines(
     """
     if any(entry.label == "trained" for entry in entries):
         return dict.fromkeys(windows, "trained")
+    if training is None:
+        return {}
     try:
-        training = load(Config, config)
         stages = {step: training.stage_at(step) for step in windows}
         scalings = {step: training.stage_scaling(stage) for step, stage in stages.items()}
         maps = {step: training.stage_map(stage) for step, stage in stages.items()}
-    except (UserError, ValueError):  # no config, or another run's: the scaling is unknown
+    except (UserError, ValueError):  # another run's: the scaling is unknown
         return {}
     return {
         step: entry.label
@@ -176,23 +178,21 @@ def _find_baselines(
     }
 
 
-def _longest(config: Path) -> int | None:
-    """Return the most tokens that a model's positions can number; None: any number, or unknown."""
+def _run_config(config: Path) -> Config | None:
+    """Return a run's config; None if there is none that this version can read."""
     try:
-        return load(Config, config).encoding.longest
+        return load(Config, config)
     except (UserError, ValueError):
         return None
 
 
-def _experiment(config: Path) -> str | None:
+def _experiment(config: Path, training: Config | None) -> str | None:
     """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read.
 
     Defaults are filled in, so that configs of two versions are equal if they mean the same.
     """
     try:
-        raw = read_yaml(config)
-        with contextlib.suppress(UserError, ValueError):  # a config of another version, or of none
-            raw = load(Config, config).model_dump(mode="json")
+        raw = read_yaml(config) if training is None else training.model_dump(mode="json")
     except UserError:
         return None
     kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}

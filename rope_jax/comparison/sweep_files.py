@@ -5,6 +5,7 @@ writes.
 """
 
 import csv
+import functools
 import io
 import math
 import re
@@ -209,6 +210,8 @@ def _values(
         raise UserError(f"{path}: line {number}: {error}; sweep again") from None
 
 
+# Nearly all cells of a table are in other lines as well.
+@functools.lru_cache(maxsize=2**14)
 def _value(column: str, text: str) -> Any:
     """Return a cell's value; ValueError if no sweep writes it."""
     if text == "" and column in _MAY_BE_EMPTY:
