@@ -24,9 +24,11 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from workers import Side, Worker, serve
+
+from rope_jax.config.model import RematName
 
 
 class Shape(NamedTuple):
@@ -43,7 +45,7 @@ class Shape(NamedTuple):
     vocabulary: int
     seq_len: int
     windows: int
-    remat: bool = False
+    remat: RematName = "none"
     kernel: str | None = None
 
 
@@ -207,7 +209,8 @@ def peer(shape: Shape) -> Side:
     import torch_llama
 
     sizes = sizes_of(shape)
-    return torch_llama.on_gpu(sizes, shape.windows, shape.seq_len, LEARNING_RATE, remat=shape.remat)
+    remat = shape.remat != "none"
+    return torch_llama.on_gpu(sizes, shape.windows, shape.seq_len, LEARNING_RATE, remat=remat)
 
 
 SIDES = {"training": training, "sweeping": sweeping, "peer": peer}
@@ -282,7 +285,11 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, metavar="T", help="tokens per window")
     parser.add_argument("--windows", type=int, metavar="B", help="windows per device and step")
     parser.add_argument("--kernel", metavar="NAME", help="attention backend")
-    parser.add_argument("--remat", action="store_true", help="recompute layers' activations")
+    parser.add_argument(
+        "--remat",
+        choices=get_args(RematName),
+        help="what is computed again; PyTorch's peer has only none and layer",
+    )
     parser.add_argument("--rounds", type=int, default=5, help="turns per side (default: 5)")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn (default: 10)")
     parser.add_argument("--torch-python", help="a Python with torch, transformers and CUDA")
@@ -302,7 +309,7 @@ def main() -> None:
     torch_python = arguments.torch_python or (sys.executable if has_peer() else None)
     for name in arguments.models:
         given = {"seq_len": arguments.seq_len, "windows": arguments.windows}
-        given |= {"kernel": arguments.kernel, "remat": arguments.remat or None}
+        given |= {"kernel": arguments.kernel, "remat": arguments.remat}
         shape = MODELS[name]._replace(**{k: v for k, v in given.items() if v is not None})
         measure(name, shape, arguments.rounds, arguments.steps, torch_python)
 

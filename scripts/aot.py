@@ -219,7 +219,7 @@ def training_config(case: Case) -> dict[str, Any]:
             "attention": "blockwise" if case.program == "maps" else case.attention,
             "dtype": "bfloat16",
             "layers": "scanned",
-            "remat": True,
+            "remat": "layer",
         },
         "rope": {"map": {"type": "rerope", "window": 1024} if case.program == "maps" else None},
         "mesh": mesh,

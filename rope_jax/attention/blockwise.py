@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import Blocks, Settings, Visit
+from rope_jax.attention.kept import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
@@ -163,7 +164,7 @@ def _forward(
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
-    out = blocks.merged(outs, length)
+    out, lse = attended((blocks.merged(outs, length), lse))
     return out, _Saved(queries, keys, v, segment_ids, diagonals, numbers, out, lse)
 
 

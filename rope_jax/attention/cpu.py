@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.kept import attended
 from rope_jax.kernels.library import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
 from rope_jax.positions.zigzag import ZigZag
 
@@ -95,7 +96,7 @@ def _forward(
     batch, queries, heads, width = q.shape
     results = _floats(batch, queries, heads, v.shape[-1]), _floats(batch, heads, queries)
     call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
-    out, lse = call(q, k, v, first, last, scale=np.float32(width**-0.5))
+    out, lse = attended(call(q, k, v, first, last, scale=np.float32(width**-0.5)))
     return out, _Saved(q, k, v, first, last, out, lse)
 
 

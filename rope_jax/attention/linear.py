@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Float32, Int
 
+from rope_jax.attention.kept import attended
+
 # Shorter chunks compute fewer scores (chunk per query); longer ones make larger products and keep
 # fewer running sums for the backward pass. Of 16 to 512, 32 was the fastest on a CPU, or within 7%
 # of the fastest; see benchmarks/linear.py. An accelerator may prefer longer ones.
@@ -83,7 +85,7 @@ def linear_attention(
     # Without the checkpoint, the backward pass would keep the scores of every chunk.
     _, out = jax.lax.scan(jax.checkpoint(_add_chunk, prevent_cse=False), running, own)
     out = out.swapaxes(0, 1).reshape(batch, -1, heads, v.shape[-1])
-    return out[:, :queries].astype(v.dtype)
+    return attended(out[:, :queries].astype(v.dtype))
 
 
 class _Keys(NamedTuple):

@@ -18,6 +18,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.kept import ATTENDED
 from rope_jax.positions.zigzag import ZigZag, tokens_of_parts
 
 _LANES = 128  # the kernel's block sizes are multiples of this
@@ -54,6 +55,7 @@ def splash_attention(
         block_sizes=blocks,
         head_shards=1,
         q_seq_shards=1 if part is None else part.count,
+        residual_checkpoint_name=ATTENDED,
         interpret=interpret,
     )
     if part is not None:

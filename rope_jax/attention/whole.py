@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.kept import attended
 from rope_jax.attention.xla import query_chunks
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import product, stacked, unstacked
@@ -57,7 +58,7 @@ def whole_attention(
             out = out + interaction.values(numbers, weights, query_index, key_index)
         outs.append(out.astype(v.dtype))
     out = jnp.concatenate(outs, axis=3).transpose(0, 3, 1, 2, 4)
-    return out.reshape(*out.shape[:2], -1, out.shape[-1])
+    return attended(out.reshape(*out.shape[:2], -1, out.shape[-1]))
 
 
 def _seen(

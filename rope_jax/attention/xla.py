@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from rope_jax.attention.kept import attended
 from rope_jax.positions.scores import product, stacked, unstacked
 from rope_jax.positions.zigzag import ZigZag
 
@@ -126,7 +127,7 @@ def _forward(
         probabilities.append(normalised.astype(v.dtype))
         out = product(probabilities[-1], values[..., seen].swapaxes(-1, -2))
         outs.append(unstacked(out, groups))
-    out = jnp.concatenate(outs, axis=3).astype(v.dtype)
+    out, probabilities = attended((jnp.concatenate(outs, axis=3).astype(v.dtype), probabilities))
     return _merged(out), _Saved(q, k, v, starts, out, probabilities)
 
 

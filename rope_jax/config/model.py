@@ -2,10 +2,11 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
+from rope_jax.errors import alternatives
 from rope_jax.positions.encodings import (
     ENCODINGS,
     OWN_BACKENDS,
@@ -25,6 +26,7 @@ NormPlacement = Literal["before", "after", "both"]
 ActivationName = Literal["silu", "gelu", "gelu_tanh"]
 FloatName = Literal["float32", "bfloat16"]
 ProductName = Literal["bfloat16", "auto"]
+RematName = Literal["none", "products", "attention", "layer"]
 QKNorm = Annotated[
     bool | Literal["all_heads"], single_error("should be true, false or 'all_heads'")
 ]
@@ -114,8 +116,11 @@ class ModelConfig(Frozen):
     layers: Literal["unrolled", "scanned"] = Field(
         "unrolled", description="unrolled runs faster on CPU, scanned compiles faster"
     )
-    remat: bool = Field(
-        False, description="recompute each layer in the backward pass, to use less memory"
+    remat: RematName = Field(
+        "none",
+        description="what the backward pass computes again, to use less memory; none: nothing; "
+        "products: all but products with weights and attention; attention: all but attention; "
+        "layer: whole layers; on a CPU it takes layers scanned",
     )
     attention: AttentionName = Field(
         "auto",
@@ -126,6 +131,12 @@ class ModelConfig(Frozen):
     position: AnyEncoding = Field(
         RoPE(), description="encoding that tells the model the order of its tokens"
     )
+
+    @field_validator("remat", mode="before")
+    @classmethod
+    def _read_remat_as_once(cls, value: Any) -> Any:
+        """Accept true and false: run directories of earlier versions have them."""
+        return {True: "layer", False: "none"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _attention_can_do_the_rest(self) -> "ModelConfig":
@@ -198,10 +209,10 @@ def check_attention(model: ModelConfig, attention: AttentionName) -> None:
     """ValueError if an attention backend cannot do what a model's encoding or soft cap needs."""
     position = model.position
     if attention not in position.backends:
-        can = " or ".join(position.backends)
+        can = alternatives(position.backends)
         raise ValueError(f"attention: {attention} cannot do position {position.type}; use {can}")
     if model.attention_softcap is not None and attention not in OWN_BACKENDS:
-        can = " or ".join(OWN_BACKENDS)
+        can = alternatives(OWN_BACKENDS)
         raise ValueError(f"attention: {attention} cannot do attention_softcap; use {can}")
 
 
@@ -220,7 +231,7 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
         )
     if attention not in OWN_BACKENDS:
         raise ValueError(
-            f"map: attention {attention} cannot do maps; use {' or '.join(OWN_BACKENDS)}"
+            f"map: attention {attention} cannot do maps; use {alternatives(OWN_BACKENDS)}"
         )
     if map_.type == "fitted" and position.type != "rope":
         raise ValueError(

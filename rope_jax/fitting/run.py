@@ -28,7 +28,7 @@ from rope_jax.console import (
 )
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, alternatives
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
@@ -256,7 +256,7 @@ def _check_attention(training: Config, parameters: Parameters) -> None:
     if needs_map and attention not in OWN_BACKENDS:
         raise UserError(
             f"attention: {attention} cannot do the map that these numbers belong to; use "
-            f"{' or '.join(OWN_BACKENDS)}"
+            f"{alternatives(OWN_BACKENDS)}"
         )
 
 

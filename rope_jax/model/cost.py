@@ -27,15 +27,34 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     has none. Recomputation (remat) does not count. As in PaLM, arXiv 2204.02311, appendix B,
     except that a query there sees T keys.
     """
+    return 3 * sum(_forward_flops(model, vocab_size, seq_len))
+
+
+def repeated_flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
+    """FLOPs of one training token that `remat` adds: those of a forward pass, or of a part of it.
+
+    The last product of a layer and the output head are not computed again, but count here.
+    """
+    matrices, attention = _forward_flops(model, vocab_size, seq_len)
+    added = {
+        "none": 0.0,
+        "products": 0.0,
+        "attention": matrices,
+        "layer": matrices + attention,
+    }
+    return added[model.remat]
+
+
+def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[float, float]:
+    """FLOPs of one token's forward pass: products with matrices, and attention."""
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     feed_forward = _feed_forward_matrices(model) * model.intermediate_size
     layer = model.hidden_size * (2 * heads + 2 * kv_heads + feed_forward)
     vocabulary = model.vocab_size or vocab_size
     matrices = model.num_hidden_layers * layer + model.hidden_size * vocabulary
-    if model.attention == "linear":
-        return 6.0 * matrices
-    return 6.0 * matrices + 6.0 * model.num_hidden_layers * heads * seq_len
+    attention = 0 if model.attention == "linear" else model.num_hidden_layers * heads * seq_len
+    return 2.0 * matrices, 2.0 * attention
 
 
 def utilization(
@@ -198,8 +217,8 @@ def training_bytes(
 
     It counts the inputs of matrix products that the backward pass reads again, but neither
     elementwise results, which XLA may recompute, nor temporary buffers. Measured, XLA allocates
-    1.2 to 3 times as much on CPU; 6 times if remat layers are unrolled, because it undoes most of
-    the remat. Python integers, so that no size overflows.
+    1.2 to 3 times as much on CPU; 6 times if layers are unrolled with remat, which XLA then undoes.
+    Python integers, so that no size overflows.
 
     sliding_windows: as in `LanguageModel`: layer i has element i mod their number.
     """
@@ -229,17 +248,23 @@ def _kept_by_layers(
     stream = model.hidden_size * (1 if model.parallel_residual else 2)
     attention = 2 * model.heads_width * (model.num_attention_heads + model.kv_heads)
     feed_forward = (_feed_forward_matrices(model) - 1) * model.intermediate_size
-    layer = windows * seq_len * (stream + attention + feed_forward)
+    tokens = windows * seq_len
+    layer = tokens * (stream + attention + feed_forward)
     scores = [
         windows * model.num_attention_heads * _kept_scores(model, seq_len, sliding_window)
         for sliding_window in sliding_windows
     ]
     count = model.num_hidden_layers
-    if model.remat:  # each layer's input, and all of the layer being recomputed
-        inputs = count * windows * seq_len * model.hidden_size
-        return number * (inputs + layer + max(scores))
-    repeats, rest = divmod(count, len(scores))
-    return number * (count * layer + repeats * sum(scores) + sum(scores[:rest]))
+    if model.remat == "none":
+        repeats, rest = divmod(count, len(scores))
+        return number * (count * layer + repeats * sum(scores) + sum(scores[:rest]))
+    if model.remat == "products":  # what is counted here, but xla may compute scores again
+        return number * (count * layer + max(scores))
+    # the input of each layer, and all of the layer being recomputed
+    kept = count * tokens * model.hidden_size + layer + max(scores)
+    if model.remat == "attention":  # attention's output in the others too
+        kept += (count - 1) * tokens * model.num_attention_heads * model.heads_width
+    return number * kept
 
 
 def _widest(model: ModelConfig, windows: int, seq_len: int) -> int:

@@ -29,6 +29,7 @@ from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.platform import model_for_platform
+from rope_jax.model.remat import with_remat
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import of_tokens, turns, visible
 from rope_jax.rope import Rotary
@@ -108,13 +109,7 @@ class LanguageModel:
         self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, over, rngs)
         self._outer_graph = _graph(self._new_outer)
         self._layer_graph = _graph(self._new_layer)
-        self._layer = self._apply_layer
-        if config.remat:
-            self._layer = jax.checkpoint(self._apply_layer, static_argnums=(3,))
-        elif over.fsdp > 1:
-            self._layer = jax.checkpoint(
-                self._apply_layer, static_argnums=(3,), policy=_all_but_gathered
-            )
+        self._layer = with_remat(self._apply_layer, config.remat, over.fsdp)
 
     def on(self, over: Collectives) -> "LanguageModel":
         """Return the same model as it runs on each device of a mesh."""
@@ -352,11 +347,6 @@ class LanguageModel:
         return nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))(
             x, inputs, kind
         )
-
-
-def _all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Keep everything for the backward pass but gathered parameters, which are gathered again."""
-    return primitive.name != "all_gather"
 
 
 def _graph(new: Callable[[nnx.Rngs], nnx.Module]) -> nnx.GraphDef:

@@ -20,6 +20,7 @@ from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
 from rope_jax.kernels.projections import project, project_rounded
 from rope_jax.model.norms import norm
+from rope_jax.model.remat import projected
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible
@@ -116,7 +117,7 @@ class SelfAttention(nnx.Module):
         """Attend from the computed tokens to all tokens of their window."""
         width = self.config.heads_width
         x_computed = last_of_window(x, inputs.length, kind.last)
-        q, k, v = self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)
+        q, k, v = map(projected, (self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)))
         if self.config.qk_norm == "all_heads":
             q, k = self.q_norm(q), self.k_norm(k)
         batch = x.shape[0] // inputs.length
@@ -139,7 +140,7 @@ class SelfAttention(nnx.Module):
             over=self.over,
         )
         own_heads = self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
-        return self.over.sum_over_tensor(own_heads)
+        return projected(self.over.sum_over_tensor(own_heads))
 
 
 def last_of_window(
@@ -174,10 +175,10 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         activation = _ACTIVATIONS[self.config.activation]
         if self.config.gated_mlp:
-            hidden = activation(self.gate_proj(x)) * self.up_proj(x)
+            hidden = activation(projected(self.gate_proj(x))) * projected(self.up_proj(x))
         else:
-            hidden = activation(self.up_proj(x))
-        return self.over.sum_over_tensor(self.down_proj(hidden))
+            hidden = activation(projected(self.up_proj(x)))
+        return projected(self.over.sum_over_tensor(self.down_proj(hidden)))
 
 
 class DecoderLayer(nnx.Module):

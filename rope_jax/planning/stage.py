@@ -7,7 +7,7 @@ import jax
 
 from rope_jax.devices.memory import device_bytes, out_of_memory
 from rope_jax.errors import UserError
-from rope_jax.model.cost import flops_per_token
+from rope_jax.model.cost import flops_per_token, repeated_flops_per_token
 from rope_jax.planning.compiled import CompiledProgram, check_on_chip, describe, needed_bytes
 from rope_jax.training.limits import compiled_bytes
 from rope_jax.training.need import StageNeed
@@ -20,7 +20,8 @@ class OnPaper:
 
     Parameters and optimizer are exact; the others are lower estimates.
 
-    flops: of the model; what remat repeats does not count.
+    flops: of the model.
+    repeated_flops: what remat adds to them.
     total: with validation if that takes more, so it may exceed the sum of the others.
     """
 
@@ -32,6 +33,7 @@ class OnPaper:
     batch: int
     total: int
     flops: float
+    repeated_flops: float
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
 def _on_paper(program: Program, number: int, need: StageNeed) -> OnPaper:
     config, placement, state = program.config, program.placement, program.abstract_state
     stage, devices, parts = config.stages[number], placement.mesh.size, need.by_part()
-    per_token = flops_per_token(config.model, program.vocab_size, stage.seq_len)
+    tokens = stage.batch_size * stage.seq_len / devices
+    sizes = config.model, program.vocab_size, stage.seq_len
     return OnPaper(
         parameters=sum(map(bytes_per_device, jax.tree.leaves(state.params))),
         optimizer=sum(map(bytes_per_device, jax.tree.leaves(state.opt_state))),
@@ -90,5 +93,6 @@ def _on_paper(program: Program, number: int, need: StageNeed) -> OnPaper:
         logits=parts.logits // devices,
         batch=parts.batch // devices,
         total=need.bytes(),
-        flops=stage.batch_size * stage.seq_len * per_token / devices,
+        flops=tokens * flops_per_token(*sizes),
+        repeated_flops=tokens * repeated_flops_per_token(*sizes),
     )

@@ -21,9 +21,6 @@ from rope_jax.planning.tables import TIME_NOTES, Timed, quantities, time_table, 
 from rope_jax.training.limits import check_compile_time
 from rope_jax.training.program import Program
 
-# What remat computes again: a forward pass, a third of the whole.
-_WITH_REMAT = 4 / 3
-
 
 def plan_training(
     config: Config, vocab_size: int, console: Console, target: Target | None = None
@@ -121,7 +118,6 @@ def _print_times(
 ) -> None:
     """Print how long a step of each stage takes at least, if any was compiled."""
     devices = list(placement.mesh.devices.flat)
-    repeats = _WITH_REMAT if config.model.remat else 1
     timed = [
         Timed(
             f"stage {number}",
@@ -129,7 +125,7 @@ def _print_times(
             plan.paper.flops,
             plan.bytes or plan.paper.total,
             plan.program,
-            roofline(plan.program, plan.paper.flops * repeats, target, devices),
+            roofline(plan.program, plan.paper.flops + plan.paper.repeated_flops, target, devices),
         )
         for number, (stage, plan) in enumerate(zip(config.stages, plans, strict=True))
         if plan.program is not None

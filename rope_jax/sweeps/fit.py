@@ -6,7 +6,7 @@ from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, alternatives
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
 from rope_jax.positions.encodings import OWN_BACKENDS
@@ -83,7 +83,7 @@ def with_attention(training: Config, attention: AttentionName) -> Config:
     if training.rope.map is not None and attention not in OWN_BACKENDS:
         raise UserError(
             f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
-            f"model was trained; use {' or '.join(OWN_BACKENDS)}"
+            f"model was trained; use {alternatives(OWN_BACKENDS)}"
         )
     model = training.model.model_copy(update={"attention": attention})
     return training.model_copy(update={"model": model})

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.model import ModelConfig, RematName
 from rope_jax.config.splitting import can_share_windows, check_seq_len
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import in_gib, is_host_memory
@@ -16,6 +16,8 @@ from rope_jax.model.cost import TrainingBytes, training_bytes
 
 # On a CPU, measured: what writing a checkpoint takes, in times the state.
 _COPIES = 2
+# each takes less memory than the one before
+_REMAT: tuple[RematName, ...] = get_args(RematName)
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,9 @@ class StageNeed:
         yield f"raise {key}.grad_accumulation, or lower its batch_size", one_each
         if self.model.attention == "xla":
             yield "model.attention=blockwise takes less", self._with(attention="blockwise")
-        if not self.model.remat:
-            yield "model.remat=true with model.layers=scanned takes less", self._with(remat=True)
+        for remat in _REMAT[_REMAT.index(self.model.remat) + 1 :]:
+            advice = f"model.remat={remat} with model.layers=scanned takes less"
+            yield advice, self._with(remat=remat)
         one_window_each = replace(self, batch_size=shards, grad_accumulation=1)
         yield f"lower {key}.batch_size", one_window_each
         if self.model.dtype == "float32":

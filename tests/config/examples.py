@@ -86,7 +86,7 @@ model:
   product_dtype: bfloat16
   param_dtype: bfloat16
   layers: scanned
-  remat: true
+  remat: attention
   attention: xla
   position: {type: rope}
 rope:

@@ -113,7 +113,7 @@ def test_what_is_stated_goes_before_what_is_inherited(source):
     source()
     scaling = {"type": "yarn", "factor": 16.0}
     config = extended(
-        model={"attention": "blockwise", "dtype": "bfloat16", "remat": True},
+        model={"attention": "blockwise", "dtype": "bfloat16", "remat": "layer"},
         rope={"base": 5e5, "scaling": scaling, "train_length": 128, "layer_pattern": []},
         data={"validation_fraction": 0.2},
     )
@@ -216,7 +216,7 @@ def test_a_model_that_differs_is_refused_by_field(source):
         "rope.rotary_dim is 8 there and 4 here; leave these keys out, so that they are inherited"
     )
     assert "rope.layout is 'interleaved' there and 'half' here" in refusal(rope={"layout": "half"})
-    assert "model.attention is xla there and linear here" in refusal(model={"attention": "linear"})
+    assert "model.attention is auto there and linear here" in refusal(model={"attention": "linear"})
     # said before the inherited section `rope`, which means nothing to ALiBi, is refused
     assert "model.position.type is 'rope' there and 'alibi' here" in refusal(
         model={"position": {"type": "alibi"}}

@@ -37,7 +37,9 @@ MIXED = {"fsdp": 2, "context": 2, "tensor": 2}
 MODELS = {
     "llama": {},
     "blockwise": {"attention": "blockwise"},
-    "scanned with remat": {"attention": "blockwise", "layers": "scanned", "remat": True},
+    "scanned with remat": {"attention": "blockwise", "layers": "scanned", "remat": "layer"},
+    "remat products": {"attention": "blockwise", "layers": "scanned", "remat": "products"},
+    "remat attention": {"remat": "attention"},
     "biases": {"qkv_bias": True, "o_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
     "Gemma": {
         **{"norm_placement": "both", "attention_softcap": 5.0, "logit_softcap": 3.0},

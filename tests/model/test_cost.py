@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,14 @@ import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
 
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.model import ModelConfig, RematName
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
 from rope_jax.model.cost import (
     flops_per_token,
     forward_bytes,
     parameter_count,
+    repeated_flops_per_token,
     training_bytes,
     window_bytes,
 )
@@ -29,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 WIDE = {"hidden_size": 64, "intermediate_size": 512, "num_attention_heads": 2}
 SHALLOW = {"num_hidden_layers": 2}
+SCANNED = {"attention": "blockwise", "layers": "scanned"}
 
 
 @pytest.mark.parametrize(
@@ -167,8 +170,16 @@ def test_the_parameter_count_is_that_of_published_models(published, fields):
         pytest.param(
             {"num_key_value_heads": 1, "dtype": "bfloat16"}, 256, 8, 1, marks=pytest.mark.slow
         ),
-        ({"remat": True, "layers": "scanned"}, 512, 8, 1),
-        pytest.param({"remat": True}, 512, 8, 1, marks=pytest.mark.slow),
+        ({"remat": "layer", "layers": "scanned"}, 512, 8, 1),
+        pytest.param({"remat": "layer"}, 512, 8, 1, marks=pytest.mark.slow),
+        (SCANNED | {"remat": "attention"}, 2048, 2, 1),
+        pytest.param(SCANNED | {"remat": "products"}, 2048, 2, 1, marks=pytest.mark.slow),
+        # scores that are not plain products are computed again
+        pytest.param(
+            {"remat": "products", "layers": "scanned", "attention_softcap": 30.0},
+            *(512, 8, 1),
+            marks=pytest.mark.slow,
+        ),
         pytest.param({}, 512, 16, 4, marks=pytest.mark.slow),
         # parameters weigh more than what is kept for the backward pass
         ({"hidden_size": 512, "intermediate_size": 1408}, 16, 2, 1),
@@ -207,7 +218,8 @@ def test_a_training_step_never_takes_less_than_estimated(
 
 def test_a_sliding_window_stores_fewer_attention_weights():
     def kept(*windows):
-        return training_bytes(ModelConfig(), 257, 1024, 1, 1, windows).activations
+        model = ModelConfig(attention="xla")
+        return training_bytes(model, 257, 1024, 1, 1, windows).activations
 
     # 4 layers of 4 heads in float32; a query sees itself and earlier tokens, in the window
     whole = sum(range(1, 1025))
@@ -239,7 +251,8 @@ def test_no_size_overflows():
 # FLOPs
 
 NARROW = ModelConfig(
-    hidden_size=48, intermediate_size=80, num_attention_heads=6, num_key_value_heads=2, head_dim=10
+    **{"hidden_size": 48, "intermediate_size": 80, "num_attention_heads": 6, "head_dim": 10},
+    **{"num_key_value_heads": 2, "attention": "xla"},
 )
 ROTARY = Rotary.shared(
     parse_scaling({"type": "none"}).frequencies(RotaryGeometry(NARROW.heads_width))
@@ -300,4 +313,23 @@ def test_flops_of_one_layer_match_the_program(gated):
 
 
 def test_recomputation_does_not_count_as_flops():
-    assert by_formula(16, remat=True) == by_formula(16)
+    assert by_formula(16, remat="layer") == by_formula(16)
+
+
+def test_what_remat_computes_again_is_a_forward_pass_or_its_products():
+    def repeated(remat, **fields):
+        model = ModelConfig(**NARROW.model_dump() | fields | {"remat": remat})
+        return repeated_flops_per_token(model, 61, 16)
+
+    assert repeated("none") == repeated("products") == 0
+    assert 3 * repeated("layer") == by_formula(16)
+    assert repeated("attention") == repeated("attention", attention="linear")
+    assert 3 * repeated("attention") == by_formula(16, attention="linear")
+
+
+def test_each_remat_policy_keeps_less_than_the_one_before():
+    kept = [
+        training_bytes(ModelConfig(remat=remat), 257, 512, 8).kept for remat in get_args(RematName)
+    ]
+    assert kept == sorted(kept, reverse=True)
+    assert len(set(kept)) == len(kept)

@@ -180,7 +180,7 @@ def test_nll_of_the_last_targets_equals_that_of_all(layers, windows, attention):
 def test_gradients_of_different_layers_are_the_same_scanned_and_recomputed():
     rotary, windows = by_layer(8), (5, None)
     found = []
-    for fields in ({}, {"layers": "scanned", "remat": True}):
+    for fields in ({}, {"layers": "scanned", "remat": "products"}):
         model = LanguageModel(with_fields(FULL, **fields), V, "half", windows)
 
         def loss(*inputs, model=model):
@@ -242,7 +242,16 @@ def unrolled():
     return loss_and_gradients()
 
 
-@pytest.mark.parametrize("fields", [{"layers": "scanned"}, {"remat": True}], ids=str)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layers": "scanned"},
+        {"remat": "products"},
+        {"remat": "attention"},
+        {"remat": "layer"},
+    ],
+    ids=str,
+)
 def test_gradients_do_not_depend_on_how_layers_run(fields, unrolled):
     loss, gradients = loss_and_gradients(**fields)
     assert loss == pytest.approx(float(unrolled[0]), abs=1e-6)

@@ -89,7 +89,7 @@ def test_every_family_matches_the_reference(name):
 @pytest.mark.parametrize("name", VARIED)
 def test_blocks_scanned_layers_and_remat_give_the_same(name, monkeypatch):
     monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
-    model, _ = family(name, attention="blockwise", layers="scanned", remat=True)
+    model, _ = family(name, attention="blockwise", layers="scanned", remat="attention")
     found, wanted = nll_and_gradient(model), unrolled(name)
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)
     for (path, one), other in zip(

@@ -68,10 +68,14 @@ LARGEST = 2**31 - 1
         (sized({"batch_size": 1, "seq_len": 2**17}), r"; model\.attention=blockwise takes less$"),
         (
             sized({"batch_size": 1, "seq_len": 2**20}, attention="blockwise"),
-            r"; model\.remat=true with model\.layers=scanned takes less$",
+            r"; model\.remat=attention with model\.layers=scanned takes less$",
         ),
         (
-            sized({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat=True),
+            sized({"batch_size": 1, "seq_len": 15 * 2**17}, attention="blockwise"),
+            r"; model\.remat=layer with model\.layers=scanned takes less$",
+        ),
+        (
+            sized({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat="layer"),
             r"; lower stages\.1\.seq_len, make the model smaller, or split .* mesh\.context$",
         ),
         (
@@ -120,7 +124,10 @@ def test_a_config_changed_as_advised_is_accepted(check):
     check(sized({"batch_size": 1, "seq_len": 2**17}, attention="blockwise"))
     check(
         sized(
-            {"batch_size": 1, "seq_len": 2**20}, attention="blockwise", remat=True, layers="scanned"
+            {"batch_size": 1, "seq_len": 2**20},
+            attention="blockwise",
+            remat="attention",
+            layers="scanned",
         )
     )
 

@@ -1,0 +1,51 @@
+"""A backward pass that keeps attention's results does not run attention's forward pass again."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src.cudnn import fused_attention_stablehlo
+from jax.extend.core import jaxprs_in_params
+
+from rope_jax.attention.blockwise import blockwise_attention
+from rope_jax.attention.kept import CUDNN_FORWARD, keep_attended
+from rope_jax.attention.splash import splash_attention
+from rope_jax.attention.xla import xla_attention
+
+
+def count(jaxpr, primitive):
+    """Count the operations of a kind in a program and in the programs inside it."""
+    found = 0
+    for equation in jaxpr.eqns:
+        if not equation.outvars:  # a program of which nothing is read, which compilers remove
+            continue
+        found += equation.primitive.name == primitive
+        found += sum(count(inside, primitive) for inside in jaxprs_in_params(equation.params))
+    return found
+
+
+# with an operation that each forward pass has
+@pytest.mark.parametrize(
+    ("attention", "primitive"),
+    [
+        (xla_attention, "reduce_max"),
+        (blockwise_attention, "reduce_max"),
+        (functools.partial(splash_attention, interpret=True), "pallas_call"),
+    ],
+)
+def test_the_forward_pass_runs_once_if_its_results_are_kept(attention, primitive):
+    def of_gradient(transform):
+        def loss(x):
+            return transform(lambda x: attention(2 * x, x, x).sum())(x)
+
+        x = jnp.ones((1, 128, 2, 8))
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            return count(jax.make_jaxpr(jax.grad(loss))(x).jaxpr, primitive)
+
+    kept = functools.partial(jax.checkpoint, policy=keep_attended)
+    assert of_gradient(kept) == of_gradient(lambda f: f) < of_gradient(jax.checkpoint)
+
+
+def test_the_forward_pass_of_cudnn_is_still_called_so():
+    assert fused_attention_stablehlo._dot_product_attention_fwd_p_wrapper.name == CUDNN_FORWARD
