@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import train_step
+from workers import Side
 
 from rope_jax.data.batches import training_batch
 from rope_jax.data.storage import open_corpus
@@ -45,15 +46,16 @@ def main() -> None:
         side = train_step.ours(train_step.Shape(config.model.hidden_size, length, windows))
 
         def build(index: int, windows: int = windows, length: int = length) -> object:
-            sizes = {"seq_len": length, "batch_size": windows}
-            return training_batch(split, seed=0, stage=0, step=index, **sizes)
+            return training_batch(
+                split, seed=0, stage=0, step=index, seq_len=length, batch_size=windows
+            )
 
-        build(0), side.step(), side.step()
+        def step(_: int, side: Side = side) -> object:
+            return side.step()
+
+        build(0), step(0), step(1)
         pairs = np.array(
-            [
-                (seconds(build, 50) / 50, seconds(lambda _, step=side.step: step(), 3) / 3)
-                for _ in range(arguments.rounds)
-            ]
+            [(seconds(build, 50) / 50, seconds(step, 3) / 3) for _ in range(arguments.rounds)]
         )
         tokens = windows * length / np.median(pairs, axis=0)
         low, ratio, high = np.quantile(pairs[:, 1] / pairs[:, 0], (0.25, 0.5, 0.75))

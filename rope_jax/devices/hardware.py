@@ -7,21 +7,16 @@ from typing import Any
 
 import jax
 
-from rope_jax.config.model import ModelConfig
 
-
-def device_line(model: ModelConfig, devices: Sequence[Any] | None = None) -> str:
-    """Return one line that names the devices, and what a model computes with on them.
+def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
+    """Return one line that names the devices and what they compute with, such as a dtype.
 
     devices: None: those that JAX found.
     """
     devices = jax.devices() if devices is None else devices
     kind, platform = devices[0].device_kind, devices[0].platform
     name = kind if kind == platform else f"{kind} ({platform})"
-    dtype = model.dtype
-    if model.product_dtype is not None:
-        dtype += f" with products of {model.product_dtype}"
-    return f"{len(devices)} × {name}, {dtype}, attention {model.attention}"
+    return f"{len(devices)} × {name}, {numbers}"
 
 
 def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -40,7 +40,7 @@ from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
 from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import Params
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
@@ -345,7 +345,7 @@ def _announce(
         f"fit {config.name} of {training.name}",
         {
             "checkpoint": f"{run.path}, step {step}, window {window:,} tokens",
-            "devices": device_line(training.model.dtype),
+            "devices": device_line(numbers_in_words(training.model)),
             "lengths": ", ".join(f"{n:,}" for n in config.length),
             "start": lines,
             "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",

@@ -23,7 +23,7 @@ LIBRARY = FOLDER / "kernels.so"
 _SOURCES = ("attention", "weight_gradient")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
-_GENERIC = {"generic": ([], 4, 4)}
+_GENERIC: dict[str, tuple[list[str], int, int]] = {"generic": ([], 4, 4)}
 _X86 = {
     "avx2": (["-mavx2", "-mfma"], 8, 6),
     "avx512": (["-mavx512f", "-mfma", "-mprefer-vector-width=512"], 16, 8),

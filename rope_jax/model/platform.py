@@ -29,3 +29,9 @@ def model_for_platform(model: ModelConfig, platform: str | None = None) -> Model
         return model
     rounds = platform == "cpu" and multiplies_bfloat16()
     return model.model_copy(update={"product_dtype": "bfloat16" if rounds else None})
+
+
+def numbers_in_words(model: ModelConfig) -> str:
+    """Return what a model computes with, such as "float32, attention cpu"."""
+    rounded = f" with products of {model.product_dtype}" if model.product_dtype else ""
+    return f"{model.dtype}{rounded}, attention {model.attention}"

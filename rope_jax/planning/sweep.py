@@ -16,7 +16,7 @@ from rope_jax.devices.targets import Target
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import language_model
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.planning.reading import TRAINING_OVER_READING, plan_readings
 from rope_jax.planning.tables import TIME_NOTES, time_table
 from rope_jax.sweeps.fit import check_run_entries, check_texts, for_encoding, with_attention
@@ -76,7 +76,7 @@ def plan_sweep(
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
-        "devices": device_line(training.model, devices),
+        "devices": device_line(numbers_in_words(training.model), devices),
     }
     if target is not None:
         facts["target"] = f"{target.text}; {target.chip.source}"

@@ -14,7 +14,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.targets import Target
 from rope_jax.model.cost import flops_per_token, parameter_count
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.planning.compiled import roofline
 from rope_jax.planning.stage import StagePlan, plan_stage
 from rope_jax.planning.tables import TIME_NOTES, Timed, quantities, time_table, unit_for
@@ -74,7 +74,7 @@ def _print_overview(
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
-        "devices": device_line(config.model, devices),
+        "devices": device_line(numbers_in_words(config.model), devices),
     }
     if placement.mesh.size > 1:
         axes = placement.mesh.shape.items()

@@ -36,7 +36,7 @@ from rope_jax.evaluation.protocols import Streams, make_streams
 from rope_jax.evaluation.reader import Reader, Reading
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
@@ -279,7 +279,7 @@ def _announce(
         f"key tokens of {evaluator.run}",
         {
             "checkpoint": f"{run.path}, step {evaluator.step}; window {evaluator.window:,} tokens",
-            "devices": device_line(loaded.training.model.dtype),
+            "devices": device_line(numbers_in_words(loaded.training.model)),
             config.split: f"{documents:,} of {len(split):,} document{'s' * (len(split) != 1)}, "
             f"{sum(map(len, streams.tokens)):,} tokens",
             "near context": f"{config.short:,} to {config.short + config.s - 1:,} tokens",

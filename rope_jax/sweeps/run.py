@@ -35,7 +35,7 @@ from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -336,7 +336,7 @@ def _announce(
     window, trained = training.stages[stage].seq_len, training.stage_scaling(stage)
     imported = training.imported is not None
     table = memory_table(loaded.memory, read, available, config.memory_gib, imported=imported)
-    devices = device_line(training.model)
+    devices = device_line(numbers_in_words(training.model))
     if table is None:
         devices += f"; {describe_memory(loaded.memory, read[-1], available, config.memory_gib)}"
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

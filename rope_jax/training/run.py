@@ -25,7 +25,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
-from rope_jax.model.platform import for_platform
+from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
@@ -139,7 +139,7 @@ def _train_in(
             config,
             run_directory=str(run.path),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-            devices=device_line(config.model),
+            devices=device_line(numbers_in_words(config.model)),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             corpus=corpus.report,
             tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),
