@@ -8,14 +8,28 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from workers import Side
 
 
-def on_cpu(sizes: dict[str, int], windows: int, seq_len: int, learning_rate: float) -> Side:
-    """Return a side whose steps run in float32 and return their loss. sizes: of `LlamaConfig`."""
+def on_cpu(
+    sizes: dict[str, int],
+    windows: int,
+    seq_len: int,
+    learning_rate: float,
+    *,
+    rounds_products: bool,
+    compiled: bool,
+) -> Side:
+    """Return a side whose steps return their loss. sizes: of `LlamaConfig`.
+
+    rounds_products: run under autocast to bfloat16. compiled: use torch.compile.
+    """
     llama, adamw = _llama(sizes, seq_len, learning_rate, "cpu")
+    forward = torch.compile(llama) if compiled else llama
     inputs, targets = _tokens(sizes["vocab_size"], windows, seq_len, "cpu")
 
     def step() -> float:
-        logits = llama(input_ids=inputs).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        with torch.autocast("cpu", torch.bfloat16, enabled=rounds_products):
+            logits = forward(input_ids=inputs).logits
+        flat = logits.flatten(0, 1).float()
+        loss = torch.nn.functional.cross_entropy(flat, targets.flatten())
         _update(llama, adamw, loss)
         return float(loss.item())
 

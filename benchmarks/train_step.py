@@ -3,8 +3,10 @@
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
     python benchmarks/train_step.py --torch-python TORCH/bin/python
 
-Both run a complete training step: forward, backward, clipping by global norm and AdamW, all in
-float32, on the same model (Llama with tied embeddings, 4 layers, 4 heads and a byte vocabulary).
+Both run a complete training step: forward, backward, clipping by global norm and AdamW, on the same
+model (Llama with tied embeddings, 4 layers, 4 heads and a byte vocabulary), in float32. With
+--dtype bfloat16, ours has `model.product_dtype: bfloat16`, and PyTorch runs under autocast. With
+--compile, PyTorch's model is given to torch.compile.
 Neither reads from disk. Ours is `make_train_step` as train.py calls it, which also masks document
 borders and sums the loss by position. PyTorch's windows are whole documents, so its causal kernel
 needs no mask. Each side runs in its own process with all cores. They take turns, a few steps at a
@@ -27,6 +29,9 @@ class Shape(NamedTuple):
     hidden_size: int
     seq_len: int
     batch_size: int
+    dtype: str = "float32"
+    compiled: bool = False
+    """Whether PyTorch compiles its model."""
 
     @property
     def intermediate_size(self) -> int:
@@ -61,6 +66,7 @@ def ours(shape: Shape) -> Side:
                 "intermediate_size": shape.intermediate_size,
                 "num_hidden_layers": LAYERS,
                 "num_attention_heads": HEADS,
+                "product_dtype": None if shape.dtype == "float32" else shape.dtype,
             },
             "optim": {"learning_rate": LEARNING_RATE, "warmup_steps": 0},
             "stages": [{"steps": 10**6, "seq_len": seq_len, "batch_size": batch_size}],
@@ -103,7 +109,11 @@ def theirs(shape: Shape) -> Side:
         "num_hidden_layers": LAYERS,
         "num_attention_heads": HEADS,
     }
-    return torch_llama.on_cpu(sizes, shape.batch_size, shape.seq_len, LEARNING_RATE)
+    return torch_llama.on_cpu(
+        *(sizes, shape.batch_size, shape.seq_len, LEARNING_RATE),
+        rounds_products=shape.dtype == "bfloat16",
+        compiled=shape.compiled,
+    )
 
 
 SIDES = {"ours": ours, "theirs": theirs}
@@ -161,11 +171,20 @@ def main() -> None:
         metavar="T",
         help="tokens per window (default: 128 512)",
     )
-    parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="type of the factors of products with weights (default: float32)",
+    )
+    parser.add_argument("--compile", action="store_true", help="compile PyTorch's model")
+    parser.add_argument("--side", nargs=6, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        side, *sizes = arguments.side
-        serve(lambda: SIDES[side](Shape(*map(int, sizes))))
+        side, *sizes, dtype, compiled = arguments.side
+        width, length, windows = map(int, sizes)
+        shape = Shape(width, length, windows, dtype, compiled == "True")
+        serve(lambda: SIDES[side](shape))
         return
     if not arguments.torch_python:
         parser.error(
@@ -175,7 +194,8 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|")
     for width in arguments.widths:
         for length in arguments.lengths:
-            shape = Shape(width, length, max(1, arguments.tokens // length))
+            batch_size = max(1, arguments.tokens // length)
+            shape = Shape(width, length, batch_size, arguments.dtype, arguments.compile)
             row = compare(arguments.torch_python, shape, arguments.rounds, arguments.steps)
             print(row, flush=True)
 

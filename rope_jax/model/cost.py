@@ -144,7 +144,7 @@ def forward_bytes(
     keys_and_values = number * length * 2 * kv_heads // tensor
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length * own
-    if model.attention == "linear":
+    if model.attention in ("linear", "cpu"):  # a tile at a time
         scores = 0.0
     elif model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2

@@ -9,6 +9,7 @@ from jax._src.cudnn import fused_attention_stablehlo
 from jax.extend.core import jaxprs_in_params
 
 from rope_jax.attention.blockwise import blockwise_attention
+from rope_jax.attention.cpu import cpu_attention
 from rope_jax.attention.kept import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
 from rope_jax.attention.xla import xla_attention
@@ -32,6 +33,7 @@ def count(jaxpr, primitive):
         (xla_attention, "reduce_max"),
         (blockwise_attention, "reduce_max"),
         (functools.partial(splash_attention, interpret=True), "pallas_call"),
+        (cpu_attention, "ffi_call"),  # one forward, one backward
     ],
 )
 def test_the_forward_pass_runs_once_if_its_results_are_kept(attention, primitive):

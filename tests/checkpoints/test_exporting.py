@@ -70,7 +70,8 @@ def params_of(run: RunDirectory, step: int) -> Params:
 
 def nll_of(run: RunDirectory, step: int) -> Any:
     """Return the NLL of 47 tokens, in the stage that wrote the checkpoint."""
-    config = run.load_config()
+    # as the import computes; the run itself says auto
+    config = with_attention(run.load_config(), "xla")
     model = language_model(config, run.open_tokenizer(config).vocab_size)
     tokens = jnp.arange(48, dtype=jnp.int32)[None] * 7 % 250
     scaling = config.stage_scaling(config.stage_at(step))

@@ -281,7 +281,7 @@ REFUSED = {
         "batch_tokens: a step reads 31,250,000 × 64 tokens, which takes more than ",
     ),
     "too long for memory": (
-        {"length": 1_000_000},
+        {"length": 1_000_000, "attention": "xla"},
         "length: a step reads 1 × 1,000,000 tokens, which takes more than ",
     ),
     "start beyond the window": (

@@ -128,7 +128,7 @@ PROGRAM_CASES = {
     "num_attention_heads": (8, f"f32[{B},{T},8,4]"),
     "rms_norm_eps": (0.125, "0.125:f32"),
     "dtype": ("bfloat16", "bf16["),
-    "product_dtype": ("bfloat16", "optimization_barrier"),
+    "product_dtype": ("bfloat16", ":bf16["),
     "layers": ("scanned", "scan["),
     "remat": ("layer", "remat"),
     "norm": ("rms_norm_plus_one", "= add 1.0:f32[] "),
