@@ -109,7 +109,7 @@ $(VENV)/.created:
 	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
 	@touch $@
 
-KERNELS := $(addprefix rope_jax/kernels/,build.py calls.cc attention.cc weight_gradient.cc kernels.h matrix.h)
+KERNELS := $(addprefix rope_jax/kernels/,build.py calls.cc attention.cc rms_norm.cc weight_gradient.cc kernels.h matrix.h)
 
 $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'

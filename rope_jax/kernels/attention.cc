@@ -15,14 +15,6 @@ enum { Q = 64, K = 64 };
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
 
-INLINE float sum_of(vec x) {
-  float lanes[LANES];
-  memcpy(lanes, &x, sizeof x);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
-}
-
 INLINE float largest_of(vec x) {
   float lanes[LANES];
   memcpy(lanes, &x, sizeof x);

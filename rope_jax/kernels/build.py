@@ -20,7 +20,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
 LIBRARY = FOLDER / "kernels.so"
-_SOURCES = ("attention", "weight_gradient")
+_SOURCES = ("attention", "rms_norm", "weight_gradient")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
 _GENERIC: dict[str, tuple[list[str], int, int]] = {"generic": ([], 4, 4)}

@@ -28,6 +28,7 @@ struct Kernels {
   const char *name;
   Kernel<Attention> forward, backward;
   Kernel<Projection> weight_gradient;
+  Kernel<Norm> norm_forward, norm_backward;
 };
 
 #define DECLARE(arrays, function)                   \
@@ -37,11 +38,15 @@ struct Kernels {
   DECLARE(Attention, set##_forward)                       \
   DECLARE(Attention, set##_backward)                      \
   DECLARE(Projection, set##_weight_gradient)              \
+  DECLARE(Norm, set##_norm_forward)                       \
+  DECLARE(Norm, set##_norm_backward)                      \
   static const Kernels set##_kernels = {                  \
       #set,                                               \
       {set##_forward_scratch, set##_forward},             \
       {set##_backward_scratch, set##_backward},           \
-      {set##_weight_gradient_scratch, set##_weight_gradient}};
+      {set##_weight_gradient_scratch, set##_weight_gradient}, \
+      {set##_norm_forward_scratch, set##_norm_forward},   \
+      {set##_norm_backward_scratch, set##_norm_backward}};
 
 KERNELS(generic)
 #ifdef __x86_64__
@@ -167,6 +172,27 @@ static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, 
   return run(pool, chosen->weight_gradient, p, down * across);
 }
 
+static Norm norm(Floats x, Floats scale, float epsilon) {
+  Norm n{};
+  n.tokens = x.dimensions()[0], n.width = x.dimensions()[1], n.epsilon = epsilon;
+  n.x = x.typed_data(), n.scale = scale.typed_data();
+  return n;
+}
+
+static ffi::Error run_norm_forward(ffi::ThreadPool pool, Floats x, Floats scale, Result y,
+                                   float epsilon) {
+  Norm n = norm(x, scale, epsilon);
+  n.y = y->typed_data();
+  return run(pool, chosen->norm_forward, n, (n.tokens + NORM_BLOCK - 1) / NORM_BLOCK);
+}
+
+static ffi::Error run_norm_backward(ffi::ThreadPool pool, Floats x, Floats scale, Floats dy,
+                                    Result dx, Result dscale, float epsilon) {
+  Norm n = norm(x, scale, epsilon);
+  n.dy = dy.typed_data(), n.dx = dx->typed_data(), n.dscale = dscale->typed_data();
+  return run(pool, chosen->norm_backward, n, dscale->dimensions()[0]);
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
@@ -201,3 +227,21 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                                   .Arg<Floats>()    // x
                                   .Arg<Floats>()    // y
                                   .Ret<Floats>());  // xᵀ·y
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()  // x
+                                  .Arg<Floats>()  // scale
+                                  .Ret<Floats>()  // y
+                                  .Attr<float>("epsilon"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_backward, run_norm_backward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()  // x
+                                  .Arg<Floats>()  // scale
+                                  .Arg<Floats>()  // dy
+                                  .Ret<Floats>()  // dx
+                                  .Ret<Floats>()  // dscale, by block
+                                  .Attr<float>("epsilon"));

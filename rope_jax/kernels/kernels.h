@@ -27,5 +27,17 @@ typedef struct {
   float *out;
 } Projection;
 
+// x, y, dy, dx [tokens, width], scale [width], dscale [blocks, width]: each block of tokens has a sum
+// of its own.
+typedef struct {
+  long tokens, width;
+  float epsilon;
+  const float *x, *scale, *dy;
+  float *y, *dx, *dscale;
+} Norm;
+
+// Tokens that are normalized together.
+enum { NORM_BLOCK = 128 };
+
 // Rows and columns of a weight gradient that are computed together.
 enum { WEIGHT_ROWS = 128, WEIGHT_COLS = 64 };

@@ -13,10 +13,13 @@ LIBRARY = Path(__file__).parent / "kernels.so"
 ATTENTION_FORWARD = "rope_jax_attention_forward"
 ATTENTION_BACKWARD = "rope_jax_attention_backward"
 WEIGHT_GRADIENT = "rope_jax_weight_gradient"
+NORM_FORWARD, NORM_BACKWARD = "rope_jax_norm_forward", "rope_jax_norm_backward"
 _FUNCTIONS = {
     ATTENTION_FORWARD: "attention_forward",
     ATTENTION_BACKWARD: "attention_backward",
     WEIGHT_GRADIENT: "weight_gradient",
+    NORM_FORWARD: "norm_forward",
+    NORM_BACKWARD: "norm_backward",
 }
 
 

@@ -21,6 +21,14 @@ INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
 INLINE long vectors(long width) { return (width + LANES - 1) / LANES * LANES; }
 
+INLINE float sum_of(vec x) {
+  float lanes[LANES];
+  memcpy(lanes, &x, sizeof x);
+  for (int width = LANES / 2; width; width /= 2)
+    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
+  return lanes[0];
+}
+
 // c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
 // is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers.
 INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,

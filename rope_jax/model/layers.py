@@ -175,7 +175,9 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         activation = _ACTIVATIONS[self.config.activation]
         if self.config.gated_mlp:
-            hidden = activation(projected(self.gate_proj(x))) * projected(self.up_proj(x))
+            # The backward pass computes the activation again: reading it back would take longer.
+            gated = jax.checkpoint(lambda gate, up: activation(gate) * up)
+            hidden = gated(projected(self.gate_proj(x)), projected(self.up_proj(x)))
         else:
             hidden = activation(projected(self.up_proj(x)))
         return projected(self.over.sum_over_tensor(self.down_proj(hidden)))

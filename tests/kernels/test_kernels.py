@@ -19,6 +19,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.devices.hardware import multiplies_bfloat16
 from rope_jax.errors import UserError
 from rope_jax.kernels import library, projections
+from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project, project_rounded
 from rope_jax.model.platform import model_for_platform
 
@@ -53,6 +54,19 @@ def test_weight_gradients_are_those_of_float64(instruction_set, sizes):
     x, kernel, dy = (np.asarray(a, np.float64) for a in (x, kernel, dy))
     np.testing.assert_allclose(found[0], dy @ kernel.T, atol=1e-4)
     np.testing.assert_allclose(found[1], x.T @ dy, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (5, 3), (128, 64), (300, 70), (513, 129)])
+def test_norms_are_those_of_float64(instruction_set, sizes):
+    x, scale, dy = draw(*sizes), draw(sizes[1], seed=1), draw(*sizes, seed=2)
+    y, pull_back = jax.vjp(lambda x, scale: rms_norm(x, scale, 1e-5), x, scale)
+    found = y, *pull_back(dy)
+    x, scale, dy = (np.asarray(a, np.float64) for a in (x, scale, dy))
+    r = 1 / np.sqrt((x**2).mean(1, keepdims=True) + 1e-5)
+    g = dy * scale
+    wanted = x * r * scale, r * (g - x * r**2 * (g * x).mean(1, keepdims=True)), (dy * x * r).sum(0)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=3e-5)
 
 
 # Widths that fill no vector, values narrower than keys, grouped heads, one query, several chunks of
