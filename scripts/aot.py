@@ -274,7 +274,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     check_backend(config.model, placement.platform)
     model = language_model(config, config.model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
-    memory = replace(memory_plan(config, model, placement, like), context=mesh.context)
+    memory = replace(memory_plan(model, placement, like), context=mesh.context)
     check_window(memory, [READ], device_bytes(placement.device))
     (timed,) = plan_readings(config, sweep, model, placement, like, target, READ)
     return figures(timed.bytes, timed.program.seconds, placement)

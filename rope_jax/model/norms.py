@@ -27,6 +27,7 @@ class RMSNorm(nnx.RMSNorm):
         self, x: Float[Array, "*batch width"], mask: Array | None = None
     ) -> Float[Array, "*batch width"]:
         del mask  # flax has it, our models do not
+        assert self.scale is not None  # flax's default
         wide = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
         scale = self.scale[...].astype(jnp.float32)
         return rms_norm(wide, scale, self.epsilon).reshape(x.shape).astype(x.dtype)

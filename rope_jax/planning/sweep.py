@@ -57,7 +57,7 @@ def plan_sweep(
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     available = device_bytes(placement.device)
-    memory, allowed = memory_plan(training, model, placement, like), config.memory_gib
+    memory, allowed = memory_plan(model, placement, like), config.memory_gib
     table = memory_table(memory, read, available, allowed) if read else None
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once

@@ -55,7 +55,7 @@ class LoadedModel:
     @property
     def memory(self) -> MemoryPlan:
         """What reading a window takes on each device, weights included."""
-        return memory_plan(self.training, self.model, self.placement, self.like)
+        return memory_plan(self.model, self.placement, self.like)
 
     def placement_at(self, length: int) -> Placement:
         """Return where windows of n tokens are read.
@@ -174,12 +174,10 @@ def load_model(
     return LoadedModel(training, corpus, placement, model, like, available, memory_gib)
 
 
-def memory_plan(
-    training: Config, model: LanguageModel, placement: Placement, like: Params
-) -> MemoryPlan:
+def memory_plan(model: LanguageModel, placement: Placement, like: Params) -> MemoryPlan:
     """Return what reading a window takes where `placement` puts the parameters."""
     return MemoryPlan(
-        training.model,
+        model.config,
         model.vocab_size,
         like,
         tensor=placement.config.tensor,
