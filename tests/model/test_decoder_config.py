@@ -130,7 +130,7 @@ PROGRAM_CASES = {
     "dtype": ("bfloat16", "bf16["),
     "product_dtype": ("bfloat16", ":bf16["),
     "layers": ("scanned", "scan["),
-    "remat": ("layer", "remat"),
+    "remat": ("attention", "policy=<function keep_attended"),
     "norm": ("rms_norm_plus_one", "= add 1.0:f32[] "),
     "activation": ("gelu", "] = erf"),
     "scale_embeddings": (True, " 5.656854"),
