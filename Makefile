@@ -109,14 +109,14 @@ $(VENV)/.created:
 	@$(PIP_INSTALL) --require-hashes -r $(VENV)/pip.lock
 	@touch $@
 
-KERNELS := $(addprefix rope_jax/kernels/,build.py calls.cc attention.cc rms_norm.cc weight_gradient.cc kernels.h matrix.h)
+KERNELS := rope_jax/kernels/build.py $(wildcard rope_jax/kernels/*.cc rope_jax/kernels/*.h)
 
 $(VENV)/.runtime: $(VENV)/.created requirements.lock pyproject.toml $(KERNELS)
 	@echo 'Installing the runtime packages (about a minute, longer on a slow connection)'
 	@touch $(VENV)/.partial
 	@$(PIP_INSTALL) --require-hashes -r requirements.lock
 	@$(PIP_INSTALL) --no-deps --no-build-isolation -e .
-	@test -e rope_jax/kernels/kernels.so || \
+	@ls rope_jax/kernels/kernels-*.so > /dev/null 2>&1 || \
 		echo 'No C++ compiler, or it failed: without the kernels for CPUs, which would be faster'
 	@rm $(VENV)/.partial
 	@touch $@

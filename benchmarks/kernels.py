@@ -19,7 +19,7 @@ import numpy as np
 
 from rope_jax.attention import BACKENDS
 from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.kernels.library import load_kernels
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 

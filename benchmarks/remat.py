@@ -72,7 +72,7 @@ def main() -> None:
     )
     parser.add_argument("--windows", type=int, default=8, help="windows in a batch")
     parser.add_argument("--length", type=int, default=512, help="tokens in a window")
-    parser.add_argument("--attention", default="blockwise", help="backend")
+    parser.add_argument("--attention", default="auto", help="backend")
     parser.add_argument(
         "--layers", nargs="+", default=["unrolled", "scanned"], help="how layers run"
     )

@@ -21,7 +21,7 @@ from rope_jax.attention.xla import xla_attention
 from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
-from rope_jax.kernels.library import load_kernels
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import capped
@@ -195,7 +195,7 @@ def _obstacle(model: ModelConfig, platform: str) -> str | None:
         if platform != "cpu":
             return f"needs a CPU, but the platform is {platform}"
         if load_kernels() is None:
-            return "was not compiled, because there was no C++ compiler when rope-jax was installed"
+            return "was not compiled; install rope-jax again where there is a C++ compiler"
     if model.attention == "splash" and platform != "tpu":
         return f"needs a TPU, but the platform is {platform}"
     if model.attention == "cudnn":

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import places_in_document
 from rope_jax.attention.kept import attended
-from rope_jax.kernels.library import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
+from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
@@ -105,7 +105,7 @@ def _backward(
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None, None]:
     q, k, v = saved.q, saved.k, saved.v
     chunks = -(-_WANTED_TASKS // max(1, k.shape[0] * k.shape[2]))
-    chunks = min(chunks, -(-k.shape[1] // _LEAST_KEYS))
+    chunks = max(1, min(chunks, -(-k.shape[1] // _LEAST_KEYS)))
     results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
     call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
     dq, dk, dv = call(*saved, dout, scale=np.float32(q.shape[-1] ** -0.5))

@@ -127,7 +127,8 @@ def _forward(
         probabilities.append(normalised.astype(v.dtype))
         out = product(probabilities[-1], values[..., seen].swapaxes(-1, -2))
         outs.append(unstacked(out, groups))
-    out, probabilities = attended((jnp.concatenate(outs, axis=3).astype(v.dtype), probabilities))
+    # Not the probabilities, which take most of the memory: a remat policy computes them again.
+    out = attended(jnp.concatenate(outs, axis=3).astype(v.dtype))
     return _merged(out), _Saved(q, k, v, starts, out, probabilities)
 
 

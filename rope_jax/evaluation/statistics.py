@@ -225,6 +225,7 @@ def _ratio(
     there are too few documents: with three, one resample in nine repeats a single document, and
     its s* is 0.
     """
+    numerator, denominator = numerator.astype(np.float64), denominator.astype(np.float64)
     value = float(numerator.sum() / denominator.sum())
     unknown = Estimate(value=value, low=math.nan, high=math.nan)
     if len(numerator) < 2 or not np.isfinite(value):
@@ -236,7 +237,7 @@ def _ratio(
 
     residuals = numerator - value * denominator
     columns = residuals, denominator, residuals**2, residuals * denominator, denominator**2
-    matrix, found = np.stack(columns, axis=1).astype(np.float64), []
+    matrix, found = np.stack(columns, axis=1), []
     for counts in _resampled(len(numerator), resamples, seed):
         # by resample: Σ r, Σ d, Σ r², Σ rd, Σ d², where r = n − θd
         r, d, rr, rd, dd = (counts @ matrix).T
@@ -249,7 +250,7 @@ def _ratio(
         )
         found.append(_studentized(shift, squares, d, len(numerator), size))
     low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
-    if max(abs(low), abs(high)) > _UNBOUNDED / 1e9:
+    if not (abs(low) <= _UNBOUNDED / 1e9 and abs(high) <= _UNBOUNDED / 1e9):  # nan: neither
         return unknown
     own = _standard_error((residuals**2).sum(), denominator.sum(), len(numerator))
     return Estimate(value=value, low=float(value - high * own), high=float(value - low * own))

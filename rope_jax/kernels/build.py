@@ -5,9 +5,11 @@ may not be there yet. Without a compiler, or without jaxlib's headers, the packa
 without the kernels, and `model.attention` cannot be `cpu`.
 """
 
+import importlib.metadata
 import importlib.util
 import os
 import platform
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -19,7 +21,6 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
-LIBRARY = FOLDER / "kernels.so"
 _SOURCES = ("attention", "rms_norm", "weight_gradient")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
@@ -40,21 +41,37 @@ class KernelHook(BuildHookInterface):  # type: ignore[misc]
         if problem := compile_kernels():
             print(f"installed without the kernels for CPUs: {problem}", file=sys.stderr)
             return
-        build_data["artifacts"].append(str(LIBRARY.relative_to(self.root)))
+        build_data["artifacts"].append(str(_library().relative_to(self.root)))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
 
 def compile_kernels() -> str | None:
-    """Write kernels.so beside this file; returns what prevented it, or None."""
-    LIBRARY.unlink(missing_ok=True)
-    compiler = _compiler()
-    if compiler is None:
-        return "there is no C++ compiler (c++, g++ or clang++; or set CXX)"
+    """Write the library beside this file; returns what prevented it, or None."""
+    try:
+        for older in FOLDER.glob("kernels-*.so"):
+            older.unlink()
+        compiler = _compiler()
+        if compiler is None:
+            return "there is no C++ compiler (c++, g++ or clang++; or set CXX)"
+        return _compile(compiler, _library())
+    except importlib.metadata.PackageNotFoundError:
+        return "jaxlib, whose headers they need, is not installed"
+    except (OSError, ValueError) as error:  # no such compiler, an open quote in CXX
+        return str(error)
+
+
+def _library() -> Path:
+    path: Path = runpy.run_path(str(FOLDER / "naming.py"))["library"]()
+    return path
+
+
+def _compile(compiler: list[str], path: Path) -> str | None:
+    """Write the library to a path; returns the compiler's error, or None."""
     jaxlib = importlib.util.find_spec("jaxlib")
-    if jaxlib is None or not jaxlib.submodule_search_locations:
-        return "jaxlib, whose headers it needs, is not installed"
-    headers = Path(jaxlib.submodule_search_locations[0]) / "include"
+    if jaxlib is None or jaxlib.origin is None:
+        return "jaxlib, whose headers they need, cannot be imported"
+    headers = Path(jaxlib.origin).parent / "include"
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     sets = _GENERIC | (_X86 if is_x86 else {})
     with tempfile.TemporaryDirectory() as folder:
@@ -69,22 +86,22 @@ def compile_kernels() -> str | None:
         files = ["-c", str(FOLDER / "calls.cc"), "-o", objects[-1]]
         commands.append([*compiler, *COMMON, f"-isystem{headers}", *files])
         # elsewhere first: an interrupted compiler must not leave half of a library
-        library = f"{folder}/{LIBRARY.name}"
+        library = f"{folder}/{path.name}"
         commands.append([*compiler, "-shared", "-o", library, *objects])
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 return f"{shlex.join(command[:1])} failed: {_first_error(done.stderr)}"
-        staged = LIBRARY.with_suffix(f".{os.getpid()}")
+        staged = path.with_suffix(f".{os.getpid()}")
         shutil.copyfile(library, staged)
-        staged.replace(LIBRARY)
+        staged.replace(path)
     return None
 
 
 def _compiler() -> list[str] | None:
     """Return the C++ compiler's command."""
-    if given := os.environ.get("CXX"):
-        return shlex.split(given)
+    if given := shlex.split(os.environ.get("CXX", "")):
+        return given
     found = (shutil.which(name) for name in ("c++", "g++", "clang++"))
     return next(([path] for path in found if path), None)
 

@@ -86,18 +86,12 @@ extern "C" bool choose_instruction_set(const char *name) {
 template <typename Arrays>
 class Work {
  public:
-  Work(const Kernel<Arrays> &kernel, const Arrays &arrays, long tasks, long threads)
-      : kernel_(kernel), arrays_(arrays), tasks_(tasks),
-        scratch_((kernel.scratch(&arrays) + 15) / 16 * 16),
-        memory_(static_cast<float *>(::operator new[](scratch_ * threads * sizeof(float),
-                                                      std::align_val_t(64), std::nothrow))) {}
-  ~Work() { ::operator delete[](memory_, std::align_val_t(64)); }
+  Work(const Kernel<Arrays> &kernel, const Arrays &arrays, long tasks)
+      : kernel_(kernel), arrays_(arrays), tasks_(tasks) {}
 
-  bool has_memory() const { return memory_ != nullptr; }
-
-  void take_tasks(long thread) {
+  void take_tasks(float *scratch) {
     for (long task; (task = next_.fetch_add(1)) < tasks_;) {
-      kernel_.run(&arrays_, task, memory_ + thread * scratch_);
+      kernel_.run(&arrays_, task, scratch);
       if (done_.fetch_add(1) + 1 == tasks_) {
         std::lock_guard<std::mutex> lock(mutex_);
         all_done_.notify_one();
@@ -113,8 +107,7 @@ class Work {
  private:
   const Kernel<Arrays> kernel_;
   const Arrays arrays_;
-  const long tasks_, scratch_;
-  float *const memory_;
+  const long tasks_;
   std::atomic<long> next_{0}, done_{0};
   std::mutex mutex_;
   std::condition_variable all_done_;
@@ -125,13 +118,18 @@ static ffi::Error run(ffi::ThreadPool pool, const Kernel<Arrays> &kernel, const 
                       long tasks) {
   // The caller works too: its thread may be the only one of the pool that is free.
   const long threads = std::max<long>(1, std::min<long>(pool.num_threads(), tasks));
-  auto work = std::make_shared<Work<Arrays>>(kernel, arrays, tasks, threads);
-  if (!work->has_memory())
+  const long each = (kernel.scratch(&arrays) + 15) / 16 * 16;  // whole cache lines
+  const std::align_val_t line{64};
+  auto *scratch = static_cast<float *>(
+      ::operator new[](each * threads * sizeof(float), line, std::nothrow));
+  if (scratch == nullptr)
     return ffi::Error(ffi::ErrorCode::kResourceExhausted, "Out of memory in a kernel of rope-jax");
+  auto work = std::make_shared<Work<Arrays>>(kernel, arrays, tasks);
   for (long thread = 1; thread < threads; thread++)
-    pool.Schedule([work, thread] { work->take_tasks(thread); });
-  work->take_tasks(0);
+    pool.Schedule([work, own = scratch + thread * each] { work->take_tasks(own); });
+  work->take_tasks(scratch);
   work->wait();
+  ::operator delete[](scratch, line);
   return ffi::Error::Success();
 }
 
@@ -193,32 +191,31 @@ static ffi::Error run_norm_backward(ffi::ThreadPool pool, Floats x, Floats scale
   return run(pool, chosen->norm_backward, n, dscale->dimensions()[0]);
 }
 
+// The arguments that both directions of attention begin with: q, k, v, first, last.
+static auto attention_call() {
+  return ffi::Ffi::Bind()
+      .Ctx<ffi::ThreadPool>()
+      .Arg<Floats>()
+      .Arg<Floats>()
+      .Arg<Floats>()
+      .Arg<Integers>()
+      .Arg<Integers>();
+}
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // q
-                                  .Arg<Floats>()    // k
-                                  .Arg<Floats>()    // v
-                                  .Arg<Integers>()  // first
-                                  .Arg<Integers>()  // last
-                                  .Ret<Floats>()    // out
-                                  .Ret<Floats>()    // lse
+                              attention_call()
+                                  .Ret<Floats>()  // out
+                                  .Ret<Floats>()  // lse
                                   .Attr<float>("scale"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
-                              ffi::Ffi::Bind()
-                                  .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // q
-                                  .Arg<Floats>()    // k
-                                  .Arg<Floats>()    // v
-                                  .Arg<Integers>()  // first
-                                  .Arg<Integers>()  // last
-                                  .Arg<Floats>()    // out
-                                  .Arg<Floats>()    // lse
-                                  .Arg<Floats>()    // dout
-                                  .Ret<Floats>()    // dq, by chunk
-                                  .Ret<Floats>()    // dk
-                                  .Ret<Floats>()    // dv
+                              attention_call()
+                                  .Arg<Floats>()  // out
+                                  .Arg<Floats>()  // lse
+                                  .Arg<Floats>()  // dout
+                                  .Ret<Floats>()  // dq, by chunk
+                                  .Ret<Floats>()  // dk
+                                  .Ret<Floats>()  // dv
                                   .Attr<float>("scale"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.library import NORM_BACKWARD, NORM_FORWARD, load_kernels
+from rope_jax.kernels.loading import NORM_BACKWARD, NORM_FORWARD, load_kernels
 
 _BLOCK = 128  # NORM_BLOCK in kernels.h
 

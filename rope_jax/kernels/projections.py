@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.library import WEIGHT_GRADIENT, load_kernels
+from rope_jax.kernels.loading import WEIGHT_GRADIENT, load_kernels
 
 
 @jax.custom_vjp

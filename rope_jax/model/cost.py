@@ -36,10 +36,12 @@ def repeated_flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) 
     The last product of a layer and the output head are not computed again, but count here.
     """
     matrices, attention = _forward_flops(model, vocab_size, seq_len)
+    # The first of attention's two products. The other backends repeat it whatever the policy.
+    scores = attention / 2 if model.attention == "xla" else 0.0
     added = {
         "none": 0.0,
-        "products": 0.0,
-        "attention": matrices,
+        "products": scores,
+        "attention": matrices + scores,
         "layer": matrices + attention,
     }
     return added[model.remat]
@@ -144,7 +146,7 @@ def forward_bytes(
     keys_and_values = number * length * 2 * kv_heads // tensor
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length * own
-    if model.attention in ("linear", "cpu"):  # a tile at a time
+    if model.attention == "linear":
         scores = 0.0
     elif model.attention != "xla":
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
@@ -258,7 +260,8 @@ def _kept_by_layers(
     if model.remat == "none":
         repeats, rest = divmod(count, len(scores))
         return number * (count * layer + repeats * sum(scores) + sum(scores[:rest]))
-    if model.remat == "products":  # what is counted here, but xla may compute scores again
+    # Scores are computed again under every policy, so those of one layer exist at a time.
+    if model.remat == "products":
         return number * (count * layer + max(scores))
     # the input of each layer, and all of the layer being recomputed
     kept = count * tokens * model.hidden_size + layer + max(scores)

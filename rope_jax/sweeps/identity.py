@@ -10,6 +10,7 @@ from rope_jax import __version__
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.platform import numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.code import code_hash
@@ -30,5 +31,6 @@ def journal_identity(
         *(importlib.metadata.version(name) for name in _LIBRARIES),
         *(precision, os.environ.get("XLA_FLAGS", "")),
         *(device_line(numbers_in_words(training.model)), training.model_dump_json()),
+        load_kernels(),
     )
     return " ".join(map(str, parts))

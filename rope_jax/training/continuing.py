@@ -24,7 +24,7 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
 
     but_for: beginnings of keys that may differ besides.
     """
-    different = [key for key in different_keys(new, old) if not key.startswith(but_for)]
+    different = [key for key in _different(new, old) if not key.startswith(but_for)]
     if any(not _PLANNED.fullmatch(key) for key in different):
         return False
     begin = 0
@@ -41,6 +41,13 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
     return begin >= step and _same_rates(new, old, step)
 
 
+def _different(new: Config, old: Config) -> list[str]:
+    """Return the keys that differ, but for the backend of a softmax attention."""
+    backends = new.model.attention, old.model.attention
+    free = () if "linear" in backends else ("model.attention",)
+    return [key for key in different_keys(new, old) if key not in free]
+
+
 def _same_rates(new: Config, old: Config, step: int) -> bool:
     steps = np.arange(step, dtype=np.float32)
     rates = [jax.vmap(learning_rate(config))(steps) for config in (new, old)]
@@ -52,9 +59,10 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
 
     None if it can.
     """
-    if step and same_until(new, old, step):
+    different = _different(new, old)
+    if not different or (step and same_until(new, old, step)):
         return None
-    if not all(_STEPS.fullmatch(key) for key in different_keys(new, old)):
+    if not all(_STEPS.fullmatch(key) for key in different):
         return "give this one another name, or delete that folder"
     steps, planned = (sum(stage.steps for stage in config.stages) for config in (new, old))
     if steps < step:

@@ -25,7 +25,8 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
-from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.kernels.loading import load_kernels
+from rope_jax.model.platform import for_platform, model_for_platform, numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
@@ -54,11 +55,13 @@ def train(config: Config, console: Console) -> RunDirectory:
 def _train(config: Config, console: Console) -> RunDirectory:
     processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     _check_weights(config)
-    asked, config = config, for_platform(config)
+    run = RunDirectory(Path(config.runs_dir) / config.name)
+    asked = _with_decided_products(config, run)
+    config = for_platform(asked)
+    processes.check_same("the kernels for CPUs", str(load_kernels() is None))
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
     _check_has_train_files(config.data)
-    run = RunDirectory(Path(config.runs_dir) / config.name)
     newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
 
     def explain(old: Config) -> str | None:
@@ -102,6 +105,22 @@ def _train(config: Config, console: Console) -> RunDirectory:
     finally:
         run.release()
     return run
+
+
+def _with_decided_products(config: Config, run: RunDirectory) -> Config:
+    """Return the config with what `product_dtype: auto` became when the run began, or becomes now.
+
+    A run computes with the same products to its end, and so do its sweeps, on any processor.
+    """
+    if config.model.product_dtype != "auto":
+        return config
+
+    def decided() -> str:
+        model = run.load_config().model if run.config_file.exists() else config.model
+        return model_for_platform(model).product_dtype or ""
+
+    model = config.model.model_copy(update={"product_dtype": processes.from_first(decided) or None})
+    return config.model_copy(update={"model": model})
 
 
 def _train_in(

@@ -1,4 +1,4 @@
-"""A backward pass that keeps attention's results does not run attention's forward pass again."""
+"""What the backward pass computes again if attention's results are kept."""
 
 import functools
 
@@ -26,27 +26,45 @@ def count(jaxpr, primitive):
     return found
 
 
+def of_gradient(attention, primitive, transform):
+    """Count the operations of a kind in the gradient of a transformed attention."""
+
+    def loss(x):
+        return transform(lambda x: attention(2 * x, x, x).sum())(x)
+
+    x = jnp.ones((1, 128, 2, 8))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        return count(jax.make_jaxpr(jax.grad(loss))(x).jaxpr, primitive)
+
+
+def everything(function):
+    return function
+
+
+only_attended = functools.partial(jax.checkpoint, policy=keep_attended)
+
+
 # with an operation that each forward pass has
 @pytest.mark.parametrize(
     ("attention", "primitive"),
     [
-        (xla_attention, "reduce_max"),
         (blockwise_attention, "reduce_max"),
         (functools.partial(splash_attention, interpret=True), "pallas_call"),
         (cpu_attention, "ffi_call"),  # one forward, one backward
     ],
 )
 def test_the_forward_pass_runs_once_if_its_results_are_kept(attention, primitive):
-    def of_gradient(transform):
-        def loss(x):
-            return transform(lambda x: attention(2 * x, x, x).sum())(x)
+    counts = [of_gradient(attention, primitive, kept) for kept in (everything, only_attended)]
+    assert counts[0] == counts[1] < of_gradient(attention, primitive, jax.checkpoint)
 
-        x = jnp.ones((1, 128, 2, 8))
-        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-            return count(jax.make_jaxpr(jax.grad(loss))(x).jaxpr, primitive)
 
-    kept = functools.partial(jax.checkpoint, policy=keep_attended)
-    assert of_gradient(kept) == of_gradient(lambda f: f) < of_gradient(jax.checkpoint)
+def test_xla_computes_its_scores_again_but_not_its_output():
+    # The forward pass is two products, of queries with keys and of probabilities with values.
+    whole, kept, nothing = (
+        of_gradient(xla_attention, "dot_general", transform)
+        for transform in (everything, only_attended, jax.checkpoint)
+    )
+    assert (kept, nothing) == (whole + 1, whole + 2)
 
 
 def test_the_forward_pass_of_cudnn_is_still_called_so():

@@ -69,6 +69,34 @@ def test_intervals_match_a_bootstrap_over_documents(documents):
         assert found.low < found.value < found.high
 
 
+@pytest.mark.parametrize("documents", [8, 20, 64, 500])
+def test_intervals_are_those_of_scipy_with_the_same_resamples(documents):
+    nll, tokens = skewed(np.random.default_rng(documents), documents)
+    value = nll.sum() / tokens.sum()
+
+    def error(n, d, ratio):
+        squares = ((n - ratio[..., None] * d) ** 2).sum(-1)
+        return np.sqrt(squares * documents / (documents - 1)) / d.sum(-1)
+
+    def studentized(n, d, axis):
+        assert axis == -1
+        ratio = n.sum(-1) / d.sum(-1)
+        return (ratio - value) / error(n, d, ratio)
+
+    low, high = stats.bootstrap(
+        (nll, tokens),
+        studentized,
+        n_resamples=2000,
+        paired=True,
+        vectorized=True,
+        method="percentile",
+        random_state=np.random.default_rng(5),
+    ).confidence_interval
+    own = error(nll, tokens, np.array(value))
+    found = mean_nll(Sums(nll, tokens), resamples=2000, seed=5)
+    assert (found.low, found.high) == pytest.approx((value - high * own, value - low * own), 1e-9)
+
+
 def test_a_paired_difference_is_the_difference_of_the_means():
     random = np.random.default_rng(2)
     nll, tokens = skewed(random, 64)
@@ -134,6 +162,24 @@ def test_too_few_documents_have_no_interval():
     assert found.value == 1.0
     assert 0 < found.low < 0.75
     assert 1.25 < found.high < 2
+
+
+def test_both_ends_are_unknown_if_a_resample_has_no_weight():
+    # a quarter of the resamples are of the second document alone, and 0 / 0 is their ratio
+    sums = Sums(np.array([6.0, 0.0]), np.array([4, 0]))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = mean_nll(sums, resamples=100, seed=0)
+    assert found.value == 1.5
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+
+
+def test_intervals_of_float32_sums_are_computed_in_float64():
+    nll, tokens = skewed(np.random.default_rng(6), 64)
+    single = Sums(nll.astype(np.float32), tokens.astype(np.float32))
+    double = Sums(single.nll.astype(np.float64), single.weight.astype(np.float64))
+    found, wanted = (mean_nll(sums, resamples=200, seed=0) for sums in (single, double))
+    assert found == wanted
 
 
 def test_an_infinity_stays_visible():

@@ -1,9 +1,11 @@
 """The kernels in C++: every instruction set against float64, at sizes that fill no block."""
 
 import ctypes
+import importlib.metadata
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,22 +20,23 @@ from rope_jax.attention.cpu import cpu_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.hardware import multiplies_bfloat16
 from rope_jax.errors import UserError
-from rope_jax.kernels import library, projections
+from rope_jax.kernels import loading, projections
+from rope_jax.kernels.naming import library
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project, project_rounded
 from rope_jax.model.platform import model_for_platform
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = pytest.mark.skipif(library.load_kernels() is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
 
 
 @pytest.fixture(params=["generic", "avx2", "avx512"])
 def instruction_set(request):
     """Run the kernels for one instruction set, if this processor has it."""
-    kernels = ctypes.CDLL(str(library.LIBRARY))
+    kernels = ctypes.CDLL(str(library()))
     kernels.choose_instruction_set.restype = ctypes.c_bool
-    usual = library.load_kernels()
+    usual = loading.load_kernels()
     if not kernels.choose_instruction_set(request.param.encode()):
         pytest.skip(f"this processor has no {request.param}")
     yield request.param
@@ -144,7 +147,7 @@ def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
         check_backend(ModelConfig(attention="cpu"), "gpu")
     monkeypatch.setattr("rope_jax.attention.backends.load_kernels", lambda: None)
     assert choose_backend(auto, "cpu").attention == "xla"
-    with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled, because there"):
+    with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled; install"):
         check_backend(ModelConfig(attention="cpu"), "cpu")
 
 
@@ -175,11 +178,11 @@ def sources(tmp_path):
 
 def test_no_compiler_is_no_error(sources, monkeypatch):
     build, folder = sources
-    (folder / "kernels.so").write_bytes(b"of older sources")
+    (folder / "kernels-0123.so").write_bytes(b"of older sources")
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv("PATH", "/nonexistent")
     assert build.compile_kernels().startswith("there is no C++ compiler")
-    assert not (folder / "kernels.so").exists()  # it would not belong to these sources
+    assert not list(folder.glob("*.so"))  # it would not belong to these sources
 
 
 def test_an_error_of_the_compiler_is_told_in_one_line(sources, monkeypatch):
@@ -189,12 +192,50 @@ def test_an_error_of_the_compiler_is_told_in_one_line(sources, monkeypatch):
     assert not list(folder.glob("*.so*"))  # nothing half-written
 
 
+@pytest.mark.parametrize(
+    ("compiler", "problem"),
+    [("/nonexistent/c++", "No such file"), ("c++ 'open", "quotation"), ("  ", "there is no C++")],
+)
+def test_a_cxx_that_cannot_be_run_is_told_too(sources, monkeypatch, compiler, problem):
+    build, folder = sources
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert problem in build.compile_kernels()
+    assert not list(folder.glob("*.so*"))
+
+
+def test_kernels_without_jaxlib_are_not_compiled(sources, monkeypatch):
+    build, _ = sources
+
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert build.compile_kernels() == "jaxlib, whose headers they need, is not installed"
+
+
+@pytest.mark.parametrize("changed", ["attention.cc", "kernels.h", "build.py", "jaxlib"])
+def test_kernels_of_other_sources_or_another_jaxlib_are_not_found(sources, monkeypatch, changed):
+    _, folder = sources
+    name_of = runpy.run_path(str(folder / "naming.py"))["library"]
+    before = name_of().name
+    assert before == library().name  # the sources are the same
+    if changed == "jaxlib":
+        monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1")
+        name_of = runpy.run_path(str(folder / "naming.py"))["library"]
+    else:
+        with (folder / changed).open("a") as file:
+            file.write("\n")
+    assert name_of().name != before
+
+
 @pytest.mark.slow
 def test_the_sources_compile_without_warnings(sources):
     build, folder = sources
     build.COMMON += ["-Wall", "-Wextra", "-Wno-unused-function", "-Werror"]
     assert build.compile_kernels() is None
-    code = f"import ctypes; print(ctypes.CDLL({str(folder / 'kernels.so')!r}).attention_forward)"
+    (compiled,) = folder.glob("*.so")
+    code = f"import ctypes; print(ctypes.CDLL({str(compiled)!r}).attention_forward)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=os.environ)
     assert done.returncode == 0
 

@@ -321,10 +321,13 @@ def test_what_remat_computes_again_is_a_forward_pass_or_its_products():
         model = ModelConfig(**NARROW.model_dump() | fields | {"remat": remat})
         return repeated_flops_per_token(model, 61, 16)
 
-    assert repeated("none") == repeated("products") == 0
+    assert repeated("none") == repeated("products", attention="blockwise") == 0
     assert 3 * repeated("layer") == by_formula(16)
-    assert repeated("attention") == repeated("attention", attention="linear")
-    assert 3 * repeated("attention") == by_formula(16, attention="linear")
+    matrices = repeated("attention", attention="blockwise")
+    assert 3 * matrices == by_formula(16, attention="linear")
+    scores = repeated("products", attention="xla")
+    assert 3 * 2 * scores == by_formula(16) - by_formula(16, attention="linear")
+    assert repeated("attention", attention="xla") == matrices + scores
 
 
 def test_each_remat_policy_keeps_less_than_the_one_before():

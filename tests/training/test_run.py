@@ -112,6 +112,43 @@ def test_another_config_in_the_same_directory_is_refused(
         train(second, quiet())
 
 
+def test_auto_products_are_decided_when_a_run_begins(
+    config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_amx(has: bool) -> None:
+        monkeypatch.setattr("rope_jax.model.platform.multiplies_bfloat16", lambda: has)
+
+    fields = config(tmp_path).model.model_dump() | {"product_dtype": "auto"}
+    asked = config(tmp_path, model=fields)
+    with_amx(True)
+    run = train(asked, quiet())
+    assert run.load_config().model.product_dtype == "bfloat16"
+    # on another processor it goes on with the same products, and so does what starts from it
+    with_amx(False)
+    shutil.rmtree(run.checkpoints / "9")
+    train(asked, quiet())
+    assert lines(run)[-1]["step"] == 9
+    other = {"name": "other", "init_from": str(run.path)}
+    assert train(config(tmp_path, model=run.load_config().model, **other), quiet()).path.exists()
+    begun = train(config(tmp_path, model=fields, name="without"), quiet())
+    assert begun.load_config().model.product_dtype is None
+
+
+def test_another_backend_goes_on_with_a_run(
+    config: Callable[..., Config], tmp_path: Path, whole: tuple[Config, RunDirectory]
+) -> None:
+    run = RunDirectory(Path(shutil.copytree(whole[1].path, tmp_path / "runs" / "tiny")))
+    shutil.rmtree(run.checkpoints / "9")
+    fields = whole[0].model.model_dump()
+    for backend in ("blockwise", "xla"):
+        asked = config(tmp_path, model=fields | {"attention": backend})
+        # its texts have the same content, but another folder
+        asked = asked.model_copy(update={"data": whole[0].data, "runs_dir": str(tmp_path / "runs")})
+        train(asked, quiet())
+        assert lines(run)[-1]["step"] == 9
+        assert run.load_config().model.attention == backend
+
+
 def test_a_folder_that_is_not_a_run_is_refused(
     config: Callable[..., Config], tmp_path: Path
 ) -> None:

@@ -2,13 +2,12 @@
 
 import ctypes
 import functools
-from pathlib import Path
 
 import jax
 
 from rope_jax.errors import UserError
+from rope_jax.kernels.naming import library as library_path
 
-LIBRARY = Path(__file__).parent / "kernels.so"
 # The names under which XLA calls them, and those of the functions in calls.cc.
 ATTENTION_FORWARD = "rope_jax_attention_forward"
 ATTENTION_BACKWARD = "rope_jax_attention_backward"
@@ -27,15 +26,16 @@ _FUNCTIONS = {
 def load_kernels() -> str | None:
     """Register the kernels with JAX, once; return the instruction set that they use on this CPU.
 
-    None: they were not compiled, because there was no C++ compiler. UserError if the file that was
-    compiled cannot be loaded.
+    None: these sources were not compiled for this jaxlib. UserError if what was compiled cannot be
+    loaded.
     """
-    if not LIBRARY.exists():
+    path = library_path()
+    if not path.exists():
         return None
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise UserError(f"{LIBRARY}: cannot be loaded ({error}); install rope-jax again") from None
+        raise UserError(f"{path}: cannot be loaded ({error}); install rope-jax again") from None
     for name, function in _FUNCTIONS.items():
         handler = jax.ffi.pycapsule(getattr(library, function))
         jax.ffi.register_ffi_target(name, handler, platform="cpu")
