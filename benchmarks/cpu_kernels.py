@@ -1,6 +1,6 @@
 """Time each kernel for CPUs against what XLA does without it, in turns.
 
-    python benchmarks/kernels.py
+    python benchmarks/cpu_kernels.py
 
 One layer's attention with heads of 32 (whole matrices up to 512 tokens, blocks above), the
 gradient of a projection's weights, and RMSNorm, all in float32 with 4,096 tokens. Attention and
