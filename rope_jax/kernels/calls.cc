@@ -161,13 +161,25 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
   return run(pool, chosen->backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
+static long parts(long all, long each) { return (all + each - 1) / each; }
+
+// Rows and columns of a weight gradient that are computed together. Larger blocks read less. A block
+// and what it reads at a time should fit into the second cache.
+enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
+
 static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, Result out) {
   Projection p{};
   p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = y.dimensions()[1];
   p.x = x.typed_data(), p.y = y.typed_data(), p.out = out->typed_data();
-  const long down = (p.inputs + WEIGHT_ROWS - 1) / WEIGHT_ROWS;
-  const long across = (p.outputs + WEIGHT_COLS - 1) / WEIGHT_COLS;
-  return run(pool, chosen->weight_gradient, p, down * across);
+  p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
+  // A block for each thread, at least. The sums do not depend on how many blocks there are.
+  for (;;) {
+    const long blocks = parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
+    long &longer = p.rows > p.cols ? p.rows : p.cols;
+    if (longer <= SMALLEST_BLOCK || (longer <= LARGEST_BLOCK && blocks >= pool.num_threads()))
+      return run(pool, chosen->weight_gradient, p, blocks);
+    longer = (longer + 1) / 2;
+  }
 }
 
 static Norm norm(Floats x, Floats scale, float epsilon) {

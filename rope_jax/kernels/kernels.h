@@ -20,9 +20,10 @@ typedef struct {
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };
 
-// x [tokens, inputs], y [tokens, outputs], out [inputs, outputs].
+// x [tokens, inputs], y [tokens, outputs], out [inputs, outputs], which is computed in blocks of
+// [rows, cols].
 typedef struct {
-  long tokens, inputs, outputs;
+  long tokens, inputs, outputs, rows, cols;
   const float *x, *y;
   float *out;
 } Projection;
@@ -38,6 +39,3 @@ typedef struct {
 
 // Tokens that are normalized together.
 enum { NORM_BLOCK = 128 };
-
-// Rows and columns of a weight gradient that are computed together.
-enum { WEIGHT_ROWS = 128, WEIGHT_COLS = 64 };

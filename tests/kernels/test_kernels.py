@@ -48,7 +48,8 @@ def draw(*shape, seed=0):
 
 
 @pytest.mark.parametrize(
-    "sizes", [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257)]
+    "sizes",
+    [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257), (130, 400, 790)],
 )
 def test_weight_gradients_are_those_of_float64(instruction_set, sizes):
     tokens, inputs, outputs = sizes
