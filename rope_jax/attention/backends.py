@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
-from rope_jax.attention.cpu import cpu_attention
+from rope_jax.attention.cpu import banded_cpu, cpu_attention
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.linear import linear_attention
 from rope_jax.attention.whole import whole_attention
@@ -86,7 +86,7 @@ BACKENDS: dict[AttentionName, Attention] = {
 INTERACTING: dict[AttentionName, Interacting] = {
     "xla": whole_attention,
     "blockwise": banded_blockwise,
-    "cpu": banded_blockwise,  # the kernel has no other scores
+    "cpu": banded_cpu,
 }
 
 

@@ -4,7 +4,8 @@ Shapes: B batch, T query length, S key length, N heads, K key-value heads, H hea
 keys, V that of values, C chunks of keys.
 """
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.kept import attended
 from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
+from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
 # The backward pass works on one key-value head and one chunk of keys at a time. These numbers
@@ -36,83 +39,146 @@ def cpu_attention(
     Differentiable in reverse mode. The backward pass keeps q, k, v, the output and one number per
     query and head, and computes the probabilities again. RuntimeError if there is no kernel.
     """
+    interaction = Interaction().within(sliding_window)
+    return banded_cpu((q,), (k,), v, segment_ids, interaction, {}, part)
+
+
+def banded_cpu(
+    queries: tuple[Float[Array, "B T N H"], ...],
+    keys: tuple[Float[Array, "B S K H"], ...],
+    v: Float[Array, "B S K V"],
+    segment_ids: Int[Array, "B S"] | None,
+    interaction: Interaction,
+    numbers: Any,
+    part: ZigZag | None = None,
+) -> Float[Array, "B T N V"]:
+    """The same over the keys of all bands, by one call of the kernel for each band.
+
+    The kernel knows dot products alone; other scores, and added values, are `banded_blockwise`.
+    Errors: as in `cpu_attention`.
+    """
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
-    first, last = _seen(q.shape[1], v, segment_ids, sliding_window, part)
-    wide = (x.astype(jnp.float32) for x in (q, k, v))
-    return _attention(*wide, first, last).astype(v.dtype)
+    if not interaction.is_dot_product:
+        return banded_blockwise(queries, keys, v, segment_ids, interaction, numbers, part)
+    wide_queries, wide_keys, values = jax.tree.map(
+        lambda x: x.astype(jnp.float32), (queries, keys, v)
+    )
+    seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
+    return _attention(wide_queries, wide_keys, values, seen).astype(v.dtype)
+
+
+class _Seen(NamedTuple):
+    """The first and the last key that each query sees in a band: it sees all between them.
+
+    In a band without any, the first one comes after the last one.
+    """
+
+    first: Int[Array, "B T"]
+    last: Int[Array, "B T"]
 
 
 def _seen(
+    interaction: Interaction,
     queries: int,
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
-    sliding_window: int | None,
     part: ZigZag | None,
-) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
-    """Return the first and the last key that each query sees: it sees all between them."""
+) -> tuple[_Seen, ...]:
+    """Return what each query sees, for each band."""
     batch, keys = v.shape[:2]
-    index = jnp.arange(keys, dtype=jnp.int32)[None]
-    first = jnp.zeros_like(index)
-    if segment_ids is not None:
-        first = index - places_in_document(segment_ids)
-    if sliding_window is not None:
-        first = jnp.maximum(first, index - sliding_window + 1)
-    own = [x[:, -queries:] if part is None else part.own(x, 1) for x in (first, index)]
-    first, last = (jnp.broadcast_to(x, (batch, queries)).astype(jnp.int32) for x in own)
-    return first, last
+    index = jnp.arange(keys)[None]
+    place = index if segment_ids is None else places_in_document(segment_ids)
+
+    def of_queries(x: Int[Array, "#B S"]) -> Int[Array, "B T"]:
+        own = x[:, -queries:] if part is None else part.own(x, 1)
+        return jnp.broadcast_to(own, (batch, queries)).astype(jnp.int32)
+
+    # each band sees an interval of places, and a document's places are consecutive keys
+    intervals = [band.places(place) for band in interaction.visible]
+    return tuple(
+        _Seen(of_queries(index - place + first), of_queries(index - place + last))
+        for first, last in intervals
+    )
 
 
 class _Saved(NamedTuple):
-    """Arrays that the forward pass keeps for the backward pass."""
+    """Arrays that the forward pass keeps for the backward pass. lse: over all bands."""
 
-    q: Float[Array, "B T N H"]
-    k: Float[Array, "B S K H"]
+    queries: tuple[Float[Array, "B T N H"], ...]
+    keys: tuple[Float[Array, "B S K H"], ...]
     v: Float[Array, "B S K V"]
-    first: Int[Array, "B T"]
-    last: Int[Array, "B T"]
+    seen: tuple[_Seen, ...]
     out: Float[Array, "B T N V"]
     lse: Float[Array, "B N T"]
 
 
 @jax.custom_vjp
 def _attention(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
+    queries: tuple[Float[Array, "B T N H"], ...],
+    keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
-    first: Int[Array, "B T"],
-    last: Int[Array, "B T"],
+    seen: tuple[_Seen, ...],
 ) -> Float[Array, "B T N V"]:
-    return _forward(q, k, v, first, last)[0]
+    return _forward(queries, keys, v, seen)[0]
 
 
 def _forward(
-    q: Float[Array, "B T N H"],
-    k: Float[Array, "B S K H"],
+    queries: tuple[Float[Array, "B T N H"], ...],
+    keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
-    first: Int[Array, "B T"],
-    last: Int[Array, "B T"],
+    seen: tuple[_Seen, ...],
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
-    batch, queries, heads, width = q.shape
-    results = _floats(batch, queries, heads, v.shape[-1]), _floats(batch, heads, queries)
+    """Compute the output and the residuals of the backward pass.
+
+    Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s. Over all bands,
+    lse = log2 Σ_b 2^lse_b, and band b's output counts 2^(lse_b − lse).
+    """
+    batch, length, heads, width = queries[0].shape
+    results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
     call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
-    out, lse = attended(call(q, k, v, first, last, scale=np.float32(width**-0.5)))
-    return out, _Saved(q, k, v, first, last, out, lse)
+    scale = np.float32(width**-0.5)
+    found = [
+        call(q, k, v, *own, scale=scale) for q, k, own in zip(queries, keys, seen, strict=True)
+    ]
+    out, lse = found[0]
+    if len(found) > 1:
+        lse = functools.reduce(jnp.logaddexp2, [own for _, own in found])
+        shares = [_per_query(jnp.exp2(own - lse)) for _, own in found]
+        parts = [own * share for (own, _), share in zip(found, shares, strict=True)]
+        out = sum(parts[1:], parts[0])
+    out, lse = attended((out, lse))
+    return out, _Saved(queries, keys, v, seen, out, lse)
 
 
 def _backward(
     saved: _Saved, dout: Float[Array, "B T N V"]
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None, None]:
-    q, k, v = saved.q, saved.k, saved.v
-    chunks = -(-_WANTED_TASKS // max(1, k.shape[0] * k.shape[2]))
-    chunks = max(1, min(chunks, -(-k.shape[1] // _LEAST_KEYS)))
-    results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
-    call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
-    dq, dk, dv = call(*saved, dout, scale=np.float32(q.shape[-1] ** -0.5))
-    return dq[0] if chunks == 1 else dq.sum(0), dk, dv, None, None
+) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
+    """Compute the gradients of queries, keys and v.
+
+    The kernel takes probabilities from lse, so with that of all bands each band's are right, and
+    the gradients of v add up.
+    """
+    v = saved.v
+    chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
+    chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
+    dqs, dks, dvs = [], [], []
+    for q, k, own in zip(saved.queries, saved.keys, saved.seen, strict=True):
+        results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
+        call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
+        scale = np.float32(q.shape[-1] ** -0.5)
+        dq, dk, dv = call(q, k, v, *own, saved.out, saved.lse, dout, scale=scale)
+        dqs.append(dq[0] if chunks == 1 else dq.sum(0))
+        dks.append(dk)
+        dvs.append(dv)
+    return tuple(dqs), tuple(dks), sum(dvs[1:], dvs[0]), None
 
 
 _attention.defvjp(_forward, _backward)
+
+
+def _per_query(x: Float[Array, "B N T"]) -> Float[Array, "B T N 1"]:
+    return x.swapaxes(1, 2)[..., None]
 
 
 def _floats(*shape: int) -> jax.ShapeDtypeStruct:

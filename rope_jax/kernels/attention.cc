@@ -146,7 +146,8 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   }
   for (long r = 0; r < count; r++) {
     float *out = a->out + ((row + r) * a->heads + n) * a->value_width;
-    for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / row_sum[r];
+    const float divisor = row_sum[r] == 0 ? 1 : row_sum[r];  // 0: the query sees no key
+    for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / divisor;
     a->lse[(b * a->heads + n) * a->queries + begin + r] = row_max[r] + log2f(row_sum[r]);
   }
 }

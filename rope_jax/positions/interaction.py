@@ -28,11 +28,15 @@ class Interaction(NamedTuple):
         return self._replace(visible=tuple(band.within(sliding_window) for band in self.visible))
 
     @property
+    def is_dot_product(self) -> bool:
+        """Whether scores are plain dot products, and nothing is added to the values."""
+        return self.scores is dot_product and self.values is None
+
+    @property
     def is_plain(self) -> bool:
         """Whether every attention kernel can do it, up to a sliding window."""
         return (
-            self.scores is dot_product
-            and self.values is None
+            self.is_dot_product
             and len(self.visible) == 1
             and self.visible[0].within(1) == Visible(beyond=1)
         )

@@ -51,6 +51,25 @@ class Visible:
         beyond = sliding_window if self.beyond is None else min(self.beyond, sliding_window)
         return replace(self, beyond=beyond)
 
+    def places(self, query: Any) -> tuple[Any, Any]:
+        """Return the first and the last place that is visible from each place of a query.
+
+        All places between them are visible. Where none is, the first comes after the last.
+        query: numpy or jax integers.
+        """
+        first, last = query * 0, query - max(self.nearest, 0)
+        if self.beyond is not None:
+            first = first.clip(query - self.beyond + 1)
+        if self.first is not None:
+            last = last.clip(max=self.first - 1)
+        if self.chunk is not None:
+            least, most = self.chunks_back
+            own = query // self.chunk
+            last = last.clip(max=(own - least + 1) * self.chunk - 1)
+            if most is not None:
+                first = first.clip((own - most) * self.chunk)
+        return first, last
+
     def by_distance(self, distance: Any) -> Any:
         """Return which distances [...] are visible, as booleans of the same shape."""
         visible = distance >= max(self.nearest, 0)

@@ -12,10 +12,12 @@ import pytest
 
 from rope_jax.attention import BACKENDS, blockwise_attention
 from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.splash import splash_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.scores import dot_product
 from rope_jax.positions.visible import Visible
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
 
@@ -106,13 +108,18 @@ def biased(slope, q, k, query_index, key_index):
 
 @pytest.mark.parametrize("segments", [False, True], ids=["one document", "segments"])
 @pytest.mark.parametrize("bands", BANDS.values(), ids=BANDS)
-@pytest.mark.parametrize("kind", ["whole", "blockwise"])
-def test_parts_of_several_bands_match_the_window(kind, bands, segments):
-    attention = whole_attention
-    if kind == "blockwise":
-        attention = functools.partial(banded_blockwise, block=10)
+@pytest.mark.parametrize(
+    ("attention", "scores"),
+    [
+        (whole_attention, biased),
+        (functools.partial(banded_blockwise, block=10), biased),
+        (banded_cpu, dot_product),
+    ],
+    ids=["whole", "blockwise", "cpu"],
+)
+def test_parts_of_several_bands_match_the_window(attention, scores, bands, segments):
     ids = inputs(192)[-1] if segments else None
-    interaction, slope = Interaction(bands, biased), jnp.full((1,) * 5, 0.1)
+    interaction, slope = Interaction(bands, scores), jnp.full((1,) * 5, 0.1)
 
     def of_bands(attention, q, k, v, *part):
         # bands that see the same keys differently

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from rope_jax.attention import BACKENDS, check_backend, choose_backend
-from rope_jax.attention.cpu import cpu_attention
+from rope_jax.attention.cpu import banded_cpu, cpu_attention
+from rope_jax.attention.whole import whole_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.hardware import multiplies_bfloat16
 from rope_jax.errors import UserError
@@ -25,6 +26,8 @@ from rope_jax.kernels.naming import library
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project, project_rounded
 from rope_jax.model.platform import model_for_platform
+from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.visible import Visible
 
 ROOT = Path(__file__).parents[2]
 
@@ -101,6 +104,43 @@ def test_attention_is_that_of_whole_matrices(instruction_set, sizes):
         wanted = value_and_gradients(BACKENDS["xla"], window, documents)
         for a, b in zip(found, wanted, strict=True):
             np.testing.assert_allclose(a, b, atol=2e-5)
+
+
+# Near and far keys, of which the first queries see none that are far; sinks; chunks, of which one
+# band sees none at all.
+@pytest.mark.parametrize(
+    "bands",
+    [
+        (Visible(beyond=50), Visible(nearest=50)),
+        (Visible(beyond=20), Visible(nearest=20, first=4)),
+        (
+            Visible(chunk=30, chunks_back=(0, 0)),
+            Visible(chunk=30, chunks_back=(1, 1)),
+            Visible(chunk=30, chunks_back=(2, None)),
+            Visible(nearest=10_000),
+        ),
+    ],
+    ids=["near and far", "sinks", "chunks"],
+)
+@pytest.mark.parametrize("documents", [False, True])
+def test_bands_are_those_of_whole_matrices(instruction_set, bands, documents):
+    queries = tuple(draw(2, 150, 4, 16, seed=i) for i in range(len(bands)))
+    keys = tuple(draw(2, 170, 2, 16, seed=10 + i) for i in range(len(bands)))
+    v, dout = draw(2, 170, 2, 12, seed=2), draw(2, 150, 4, 12, seed=3)
+    ids = None
+    if documents:
+        ids = jnp.asarray(np.random.default_rng(4).random((2, 170)).cumsum(1) // 40, jnp.int32)
+
+    def value_and_gradients(attention):
+        def attend(*arrays):
+            return attention(*arrays, ids, Interaction(bands), {})
+
+        out, pull_back = jax.vjp(attend, queries, keys, v)
+        return jax.tree.leaves((out, pull_back(dout)))
+
+    found, wanted = value_and_gradients(banded_cpu), value_and_gradients(whole_attention)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-5)
 
 
 def test_results_do_not_depend_on_the_order_in_which_threads_work():

@@ -1,5 +1,6 @@
 """`Visible`: which keys a band holds."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -26,3 +27,28 @@ def test_places_are_ignored_only_where_every_pair_obeys_them(chunks_back):
 def test_sinks_go_by_place_at_every_distance():
     assert Visible(first=4).goes_by_place(10_000, None)
     assert not Visible(nearest=4, beyond=8).goes_by_place(0, None)
+
+
+@pytest.mark.parametrize(
+    "band",
+    [
+        Visible(),
+        Visible(beyond=1),
+        Visible(nearest=3),
+        Visible(nearest=2, beyond=9),
+        Visible(first=4),
+        Visible(nearest=6, first=4),
+        Visible(chunk=5, chunks_back=(0, 0)),
+        Visible(chunk=5, chunks_back=(1, 1)),
+        Visible(chunk=5, chunks_back=(2, None)),
+        Visible(nearest=2, beyond=11, chunk=4, chunks_back=(1, 2)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("array", [np.asarray, jnp.asarray])
+def test_the_visible_places_are_an_interval(band, array):
+    places = np.arange(40)
+    distance = places[:, None] - places[None]
+    wanted = band.by_distance(distance) & band.by_place(places, places)
+    first, last = (np.asarray(x)[:, None] for x in band.places(array(places)))
+    np.testing.assert_array_equal((places >= first) & (places <= last), wanted)
