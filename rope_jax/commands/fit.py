@@ -8,15 +8,11 @@ def main(argv: list[str]) -> None:
     from rope_jax.sweeps.code import code_hash
 
     code_hash()  # before what it covers is imported
-    from rope_jax.checkpoints.resolving import run_of
     from rope_jax.config.fit import FitConfig
     from rope_jax.config.load import dump, load
     from rope_jax.config.named import config_path
     from rope_jax.config.yaml_text import flow_yaml
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.invocation import command_line
-    from rope_jax.user_cache import keep_compiled_programs
 
     parser = cli.parser(
         "RUN length=512 [--fit FIT.yaml] [key=value ...]",
@@ -36,12 +32,18 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
+    # --help and config errors should wait neither for these imports nor for jax
+    from rope_jax.checkpoints.resolving import run_of
+    from rope_jax.console import plain_console
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.user_cache import keep_compiled_programs
+
     keep_freed_memory()
     keep_compiled_programs()
     console = plain_console()
     run = run_of(arguments.run, None, console)
     training = run.load_config()
-    # jax takes a second to import; --help and config errors should not wait for it
+    # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.fitting.run import STRATEGY, fit_run
 
     stopping.check()

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from pydantic import BaseModel
 
 from rope_jax.config.explain import Model, validate
 from rope_jax.config.overrides import apply_overrides
-from rope_jax.config.references import BadReferenceError, resolve_references
 from rope_jax.config.yaml_text import NotYamlError, dump_yaml, first_line, parse_yaml
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
@@ -75,6 +73,10 @@ def resolve(raw: dict[Any, Any], origin: str) -> Any:
 
     origin: where `raw` comes from; an error begins with it. Raises UserError.
     """
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException  # slow to import
+
+    from rope_jax.config.references import BadReferenceError, resolve_references
+
     try:
         return resolve_references(raw)
     except BadReferenceError as error:

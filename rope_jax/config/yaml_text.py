@@ -5,8 +5,6 @@ import re
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import GrammarParseError, KeyValidationError, OmegaConfBaseException
 
 _MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
 _MAX_VALUES = 30_000  # takes half a second; OmegaConf allows 10,000, but counts them late
@@ -31,6 +29,9 @@ def parse_yaml(text: str) -> Any:
 
     Raises NotYamlError.
     """
+    from omegaconf import OmegaConf  # takes 0.15 s, which --help need not wait for
+    from omegaconf.errors import GrammarParseError, KeyValidationError, OmegaConfBaseException
+
     try:
         _check_size(text)
         parsed = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))

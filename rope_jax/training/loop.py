@@ -86,7 +86,8 @@ class Trainer:
         self._log, self._progress, self._peak_flops = log, progress, peak_flops
         self._sweep = sweep
         self._mix = mix_of(self.config.data.mix, corpus.tokenizer)
-        self._learning_rate = learning_rate(self.config)
+        # one program: computed operation by operation, each would be compiled by itself
+        self._learning_rate = jax.jit(learning_rate(self.config))
         self._spans = stage_spans(self.config)
         self._last_step = self._spans[-1].end
 

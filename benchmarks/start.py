@@ -1,0 +1,79 @@
+"""How long a command takes to answer: --help, and the first training step of the demo.
+
+    python benchmarks/start.py
+
+The time from the start of the process until it ends (--help), or until it prints its first step:
+with all our caches empty, with the corpus but no compiled programs, and with both. Prints the
+median seconds of the rounds, each of which begins with empty caches in a temporary folder. One
+round before them, which does not count, has Python compile what it imports.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+COMMANDS = ("train.py", "eval_ppl.py", "scripts/fit.py", "scripts/compare.py", "scripts/plan.py")
+STEPS = ("log_every_steps=1", "stages.0.steps=1", "optim.warmup_steps=0")
+
+
+def answer(command: str) -> float:
+    """Return the seconds until a command has answered --help."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, command, "--help"], cwd=ROOT, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def first_step(cache: Path) -> float:
+    """Return the seconds until train.py has printed the demo's first step."""
+    with tempfile.TemporaryDirectory() as runs:
+        command = [sys.executable, "train.py", "configs/demo.yaml", f"runs_dir={runs}", *STEPS]
+        environment = os.environ | {"XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
+        began = time.perf_counter()
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        seconds = None
+        for line in process.stdout:
+            if seconds is None and line.startswith("step 1/"):
+                seconds = time.perf_counter() - began
+        if process.wait() or seconds is None:
+            raise SystemExit("train.py failed, as printed above")
+    return seconds
+
+
+def measure() -> list[float]:
+    """Return the seconds of every command's --help, and of the three first steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        steps = [first_step(cache)]
+        shutil.rmtree(cache / "rope_jax" / "compiled")
+        steps += [first_step(cache), first_step(cache)]
+    return [*map(answer, COMMANDS), *steps]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3, help="how often (default: 3)")
+    arguments = parser.parse_args()
+    measure()
+    seconds = np.median([measure() for _ in range(arguments.rounds)], axis=0)
+    steps = ("empty caches", "a corpus, but no programs", "a corpus and programs")
+    names = [f"{command} --help" for command in COMMANDS]
+    names += [f"first step with {caches}" for caches in steps]
+    print("| | s |")
+    print("|---|---|")
+    for name, found in zip(names, seconds, strict=True):
+        print(f"| {name} | {found:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
