@@ -15,6 +15,10 @@ enum { Q = 64, K = 64 };
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
 
+// Logits up to this size, in units of ln 2, need no maximum: 2^logit neither overflows, nor do the
+// smallest of them vanish, nor their sum with values up to 2^50.
+static const float SMALL = 48;
+
 INLINE float largest_of(vec x) {
   float lanes[LANES];
   memcpy(lanes, &x, sizeof x);
@@ -84,6 +88,29 @@ static void hide(float *logits, long rows, const int *first, const int *last, lo
   }
 }
 
+// Raises a query's running maximum to its largest logit in a tile, and rescales its sums.
+INLINE void raise(const float *logits, float scale, float *row_max, float *row_sum, float *sums,
+                  long width) {
+  vec largest = load(logits);
+  for (int s = LANES; s < K; s += LANES) largest = larger(largest, load(logits + s));
+  const float now = largest_of(largest) * scale;
+  if (!(now > *row_max)) return;
+  const float rescale = exp2f(*row_max - now);
+  *row_max = now;
+  *row_sum *= rescale;
+  for (long h = 0; h < width; h += LANES) store(sums + h, load(sums + h) * rescale);
+}
+
+// The largest |x|² of some rows; NaN if one is.
+static float largest_square(const float *x, long x_row, long rows, long width) {
+  float largest = 0;
+  for (long i = 0; i < rows; i++) {
+    const float square = product_of(x + i * x_row, x + i * x_row, width);
+    if (square > largest || square != square) largest = square;
+  }
+  return largest;
+}
+
 // How many floats `forward` needs for itself.
 extern "C" long NAME(forward_scratch)(const Attention *a) {
   const long v_row = vectors(a->value_width);
@@ -108,10 +135,14 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
 
   Seen seen[SPAN / Q];
   for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
-  for (long r = 0; r < count; r++) row_max[r] = LOWEST, row_sum[r] = 0;
+  const Seen whole = seen_by(first, last, 0, count);
+  const long visible = most(0, whole.last + 1 - whole.first);
+  const float square = largest_square(q, q_row, count, a->width) *
+                       largest_square(k + whole.first * k_row, k_row, visible, a->width);
+  const int small = square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
+  for (long r = 0; r < count; r++) row_max[r] = small ? 0 : LOWEST, row_sum[r] = 0;
   memset(sums, 0, count * v_row * sizeof(float));
 
-  const Seen whole = seen_by(first, last, 0, count);
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
     const long keys = least(K, a->keys - j);
     transpose(k + j * k_row, k_row, keys, a->width, k_tile);
@@ -124,15 +155,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
       hide(logits, rows, first + i, last + i, j, own);
       for (long r = 0; r < rows; r++) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
-        vec largest = load(p);
-        for (int s = LANES; s < K; s += LANES) largest = larger(largest, load(p + s));
-        const float now = largest_of(largest) * scale;
-        if (now > row_max[i + r]) {
-          const float rescale = exp2f(row_max[i + r] - now);
-          row_max[i + r] = now;
-          row_sum[i + r] *= rescale;
-          for (long h = 0; h < v_row; h += LANES) store(out + h, load(out + h) * rescale);
-        }
+        if (!small) raise(p, scale, row_max + i + r, row_sum + i + r, out, v_row);
         vec sum = {};
         for (int s = 0; s < K; s += LANES) {
           const vec weight = exp2_of(load(p + s) * scale - row_max[i + r]);

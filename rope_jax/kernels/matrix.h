@@ -29,6 +29,16 @@ INLINE float sum_of(vec x) {
   return lanes[0];
 }
 
+// Σ a·b over two rows of `width` numbers.
+INLINE float product_of(const float *a, const float *b, long width) {
+  vec sums = {};
+  const long whole = width / LANES * LANES;
+  for (long i = 0; i < whole; i += LANES) sums += load(a + i) * load(b + i);
+  float sum = sum_of(sums);
+  for (long i = whole; i < width; i++) sum += a[i] * b[i];
+  return sum;
+}
+
 // c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
 // is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers.
 INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,

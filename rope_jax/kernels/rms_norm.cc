@@ -9,16 +9,6 @@ static long end_of(const Norm *n, long task) {
   return least(n->tokens, (task + 1) * NORM_BLOCK);
 }
 
-// Σ a·b over one token's numbers.
-static float product_of(const float *a, const float *b, long width) {
-  vec sums = {};
-  const long whole = width / LANES * LANES;
-  for (long i = 0; i < whole; i += LANES) sums += load(a + i) * load(b + i);
-  float sum = sum_of(sums);
-  for (long i = whole; i < width; i++) sum += a[i] * b[i];
-  return sum;
-}
-
 extern "C" long NAME(norm_forward_scratch)(const Norm *) { return 0; }
 
 extern "C" void NAME(norm_forward)(const Norm *n, long task, float *) {
