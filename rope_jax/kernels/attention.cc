@@ -15,9 +15,9 @@ enum { Q = 64, K = 64 };
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
 
-// Logits up to this size, in units of ln 2, need no maximum: 2^logit neither overflows, nor do the
-// smallest of them vanish, nor their sum with values up to 2^50.
-static const float SMALL = 48;
+// Logits between -SMALL and SMALL need no maximum: relative to USUAL, 2^logit is at least 2^-96, where
+// float32 still has room for terms 2^-24 of it, and its sums with values up to 2^40 do not overflow.
+static const float SMALL = 80, USUAL = 16;
 
 INLINE float largest_of(vec x) {
   float lanes[LANES];
@@ -140,7 +140,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float square = largest_square(q, q_row, count, a->width) *
                        largest_square(k + whole.first * k_row, k_row, visible, a->width);
   const int small = square * scale * scale <= SMALL * SMALL;  // |q·k| <= |q||k|
-  for (long r = 0; r < count; r++) row_max[r] = small ? 0 : LOWEST, row_sum[r] = 0;
+  for (long r = 0; r < count; r++) row_max[r] = small ? USUAL : LOWEST, row_sum[r] = 0;
   memset(sums, 0, count * v_row * sizeof(float));
 
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
