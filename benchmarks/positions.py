@@ -1,7 +1,8 @@
-"""Time attention in blocks under every position map and encoding beside plain attention.
+"""Time attention under every position map and encoding beside plain attention.
 
     python benchmarks/positions.py
     python benchmarks/positions.py --length 16384 --rounds 5
+    python benchmarks/positions.py --attention cpu
 
 One layer's attention over one window, forward, in float32, with the heads of the demo model:
 turning queries and keys, scores, softmax and values. The programs take turns. The ratio is the
@@ -21,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.attention import attend
+from rope_jax.config.model import AttentionName
+from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, PositionMap
@@ -50,7 +53,9 @@ class Program(NamedTuple):
     temporary_mib: float
 
 
-def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Program:
+def layer(
+    attention: AttentionName, encoding: Encoding, map_: PositionMap | None, length: int
+) -> Program:
     """Compile one layer's attention."""
     encoding = encoding.fitted(length)
     rotary = rotary_of(encoding, map_, length)
@@ -64,7 +69,7 @@ def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Program:
         own = jax.tree.map(lambda leaf: leaf[0], (turns(rotary, positions), numbers))
         return attend(
             *(q, k, v, own[0], jnp.ones((1, length), jnp.float32), own[1], None),
-            backend="blockwise",
+            backend=attention,
             encoding=encoding,
             layout="half",
             visible=visible(rotary),
@@ -82,10 +87,15 @@ def layer(encoding: Encoding, map_: PositionMap | None, length: int) -> Program:
     )
 
 
-def sides(length: int) -> dict[str, Program]:
+def sides(attention: AttentionName, length: int) -> dict[str, Program]:
     """Return the programs by name."""
-    made = {name: layer(encoding(type=name), None, length) for name, encoding in ENCODINGS.items()}
+    made = {
+        name: layer(attention, encoding(type=name), None, length)
+        for name, encoding in ENCODINGS.items()
+    }
     for name, map_ in MAPS.items():
+        if name == "fitted":  # whose numbers only a fit can give
+            continue
         settings: dict[str, Any] = {"type": name}
         if name == "far_frequencies":
             settings["far"] = {"type": "pi", "factor": 32.0}
@@ -96,7 +106,7 @@ def sides(length: int) -> dict[str, Program]:
         for window, more in variants:
             resolved = map_.model_validate(settings | more).at(window, length)
             assert resolved is not None  # the text is longer than the window
-            made[f"map {resolved.label}"] = layer(RoPE(), resolved, length)
+            made[f"map {resolved.label}"] = layer(attention, RoPE(), resolved, length)
     return made
 
 
@@ -106,12 +116,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--length", type=int, default=4096, help="tokens in the window")
+    parser.add_argument(
+        "--attention",
+        choices=["blockwise", "cpu"],
+        default="blockwise",
+        help="in blocks by XLA, or by the kernel for CPUs (default: blockwise)",
+    )
     parser.add_argument("--rounds", type=int, default=11, help="calls of each program")
     arguments = parser.parse_args()
+    keep_freed_memory()
     rng = np.random.default_rng(0)
     shape = 1, arguments.length, HEADS, HEAD_DIM
     qkv = [jnp.asarray(rng.standard_normal(shape), jnp.float32) for _ in range(3)]
-    programs = sides(arguments.length)
+    programs = sides(arguments.attention, arguments.length)
 
     def seconds(program: Program) -> float:
         start = time.perf_counter()

@@ -104,7 +104,8 @@ def test_attention_is_that_of_whole_matrices(instruction_set, sizes, size):
         found = value_and_gradients(cpu_attention, window, documents)
         wanted = value_and_gradients(BACKENDS["xla"], window, documents)
         for a, b in zip(found, wanted, strict=True):
-            np.testing.assert_allclose(a, b, atol=2e-5 * size)
+            # gradients grow with the size, and so do logits, whose rounding changes the weights
+            np.testing.assert_allclose(a, b, atol=2e-5 * size**1.5)
 
 
 # Near and far keys, of which the first queries see none that are far; sinks; chunks, of which one
