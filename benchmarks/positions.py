@@ -1,4 +1,4 @@
-"""Time attention under every position map and encoding beside plain attention.
+"""Time attention under every position map but `fitted`, and every encoding, beside plain attention.
 
     python benchmarks/positions.py
     python benchmarks/positions.py --length 16384 --rounds 5
@@ -120,7 +120,7 @@ def main() -> None:
         "--attention",
         choices=["blockwise", "cpu"],
         default="blockwise",
-        help="in blocks by XLA, or by the kernel for CPUs (default: blockwise)",
+        help="in blocks by XLA, or by the kernel for CPUs where it can (default: blockwise)",
     )
     parser.add_argument("--rounds", type=int, default=11, help="calls of each program")
     arguments = parser.parse_args()

@@ -132,21 +132,23 @@ def _forward(
     """Compute the output and the residuals of the backward pass.
 
     Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s. Over all bands,
-    lse = log2 Σ_b 2^lse_b, and band b's output counts 2^(lse_b − lse).
+    lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
     """
-    batch, length, heads, width = queries[0].shape
+    batch, length, heads, _ = queries[0].shape
     results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
     call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
-    scale = np.float32(width**-0.5)
     found = [
-        call(q, k, v, *own, scale=scale) for q, k, own in zip(queries, keys, seen, strict=True)
+        call(q, k, v, *own, scale=_scale(q)) for q, k, own in zip(queries, keys, seen, strict=True)
     ]
     out, lse = found[0]
     if len(found) > 1:
-        lse = functools.reduce(jnp.logaddexp2, [own for _, own in found])
-        shares = [_per_query(jnp.exp2(own - lse)) for _, own in found]
-        parts = [own * share for (own, _), share in zip(found, shares, strict=True)]
-        out = sum(parts[1:], parts[0])
+        outs, lses = zip(*found, strict=True)
+        largest = functools.reduce(jnp.maximum, lses)
+        # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
+        shares = [jnp.exp2(own - largest) for own in lses]
+        total = sum(shares[1:], shares[0])
+        parts = [own * _per_query(share / total) for own, share in zip(outs, shares, strict=True)]
+        out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
     return out, _Saved(queries, keys, v, seen, out, lse)
 
@@ -166,8 +168,7 @@ def _backward(
     for q, k, own in zip(saved.queries, saved.keys, saved.seen, strict=True):
         results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
         call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
-        scale = np.float32(q.shape[-1] ** -0.5)
-        dq, dk, dv = call(q, k, v, *own, saved.out, saved.lse, dout, scale=scale)
+        dq, dk, dv = call(q, k, v, *own, saved.out, saved.lse, dout, scale=_scale(q))
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)
@@ -175,6 +176,10 @@ def _backward(
 
 
 _attention.defvjp(_forward, _backward)
+
+
+def _scale(q: Float[Array, "B T N H"]) -> np.float32:
+    return np.float32(q.shape[-1] ** -0.5)
 
 
 def _per_query(x: Float[Array, "B N T"]) -> Float[Array, "B T N 1"]:

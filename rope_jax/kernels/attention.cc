@@ -15,8 +15,8 @@ enum { Q = 64, K = 64 };
 static const float HIDDEN = -FLT_MAX;  // the logit of a hidden key
 static const float LOWEST = -1e30f;    // every running maximum begins here, above HIDDEN
 
-// Logits between -SMALL and SMALL need no maximum: relative to USUAL, 2^logit is at least 2^-96, where
-// float32 still has room for terms 2^-24 of it, and its sums with values up to 2^40 do not overflow.
+// Logits between -SMALL and SMALL need no maximum: relative to USUAL, 2^logit is between 2^-96 and 2^64.
+// Its sums with values do not overflow if these are below 2^40, nor vanish if they are above 2^-30.
 static const float SMALL = 80, USUAL = 16;
 
 INLINE float largest_of(vec x) {
@@ -28,7 +28,7 @@ INLINE float largest_of(vec x) {
   return lanes[0];
 }
 
-// 2^x for x up to about 0; 0 below 2^-126. With x = n + f and |f| <= 1/2, 2^f is the polynomial of
+// 2^x for x up to 127; 0 below 2^-126. With x = n + f and |f| <= 1/2, 2^f is the polynomial of
 // degree 6 through Chebyshev's points, off by 2.5e-9 of itself at most; float32 rounds to 6e-8.
 INLINE vec exp2_of(vec x) {
   const vec rounding = filled(12582912.f);  // 1.5·2^23: adding it rounds to an integer
@@ -169,7 +169,7 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   }
   for (long r = 0; r < count; r++) {
     float *out = a->out + ((row + r) * a->heads + n) * a->value_width;
-    const float divisor = row_sum[r] == 0 ? 1 : row_sum[r];  // 0: the query sees no key
+    const float divisor = first[r] > last[r] ? 1 : row_sum[r];  // a query that sees no key: 0
     for (long h = 0; h < a->value_width; h++) out[h] = sums[r * v_row + h] / divisor;
     a->lse[(b * a->heads + n) * a->queries + begin + r] = row_max[r] + log2f(row_sum[r]);
   }

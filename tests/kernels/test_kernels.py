@@ -145,6 +145,13 @@ def test_bands_are_those_of_whole_matrices(instruction_set, bands, documents):
         np.testing.assert_allclose(a, b, atol=2e-5)
 
 
+def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
+    q, v = jnp.full((1, 100, 1, 4), 50.0), jnp.ones((1, 100, 1, 4))  # logits of 5,000
+    bands = Interaction((Visible(beyond=30), Visible(nearest=30)))
+    found = banded_cpu((q, q), (q, q), v, None, bands, {})
+    np.testing.assert_allclose(found, v, atol=1e-6)
+
+
 def test_results_do_not_depend_on_the_order_in_which_threads_work():
     q, dout = draw(2, 700, 3, 16), draw(2, 700, 3, 16, seed=1)
     run = jax.jit(lambda q, dout: jax.vjp(cpu_attention, q, q, q)[1](dout))
