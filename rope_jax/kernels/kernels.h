@@ -5,7 +5,8 @@
 
 // q, out, dout [batch, queries, heads, ·], k, v [batch, keys, kv_heads, ·], where · is `width`, or
 // `value_width` for v, out and dout. first, last [batch, queries]: the keys that a query sees, both
-// ends included; forward, none if first > last. lse [batch, heads, queries]: log2 of the sum of 2^logit.
+// ends included; where first > last it sees none, which only the forward pass can do.
+// lse [batch, heads, queries]: log2 of the sum of 2^logit.
 // dq [chunks, batch, queries, heads, width]: each chunk of keys adds its own part.
 typedef struct {
   long batch, queries, keys, heads, kv_heads, width, value_width, chunks;

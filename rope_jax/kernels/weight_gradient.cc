@@ -37,7 +37,7 @@ static __attribute__((noinline)) void add_tile(int wide, long tokens, const floa
 
 // How many floats `weight_gradient` needs for itself.
 extern "C" long NAME(weight_gradient_scratch)(const Projection *p) {
-  const long rows = padded(p->rows, ROWS), cols = padded(p->cols, LANES);
+  const long rows = padded(p->rows, ROWS), cols = vectors(p->cols);
   return TOKENS * (rows + cols) + rows * cols;
 }
 
@@ -46,7 +46,7 @@ extern "C" void NAME(weight_gradient)(const Projection *p, long task, float *scr
   const long across = (p->outputs + p->cols - 1) / p->cols;
   const long m = task / across * p->rows, n = task % across * p->cols;
   const long rows = least(p->rows, p->inputs - m), cols = least(p->cols, p->outputs - n);
-  const long all_rows = padded(rows, ROWS), out_row = padded(cols, LANES);
+  const long all_rows = padded(rows, ROWS), out_row = vectors(cols);
   const long in_pairs = out_row / COLS * COLS;  // columns in tiles two vectors wide; one may be left
   float *x = scratch, *y = x + TOKENS * all_rows, *out = y + TOKENS * out_row;
   memset(out, 0, all_rows * out_row * sizeof(float));

@@ -16,6 +16,7 @@ from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.cudnn import cudnn_attention
 from rope_jax.attention.splash import splash_attention
 from rope_jax.attention.whole import whole_attention
+from rope_jax.kernels.loading import load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import dot_product
 from rope_jax.positions.visible import Visible
@@ -113,7 +114,10 @@ def biased(slope, q, k, query_index, key_index):
     [
         (whole_attention, biased),
         (functools.partial(banded_blockwise, block=10), biased),
-        (banded_cpu, dot_product),
+        pytest.param(
+            *(banded_cpu, dot_product),
+            marks=pytest.mark.skipif(load_kernels() is None, reason="there is no C++ compiler"),
+        ),
     ],
     ids=["whole", "blockwise", "cpu"],
 )
