@@ -27,7 +27,8 @@ struct Kernel {
 struct Kernels {
   const char *name;
   Kernel<Attention> forward, backward;
-  Kernel<Projection> weight_gradient;
+  Kernel<Projection> projection;
+  Kernel<WeightGradient> weight_gradient;
   Kernel<Norm> norm_forward, norm_backward;
 };
 
@@ -37,13 +38,15 @@ struct Kernels {
 #define KERNELS(set)                                      \
   DECLARE(Attention, set##_forward)                       \
   DECLARE(Attention, set##_backward)                      \
-  DECLARE(Projection, set##_weight_gradient)              \
+  DECLARE(Projection, set##_projection)                   \
+  DECLARE(WeightGradient, set##_weight_gradient)          \
   DECLARE(Norm, set##_norm_forward)                       \
   DECLARE(Norm, set##_norm_backward)                      \
   static const Kernels set##_kernels = {                  \
       #set,                                               \
       {set##_forward_scratch, set##_forward},             \
       {set##_backward_scratch, set##_backward},           \
+      {set##_projection_scratch, set##_projection},       \
       {set##_weight_gradient_scratch, set##_weight_gradient}, \
       {set##_norm_forward_scratch, set##_norm_forward},   \
       {set##_norm_backward_scratch, set##_norm_backward}};
@@ -163,16 +166,38 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
 
 static long parts(long all, long each) { return (all + each - 1) / each; }
 
+// A copy of the weights of one block should fit into the second cache, and it is worth its time if
+// enough tokens are multiplied with it.
+enum { LARGEST_COPY = 1 << 18, FEWEST_ROWS = 512, FEWEST_COLUMNS = 32 };
+
+static ffi::Error run_projection(ffi::ThreadPool pool, Floats x, Floats w, Result y,
+                                 bool transposed) {
+  Projection p{};
+  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = y->dimensions()[1];
+  p.transposed = transposed;
+  p.x = x.typed_data(), p.w = w.typed_data(), p.y = y->typed_data();
+  p.rows = std::max(1L, p.tokens), p.cols = std::max(1L, p.outputs);
+  // A block for each thread, at least. The sums do not depend on how many blocks there are.
+  for (;;) {
+    const long blocks = parts(p.tokens, p.rows) * parts(p.outputs, p.cols);
+    const bool fits = p.cols * p.inputs <= LARGEST_COPY, enough = blocks >= pool.num_threads();
+    if (fits && !enough && p.rows >= 2 * FEWEST_ROWS) p.rows = (p.rows + 1) / 2;
+    else if ((fits && enough) || p.cols <= FEWEST_COLUMNS)
+      return run(pool, chosen->projection, p, blocks);
+    else p.cols = (p.cols + 1) / 2;
+  }
+}
+
 // Rows and columns of a weight gradient that are computed together. Larger blocks read less. A block
 // and what it reads at a time should fit into the second cache.
 enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
 
-static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats y, Result out) {
-  Projection p{};
-  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = y.dimensions()[1];
-  p.x = x.typed_data(), p.y = y.typed_data(), p.out = out->typed_data();
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy, Result dw) {
+  WeightGradient p{};
+  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
+  p.x = x.typed_data(), p.dy = dy.typed_data(), p.dw = dw->typed_data();
   p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
-  // A block for each thread, at least. The sums do not depend on how many blocks there are.
+  // As for a projection.
   for (;;) {
     const long blocks = parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
     long &longer = p.rows > p.cols ? p.rows : p.cols;
@@ -230,12 +255,20 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                                   .Ret<Floats>()  // dv
                                   .Attr<float>("scale"));
 
+XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()  // x
+                                  .Arg<Floats>()  // w
+                                  .Ret<Floats>()  // x·w, or x·wᵀ
+                                  .Attr<bool>("transposed"));
+
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<Floats>()    // x
-                                  .Arg<Floats>()    // y
-                                  .Ret<Floats>());  // xᵀ·y
+                                  .Arg<Floats>()    // dy
+                                  .Ret<Floats>());  // xᵀ·dy
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,
                               ffi::Ffi::Bind()

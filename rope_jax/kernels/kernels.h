@@ -21,13 +21,21 @@ typedef struct {
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };
 
-// x [tokens, inputs], y [tokens, outputs], out [inputs, outputs], which is computed in blocks of
-// [rows, cols].
+// x [tokens, inputs], y [tokens, outputs], computed in blocks of [rows, cols]; w [inputs, outputs], or
+// if it is transposed [outputs, inputs].
 typedef struct {
   long tokens, inputs, outputs, rows, cols;
-  const float *x, *y;
-  float *out;
+  int transposed;
+  const float *x, *w;
+  float *y;
 } Projection;
+
+// x [tokens, inputs], dy [tokens, outputs], dw [inputs, outputs], computed in blocks of [rows, cols].
+typedef struct {
+  long tokens, inputs, outputs, rows, cols;
+  const float *x, *dy;
+  float *dw;
+} WeightGradient;
 
 // x, y, dy, dx [tokens, width], scale [width], dscale [blocks, width]: each block of tokens has a sum
 // of its own.

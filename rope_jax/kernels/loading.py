@@ -11,11 +11,13 @@ from rope_jax.kernels.naming import library as library_path
 # The names under which XLA calls them, and those of the functions in calls.cc.
 ATTENTION_FORWARD = "rope_jax_attention_forward"
 ATTENTION_BACKWARD = "rope_jax_attention_backward"
+PROJECTION = "rope_jax_projection"
 WEIGHT_GRADIENT = "rope_jax_weight_gradient"
 NORM_FORWARD, NORM_BACKWARD = "rope_jax_norm_forward", "rope_jax_norm_backward"
 _FUNCTIONS = {
     ATTENTION_FORWARD: "attention_forward",
     ATTENTION_BACKWARD: "attention_backward",
+    PROJECTION: "projection",
     WEIGHT_GRADIENT: "weight_gradient",
     NORM_FORWARD: "norm_forward",
     NORM_BACKWARD: "norm_backward",

@@ -10,6 +10,8 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+enum { COLS = 2 * LANES };  // columns of a tile
+
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int ivec __attribute__((vector_size(4 * LANES)));
 
@@ -19,7 +21,8 @@ INLINE vec filled(float x) { return x - (vec){}; }
 INLINE vec larger(vec a, vec b) { return a > b ? a : b; }
 INLINE long least(long a, long b) { return a < b ? a : b; }
 INLINE long most(long a, long b) { return a > b ? a : b; }
-INLINE long vectors(long width) { return (width + LANES - 1) / LANES * LANES; }
+INLINE long padded(long count, long unit) { return (count + unit - 1) / unit * unit; }
+INLINE long vectors(long width) { return padded(width, LANES); }
 
 INLINE float sum_of(vec x) {
   float lanes[LANES];
@@ -40,14 +43,15 @@ INLINE float product_of(const float *a, const float *b, long width) {
 }
 
 // c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
-// is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers.
+// is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers; they
+// begin at zero, because sums of parts are more exact than one over many numbers.
 INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,
                  long a_row, long a_col, const float *b, long b_row, float *c, long c_row) {
   vec sums[8][2];
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++)
 #pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) sums[m][n] = add ? load(c + m * c_row + n * LANES) : (vec){};
+    for (int n = 0; n < cols; n++) sums[m][n] = (vec){};
   for (long d = 0; d < depth; d++) {
     vec right[2];
 #pragma GCC unroll 2
@@ -62,7 +66,10 @@ INLINE void tile(const int rows, const int cols, const int add, long depth, cons
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++)
 #pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) store(c + m * c_row + n * LANES, sums[m][n]);
+    for (int n = 0; n < cols; n++) {
+      float *to = c + m * c_row + n * LANES;
+      store(to, add ? load(to) + sums[m][n] : sums[m][n]);
+    }
 }
 
 // The same for any number of rows; cols: a multiple of LANES.
@@ -108,4 +115,22 @@ static void copy(const float *x, long x_row, long rows, long width, float *out, 
     for (long h = width; h < row; h++) to[h] = 0;
   }
   memset(out + rows * row, 0, (count - rows) * row * sizeof(float));
+}
+
+// Copies the first `count` numbers of some rows into panels, [panels, rows, width], padded with
+// zeros. A tile reads few numbers of many rows, and in their own places these would evict each
+// other from the cache: their distance is often a power of two.
+INLINE void pack(const float *x, long x_row, long rows, long count, const long width,
+                 float *out) {
+  const long some = 16;  // so few that their rows of x stay in the first cache
+  for (long begin = 0; begin < rows; begin += some)
+    for (long i = 0; i < count; i += width) {
+      const long end = least(rows, begin + some), own = least(width, count - i);
+      float *to = out + i * rows + begin * width;
+      for (long r = begin; r < end; r++, to += width) {
+        const float *from = x + r * x_row + i;
+        if (own == width) memcpy(to, from, width * sizeof(float));
+        else for (long j = 0; j < width; j++) to[j] = j < own ? from[j] : 0;
+      }
+    }
 }

@@ -7,35 +7,64 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import WEIGHT_GRADIENT, load_kernels
+from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, load_kernels
+
+
+# Fewer tokens do not pay for the copy of the weights that our kernel makes.
+_FEWEST_TOKENS = 128
 
 
 @jax.custom_vjp
 def project(x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]) -> Float[Array, "tokens F"]:
-    """x·kernel. On a CPU, the gradient by the kernel is computed by ours, where it was compiled.
+    """x·kernel. On a CPU, it and its gradients are computed by ours, where that was compiled.
 
-    That is XLA's slowest product there: it contracts the first axis of both factors.
+    XLA's products take longer there, most of all the gradient by the kernel, which contracts the
+    first axis of both factors.
     """
-    return x @ kernel
+    return _product(x, kernel, transposed=False)
 
 
 def _forward(
     x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
 ) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
-    return x @ kernel, (x, kernel)
+    return _product(x, kernel, transposed=False), (x, kernel)
 
 
 def _backward(
     saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
     x, kernel = saved
-    if x.dtype != jnp.float32 or load_kernels() is None:
-        return dy @ kernel.T, x.T @ dy
+    dx = _product(dy, kernel, transposed=True)
+    if not _has_kernel(x):
+        return dx, x.T @ dy
     dkernel = jax.lax.platform_dependent(x, dy, cpu=_weight_gradient, default=lambda x, y: x.T @ y)
-    return dy @ kernel.T, dkernel
+    return dx, dkernel
 
 
 project.defvjp(_forward, _backward)
+
+
+def _has_kernel(x: Array) -> bool:
+    return x.dtype == jnp.float32 and load_kernels() is not None
+
+
+def _product(
+    x: Float[Array, "tokens from"], kernel: Float[Array, "#from #to"], transposed: bool
+) -> Float[Array, "tokens to"]:
+    """x·kernel, or x·kernelᵀ."""
+
+    def plain(x: Array, kernel: Array) -> Array:
+        return x @ (kernel.T if transposed else kernel)
+
+    def ours(x: Array, kernel: Array) -> Array:
+        outputs = kernel.shape[0 if transposed else 1]
+        result = jax.ShapeDtypeStruct((x.shape[0], outputs), jnp.float32)
+        call = jax.ffi.ffi_call(PROJECTION, result, vmap_method="sequential")
+        return call(x, kernel, transposed=transposed)
+
+    if not _has_kernel(x) or x.shape[0] < _FEWEST_TOKENS:
+        return plain(x, kernel)
+    return jax.lax.platform_dependent(x, kernel, cpu=ours, default=plain)
 
 
 def _weight_gradient(
