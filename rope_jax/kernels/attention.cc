@@ -28,23 +28,6 @@ INLINE float largest_of(vec x) {
   return lanes[0];
 }
 
-// 2^x for x up to 127; 0 below 2^-126. With x = n + f and |f| <= 1/2, 2^f is the polynomial of
-// degree 6 through Chebyshev's points, off by 2.5e-9 of itself at most; float32 rounds to 6e-8.
-INLINE vec exp2_of(vec x) {
-  const vec rounding = filled(12582912.f);  // 1.5·2^23: adding it rounds to an integer
-  x = x < -127.f ? filled(-127.f) : x;      // false for NaN, which stays
-  const vec shifted = x + rounding;
-  const vec f = x - (shifted - rounding);
-  vec p = filled(0.000154614447f);
-  p = p * f + 0.00134004282f;
-  p = p * f + 0.00961805668f;
-  p = p * f + 0.0555032723f;
-  p = p * f + 0.240226509f;
-  p = p * f + 0.693147207f;
-  p = p * f + 1.f;
-  return p * (vec)(((ivec)shifted - (ivec)rounding + 127) << 23);
-}
-
 // Copies rows of `width` numbers into the first columns of [width, K]; the rest is zeros.
 static void transpose(const float *x, long x_row, long rows, long width, float *out) {
   for (long h = 0; h < width; h++) memset(out + h * K + rows, 0, (K - rows) * sizeof(float));

@@ -21,7 +21,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
-_SOURCES = ("attention", "projection", "rms_norm", "weight_gradient")
+_SOURCES = ("attention", "gated", "projection", "rms_norm", "weight_gradient")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
 _GENERIC: dict[str, tuple[list[str], int, int]] = {"generic": ([], 4, 4)}

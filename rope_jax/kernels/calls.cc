@@ -28,6 +28,7 @@ struct Kernels {
   const char *name;
   Kernel<Attention> forward, backward;
   Kernel<Projection> projection;
+  Kernel<Gated> gated_forward, gated_backward;
   Kernel<WeightGradient> weight_gradient;
   Kernel<Norm> norm_forward, norm_backward;
 };
@@ -39,6 +40,8 @@ struct Kernels {
   DECLARE(Attention, set##_forward)                       \
   DECLARE(Attention, set##_backward)                      \
   DECLARE(Projection, set##_projection)                   \
+  DECLARE(Gated, set##_gated_forward)                     \
+  DECLARE(Gated, set##_gated_backward)                    \
   DECLARE(WeightGradient, set##_weight_gradient)          \
   DECLARE(Norm, set##_norm_forward)                       \
   DECLARE(Norm, set##_norm_backward)                      \
@@ -47,6 +50,8 @@ struct Kernels {
       {set##_forward_scratch, set##_forward},             \
       {set##_backward_scratch, set##_backward},           \
       {set##_projection_scratch, set##_projection},       \
+      {set##_gated_forward_scratch, set##_gated_forward}, \
+      {set##_gated_backward_scratch, set##_gated_backward}, \
       {set##_weight_gradient_scratch, set##_weight_gradient}, \
       {set##_norm_forward_scratch, set##_norm_forward},   \
       {set##_norm_backward_scratch, set##_norm_backward}};
@@ -166,26 +171,64 @@ static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats 
 
 static long parts(long all, long each) { return (all + each - 1) / each; }
 
-// A copy of the weights of one block should fit into the second cache, and it is worth its time if
-// enough tokens are multiplied with it.
+// A block's copy of weights should fit into the second cache, and it is worth its time if enough
+// tokens are multiplied with it.
 enum { LARGEST_COPY = 1 << 18, FEWEST_ROWS = 512, FEWEST_COLUMNS = 32 };
 
-static ffi::Error run_projection(ffi::ThreadPool pool, Floats x, Floats w, Result y,
+// Cuts the result of products into a block for each thread, at least; returns how many. `copied` is
+// how many weights are copied for a column. The sums do not depend on the blocks.
+template <typename Arrays>
+static long cut(Arrays &a, long outputs, long copied, long threads) {
+  a.rows = std::max(1L, a.tokens), a.cols = std::max(1L, outputs);
+  for (;;) {
+    const long blocks = parts(a.tokens, a.rows) * parts(outputs, a.cols);
+    const bool fits = a.cols * copied <= LARGEST_COPY, enough = blocks >= threads;
+    if (fits && !enough && a.rows >= 2 * FEWEST_ROWS) a.rows = (a.rows + 1) / 2;
+    else if ((fits && enough) || a.cols <= FEWEST_COLUMNS) return blocks;
+    else a.cols = (a.cols + 1) / 2;
+  }
+}
+
+// factors: x and w of the first part, then of the second, and so on.
+static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factors, Result y,
                                  bool transposed) {
   Projection p{};
-  p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = y->dimensions()[1];
-  p.transposed = transposed;
-  p.x = x.typed_data(), p.w = w.typed_data(), p.y = y->typed_data();
-  p.rows = std::max(1L, p.tokens), p.cols = std::max(1L, p.outputs);
-  // A block for each thread, at least. The sums do not depend on how many blocks there are.
-  for (;;) {
-    const long blocks = parts(p.tokens, p.rows) * parts(p.outputs, p.cols);
-    const bool fits = p.cols * p.inputs <= LARGEST_COPY, enough = blocks >= pool.num_threads();
-    if (fits && !enough && p.rows >= 2 * FEWEST_ROWS) p.rows = (p.rows + 1) / 2;
-    else if ((fits && enough) || p.cols <= FEWEST_COLUMNS)
-      return run(pool, chosen->projection, p, blocks);
-    else p.cols = (p.cols + 1) / 2;
+  p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
+  p.parts = factors.size() / 2, p.transposed = transposed, p.y = y->typed_data();
+  if (p.parts > MOST_PARTS) return ffi::Error::InvalidArgument("too many products in a sum");
+  long inputs = 0;
+  for (long i = 0; i < p.parts; i++) {
+    const auto x = factors.get<Floats>(2 * i), w = factors.get<Floats>(2 * i + 1);
+    if (!x.has_value() || !w.has_value()) return ffi::Error::InvalidArgument("not float32");
+    p.part[i] = {x->dimensions()[1], x->typed_data(), w->typed_data()};
+    inputs += p.part[i].inputs;
   }
+  return run(pool, chosen->projection, p, cut(p, p.outputs, inputs, pool.num_threads()));
+}
+
+// gate and up have no rows if they are not to be kept.
+static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
+                                    Result hidden, Result gate, Result up) {
+  Gated g{};
+  g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
+  g.hidden_size = hidden->dimensions()[1];
+  g.x = x.typed_data(), g.w_gate = w_gate.typed_data(), g.w_up = w_up.typed_data();
+  g.hidden = hidden->typed_data();
+  if (gate->dimensions()[0] > 0) g.gate = gate->typed_data(), g.up = up->typed_data();
+  const long blocks = cut(g, g.hidden_size, 2 * g.inputs, pool.num_threads());
+  return run(pool, chosen->gated_forward, g, blocks);
+}
+
+static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_down, Floats gate,
+                                     Floats up, Result hidden, Result dgate, Result dup) {
+  Gated g{};
+  g.tokens = dy.dimensions()[0], g.inputs = dy.dimensions()[1];
+  g.hidden_size = hidden->dimensions()[1];
+  g.dy = dy.typed_data(), g.w_down = w_down.typed_data();
+  g.gate = gate.typed_data(), g.up = up.typed_data(), g.hidden = hidden->typed_data();
+  g.dgate = dgate->typed_data(), g.dup = dup->typed_data();
+  const long blocks = cut(g, g.hidden_size, g.inputs, pool.num_threads());
+  return run(pool, chosen->gated_backward, g, blocks);
 }
 
 // Rows and columns of a weight gradient that are computed together. Larger blocks read less. A block
@@ -197,7 +240,7 @@ static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy,
   p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
   p.x = x.typed_data(), p.dy = dy.typed_data(), p.dw = dw->typed_data();
   p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
-  // As for a projection.
+  // A block for each thread, at least. The sums do not depend on how many blocks there are.
   for (;;) {
     const long blocks = parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
     long &longer = p.rows > p.cols ? p.rows : p.cols;
@@ -258,10 +301,30 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()  // x
-                                  .Arg<Floats>()  // w
-                                  .Ret<Floats>()  // x·w, or x·wᵀ
+                                  .RemainingArgs()  // x₀, w₀, x₁, w₁, …
+                                  .Ret<Floats>()    // Σ xᵢ·wᵢ, or Σ xᵢ·wᵢᵀ
                                   .Attr<bool>("transposed"));
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()    // x
+                                  .Arg<Floats>()    // w_gate
+                                  .Arg<Floats>()    // w_up
+                                  .Ret<Floats>()    // hidden
+                                  .Ret<Floats>()    // gate
+                                  .Ret<Floats>());  // up
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_backward, run_gated_backward,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<Floats>()    // dy
+                                  .Arg<Floats>()    // w_down
+                                  .Arg<Floats>()    // gate
+                                  .Arg<Floats>()    // up
+                                  .Ret<Floats>()    // hidden
+                                  .Ret<Floats>()    // dgate
+                                  .Ret<Floats>());  // dup
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                               ffi::Ffi::Bind()

@@ -21,14 +21,29 @@ typedef struct {
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };
 
-// x [tokens, inputs], y [tokens, outputs], computed in blocks of [rows, cols]; w [inputs, outputs], or
-// if it is transposed [outputs, inputs].
+// x [tokens, inputs], w [inputs, outputs], or if it is transposed [outputs, inputs].
 typedef struct {
-  long tokens, inputs, outputs, rows, cols;
-  int transposed;
+  long inputs;
   const float *x, *w;
+} Factors;
+
+enum { MOST_PARTS = 3 };
+
+// y [tokens, outputs], the sum of its parts' products, computed in blocks of [rows, cols].
+typedef struct {
+  long tokens, outputs, rows, cols, parts;
+  int transposed;
+  Factors part[MOST_PARTS];
   float *y;
 } Projection;
+
+// x, dy [tokens, inputs], w_gate, w_up [inputs, hidden_size], w_down [hidden_size, inputs]; the others
+// [tokens, hidden_size], computed in blocks of [rows, cols]. Forward, gate and up may be null.
+typedef struct {
+  long tokens, inputs, hidden_size, rows, cols;
+  const float *x, *w_gate, *w_up, *dy, *w_down;
+  float *gate, *up, *hidden, *dgate, *dup;
+} Gated;
 
 // x [tokens, inputs], dy [tokens, outputs], dw [inputs, outputs], computed in blocks of [rows, cols].
 typedef struct {

@@ -12,12 +12,15 @@ from rope_jax.kernels.naming import library as library_path
 ATTENTION_FORWARD = "rope_jax_attention_forward"
 ATTENTION_BACKWARD = "rope_jax_attention_backward"
 PROJECTION = "rope_jax_projection"
+GATED_FORWARD, GATED_BACKWARD = "rope_jax_gated_forward", "rope_jax_gated_backward"
 WEIGHT_GRADIENT = "rope_jax_weight_gradient"
 NORM_FORWARD, NORM_BACKWARD = "rope_jax_norm_forward", "rope_jax_norm_backward"
 _FUNCTIONS = {
     ATTENTION_FORWARD: "attention_forward",
     ATTENTION_BACKWARD: "attention_backward",
     PROJECTION: "projection",
+    GATED_FORWARD: "gated_forward",
+    GATED_BACKWARD: "gated_backward",
     WEIGHT_GRADIENT: "weight_gradient",
     NORM_FORWARD: "norm_forward",
     NORM_BACKWARD: "norm_backward",

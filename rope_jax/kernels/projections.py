@@ -9,69 +9,93 @@ from jaxtyping import Array, Float
 
 from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, load_kernels
 
-
-# Fewer tokens do not pay for the copy of the weights that our kernel makes.
+# Fewer tokens do not pay for the copy of the weights that our kernels make.
 _FEWEST_TOKENS = 128
 
 
-@jax.custom_vjp
 def project(x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]) -> Float[Array, "tokens F"]:
     """x·kernel. On a CPU, it and its gradients are computed by ours, where that was compiled.
 
     XLA's products take longer there, most of all the gradient by the kernel, which contracts the
     first axis of both factors.
     """
-    return _product(x, kernel, transposed=False)
+    return project_each(x, (kernel,))[0]
+
+
+@jax.custom_vjp
+def project_each(
+    x: Float[Array, "tokens D"], kernels: tuple[Float[Array, "D _"], ...]
+) -> tuple[Float[Array, "tokens _"], ...]:
+    """`project` the same tokens by each of at most three kernels.
+
+    The gradient by the tokens is a sum over the kernels, and computed as one.
+    """
+    return tuple(sum_of_products((x,), (kernel,)) for kernel in kernels)
 
 
 def _forward(
-    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
-) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
-    return _product(x, kernel, transposed=False), (x, kernel)
+    x: Float[Array, "tokens D"], kernels: tuple[Float[Array, "D _"], ...]
+) -> tuple[tuple[Array, ...], tuple[Array, tuple[Array, ...]]]:
+    return tuple(sum_of_products((x,), (kernel,)) for kernel in kernels), (x, kernels)
 
 
 def _backward(
-    saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
-) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
-    x, kernel = saved
-    dx = _product(dy, kernel, transposed=True)
-    if not _has_kernel(x):
-        return dx, x.T @ dy
-    dkernel = jax.lax.platform_dependent(x, dy, cpu=_weight_gradient, default=lambda x, y: x.T @ y)
-    return dx, dkernel
+    saved: tuple[Array, tuple[Array, ...]], dys: tuple[Float[Array, "tokens _"], ...]
+) -> tuple[Float[Array, "tokens D"], tuple[Float[Array, "D _"], ...]]:
+    x, kernels = saved
+    dx = sum_of_products(dys, kernels, transposed=True)
+    return dx, tuple(weight_gradient(x, dy) for dy in dys)
 
 
-project.defvjp(_forward, _backward)
+project_each.defvjp(_forward, _backward)
 
 
-def _has_kernel(x: Array) -> bool:
-    return x.dtype == jnp.float32 and load_kernels() is not None
+def has_kernels(x: Float[Array, "tokens D"]) -> bool:
+    """Return whether our kernels multiply these tokens on a CPU."""
+    enough = x.dtype == jnp.float32 and x.shape[0] >= _FEWEST_TOKENS
+    return enough and load_kernels() is not None
 
 
-def _product(
-    x: Float[Array, "tokens from"], kernel: Float[Array, "#from #to"], transposed: bool
-) -> Float[Array, "tokens to"]:
-    """x·kernel, or x·kernelᵀ."""
+def sum_of_products(
+    xs: tuple[Float[Array, "tokens _"], ...],
+    kernels: tuple[Float[Array, "_ _"], ...],
+    *,
+    transposed: bool = False,
+) -> Float[Array, "tokens _"]:
+    """Σ xᵢ·kernelᵢ of at most three products, or Σ xᵢ·kernelᵢᵀ. It has no derivative."""
 
-    def plain(x: Array, kernel: Array) -> Array:
-        return x @ (kernel.T if transposed else kernel)
+    def plain(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
+        factors = [kernel.T if transposed else kernel for kernel in kernels]
+        first, *others = (x @ factor for x, factor in zip(xs, factors, strict=True))
+        return sum(others, first)
 
-    def ours(x: Array, kernel: Array) -> Array:
-        outputs = kernel.shape[0 if transposed else 1]
-        result = jax.ShapeDtypeStruct((x.shape[0], outputs), jnp.float32)
+    def ours(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
+        outputs = kernels[0].shape[0 if transposed else 1]
+        result = jax.ShapeDtypeStruct((xs[0].shape[0], outputs), jnp.float32)
         call = jax.ffi.ffi_call(PROJECTION, result, vmap_method="sequential")
-        return call(x, kernel, transposed=transposed)
+        pairs = zip(xs, kernels, strict=True)
+        return call(*(factor for pair in pairs for factor in pair), transposed=transposed)
 
-    if not _has_kernel(x) or x.shape[0] < _FEWEST_TOKENS:
-        return plain(x, kernel)
-    return jax.lax.platform_dependent(x, kernel, cpu=ours, default=plain)
+    if not has_kernels(xs[0]):
+        return plain(xs, kernels)
+    return jax.lax.platform_dependent(xs, kernels, cpu=ours, default=plain)
 
 
-def _weight_gradient(
+def weight_gradient(
     x: Float[Array, "tokens D"], dy: Float[Array, "tokens F"]
 ) -> Float[Array, "D F"]:
-    result = jax.ShapeDtypeStruct((x.shape[1], dy.shape[1]), jnp.float32)
-    return jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")(x, dy)
+    """xᵀ·dy. It has no derivative."""
+
+    def plain(x: Array, dy: Array) -> Array:
+        return x.T @ dy
+
+    def ours(x: Array, dy: Array) -> Array:
+        result = jax.ShapeDtypeStruct((x.shape[1], dy.shape[1]), jnp.float32)
+        return jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")(x, dy)
+
+    if not has_kernels(x):
+        return plain(x, dy)
+    return jax.lax.platform_dependent(x, dy, cpu=ours, default=plain)
 
 
 @jax.custom_vjp

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels.h"
-#include "matrix.h"
+#include "vectors.h"
 
 static long end_of(const Norm *n, long task) {
   return least(n->tokens, (task + 1) * NORM_BLOCK);

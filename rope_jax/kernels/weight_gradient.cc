@@ -1,14 +1,14 @@
 // xᵀ·dy, the gradient of a projection's weights, one block of it on one core.
 
 #include "kernels.h"
-#include "matrix.h"
+#include "panels.h"
 
 // Tokens at a time. With AVX-512, what a tile reads of dy is 16 KiB and stays in the first cache, while
 // x passes by from the second.
 enum { TOKENS = 128 };
 
-// Adds xᵀ·dy of two panels to a tile of out, which is one or two vectors wide. A function of its own:
-// inlined into loops, GCC 12 leaves its innermost loop a quarter slower.
+// Adds xᵀ·dy of two panels to a tile of out, which is one or two vectors wide. A function of its own,
+// see whole_tile.
 static __attribute__((noinline)) void add_tile(int wide, long tokens, const float *x,
                                                const float *dy, float *out, long out_row) {
   if (wide) tile(ROWS, 2, 1, tokens, x, 1, ROWS, dy, COLS, out, out_row);

@@ -18,7 +18,8 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import attend
 from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
-from rope_jax.kernels.projections import project, project_rounded
+from rope_jax.kernels.projections import has_kernels, project, project_rounded
+from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.norms import norm
 from rope_jax.model.remat import projected
 from rope_jax.positions.encodings import Encoding
@@ -173,6 +174,10 @@ class MLP(nnx.Module):
         self.down_proj = linear(config, f, d, rngs, bias=bias)
 
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
+        if self._is_one_call(x):
+            maps = self.gate_proj, self.up_proj, self.down_proj
+            out = gated_feed_forward(x, *(each.kernel[...].astype(x.dtype) for each in maps))
+            return projected(self.over.sum_over_tensor(out))
         activation = _ACTIVATIONS[self.config.activation]
         if self.config.gated_mlp:
             # The backward pass computes the activation again: reading it back would take longer.
@@ -181,6 +186,12 @@ class MLP(nnx.Module):
         else:
             hidden = activation(projected(self.up_proj(x)))
         return projected(self.over.sum_over_tensor(self.down_proj(hidden)))
+
+    def _is_one_call(self, x: Float[Array, "tokens D"]) -> bool:
+        """Whether our kernels compute it, which know only a Llama's."""
+        config = self.config
+        is_llamas = config.gated_mlp and config.activation == "silu" and not config.mlp_bias
+        return is_llamas and config.product_dtype != "bfloat16" and has_kernels(x)
 
 
 class DecoderLayer(nnx.Module):

@@ -1,0 +1,108 @@
+// silu(x·w_gate) · (x·w_up), the hidden layer of a gated feed-forward, and the derivatives of both
+// factors, one block of it on one core.
+//
+// silu and its derivative are computed for one tile of a product at a time, while it is in the first
+// cache: over whole arrays, memory would be what takes the time.
+
+#include "kernels.h"
+#include "panels.h"
+
+// As in projection.cc.
+enum { TOKENS = 2 * ROWS };
+
+// Begins to fetch one tile of an array, to be read or written once a product is there.
+INLINE void fetch(const float *p, long row, long rows) {
+  for (long r = 0; r < rows; r++) {
+    __builtin_prefetch(p + r * row, 0, 2);
+    __builtin_prefetch(p + r * row + COLS - 1, 0, 2);
+  }
+}
+
+// Copies a tile of `width` columns to or from an array.
+INLINE void copy_tile(long rows, long width, const float *from, long from_row, float *to,
+                      long to_row) {
+  for (long r = 0; r < rows; r++)
+    if (width == COLS) memcpy(to + r * to_row, from + r * from_row, COLS * sizeof(float));
+    else memcpy(to + r * to_row, from + r * from_row, width * sizeof(float));
+}
+
+// The part of the arrays that a task computes.
+typedef struct {
+  long first, last, begin, cols;  // tokens from first up to last, columns from begin
+} Block;
+
+INLINE Block block_of(const Gated *g, long task) {
+  const long across = (g->hidden_size + g->cols - 1) / g->cols;
+  const long first = task / across * g->rows, begin = task % across * g->cols;
+  return (Block){first, least(g->tokens, first + g->rows), begin,
+                 least(g->cols, g->hidden_size - begin)};
+}
+
+extern "C" long NAME(gated_forward_scratch)(const Gated *g) {
+  return 2 * g->inputs * padded(g->cols, COLS);
+}
+
+// One block of hidden, and of gate and up if they are kept.
+extern "C" void NAME(gated_forward)(const Gated *g, long task, float *scratch) {
+  const Block b = block_of(g, task);
+  const long size = g->hidden_size, inputs = g->inputs;
+  float *gate_panels = scratch, *up_panels = scratch + inputs * padded(b.cols, COLS);
+  pack(g->w_gate + b.begin, size, inputs, b.cols, COLS, gate_panels);
+  pack(g->w_up + b.begin, size, inputs, b.cols, COLS, up_panels);
+  for (long tokens = b.first; tokens < b.last; tokens += TOKENS)
+    for (long j = 0; j < b.cols; j += COLS) {
+      const long end = least(b.last, tokens + TOKENS), width = least(COLS, b.cols - j);
+      for (long t = tokens; t < end; t += ROWS) {
+        const long rows = least(ROWS, end - t), at = t * size + b.begin + j;
+        const float *x = g->x + t * inputs;
+        float gate[ROWS * COLS], up[ROWS * COLS], hidden[ROWS * COLS];
+        fetch(g->hidden + at, size, rows);
+        if (g->gate != nullptr) fetch(g->gate + at, size, rows), fetch(g->up + at, size, rows);
+        multiply_panel(0, rows, inputs, x, gate_panels + j * inputs, gate, COLS);
+        multiply_panel(0, rows, inputs, x, up_panels + j * inputs, up, COLS);
+        for (long i = 0; i < rows * COLS; i += LANES) {
+          const vec a = load(gate + i);
+          store(hidden + i, a * logistic(a) * load(up + i));
+        }
+        copy_tile(rows, width, hidden, COLS, g->hidden + at, size);
+        if (g->gate == nullptr) continue;
+        copy_tile(rows, width, gate, COLS, g->gate + at, size);
+        copy_tile(rows, width, up, COLS, g->up + at, size);
+      }
+    }
+}
+
+extern "C" long NAME(gated_backward_scratch)(const Gated *g) {
+  return g->inputs * padded(g->cols, COLS);
+}
+
+// One block of hidden, dgate and dup.
+extern "C" void NAME(gated_backward)(const Gated *g, long task, float *panels) {
+  const Block b = block_of(g, task);
+  const long size = g->hidden_size, inputs = g->inputs;
+  pack_transposed(g->w_down + b.begin * inputs, inputs, b.cols, panels);
+  for (long tokens = b.first; tokens < b.last; tokens += TOKENS)
+    for (long j = 0; j < b.cols; j += COLS) {
+      const long end = least(b.last, tokens + TOKENS), width = least(COLS, b.cols - j);
+      for (long t = tokens; t < end; t += ROWS) {
+        const long rows = least(ROWS, end - t), at = t * size + b.begin + j;
+        float gate[ROWS * COLS], up[ROWS * COLS], dhidden[ROWS * COLS], hidden[ROWS * COLS];
+        fetch(g->gate + at, size, rows), fetch(g->up + at, size, rows);
+        fetch(g->hidden + at, size, rows), fetch(g->dgate + at, size, rows);
+        fetch(g->dup + at, size, rows);
+        multiply_panel(0, rows, inputs, g->dy + t * inputs, panels + j * inputs, dhidden, COLS);
+        copy_tile(rows, width, g->gate + at, size, gate, COLS);
+        copy_tile(rows, width, g->up + at, size, up, COLS);
+        for (long i = 0; i < rows * COLS; i += LANES) {
+          const vec a = load(gate + i), u = load(up + i), d = load(dhidden + i), s = logistic(a);
+          const vec silu = a * s;
+          store(hidden + i, silu * u);
+          store(gate + i, d * u * (s + silu * (1.f - s)));
+          store(up + i, d * silu);
+        }
+        copy_tile(rows, width, hidden, COLS, g->hidden + at, size);
+        copy_tile(rows, width, gate, COLS, g->dgate + at, size);
+        copy_tile(rows, width, up, COLS, g->dup + at, size);
+      }
+    }
+}

@@ -1,0 +1,70 @@
+"""The hidden layer of a gated feed-forward with SiLU, by kernels of ours on a CPU.
+
+Shapes: D model, F hidden layer.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from rope_jax.kernels.loading import GATED_BACKWARD, GATED_FORWARD
+
+Hidden = Float[Array, "tokens F"]
+
+
+def hidden_layer(
+    x: Float[Array, "tokens D"], w_gate: Float[Array, "D F"], w_up: Float[Array, "D F"]
+) -> Hidden:
+    """silu(x·w_gate) · (x·w_up). It has no derivative."""
+
+    def plain(x: Array, w_gate: Array, w_up: Array) -> Hidden:
+        return _plain(x, w_gate, w_up)[0]
+
+    def ours(x: Array, w_gate: Array, w_up: Array) -> Hidden:
+        return _ours(x, w_gate, w_up, kept=0)[0]
+
+    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
+
+
+def hidden_layer_and_factors(
+    x: Float[Array, "tokens D"], w_gate: Float[Array, "D F"], w_up: Float[Array, "D F"]
+) -> tuple[Hidden, Hidden, Hidden]:
+    """The same, and x·w_gate and x·w_up."""
+
+    def ours(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
+        return _ours(x, w_gate, w_up, kept=x.shape[0])
+
+    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=_plain)
+
+
+def _plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
+    gate, up = x @ w_gate, x @ w_up
+    return jax.nn.silu(gate) * up, gate, up
+
+
+def _ours(
+    x: Array, w_gate: Array, w_up: Array, kept: int
+) -> tuple[Hidden, Hidden | Float[Array, "0 F"], Hidden | Float[Array, "0 F"]]:
+    """The hidden layer, and its factors for all tokens or for none."""
+    size = w_gate.shape[1]
+    results = [jax.ShapeDtypeStruct((rows, size), jnp.float32) for rows in (x.shape[0], kept, kept)]
+    call = jax.ffi.ffi_call(GATED_FORWARD, results, vmap_method="sequential")
+    hidden, gate, up = call(x, w_gate, w_up)
+    return hidden, gate, up
+
+
+def hidden_layer_and_gradients(
+    dy: Float[Array, "tokens D"], w_down: Float[Array, "F D"], gate: Hidden, up: Hidden
+) -> tuple[Hidden, Hidden, Hidden]:
+    """The hidden layer h once more, and the gradients of y = h·w_down by gate and up."""
+
+    def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
+        hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
+        return hidden, *pull_back(dy @ w_down.T)
+
+    def ours(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
+        results = (jax.ShapeDtypeStruct(gate.shape, jnp.float32),) * 3
+        call = jax.ffi.ffi_call(GATED_BACKWARD, results, vmap_method="sequential")
+        return tuple(call(dy, w_down, gate, up))
+
+    return jax.lax.platform_dependent(dy, w_down, gate, up, cpu=ours, default=plain)
