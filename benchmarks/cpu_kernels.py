@@ -2,9 +2,9 @@
 
     python benchmarks/cpu_kernels.py
 
-One layer's attention with heads of 32 (whole matrices up to 512 tokens, blocks above), the
-gradient of a projection's weights, and RMSNorm, all in float32 with 4,096 tokens. Attention and
-RMSNorm are forward and backward. Prints the median milliseconds of both sides, and the median and
+One layer's attention with heads of 32 (whole matrices up to 512 tokens, blocks above), the product
+of a projection, the gradient of its weights, a gated feed-forward, and RMSNorm, all in float32 with
+4,096 tokens. Attention, feed-forward and RMSNorm are forward and backward. Prints the median milliseconds of both sides, and the median and
 quartiles of the rounds' ratios.
 """
 
@@ -22,6 +22,7 @@ from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
+from rope_jax.model.feed_forward import gated_feed_forward
 
 TOKENS = 4096
 Function = Callable[..., Any]
@@ -45,6 +46,12 @@ def plain_norm(x: jax.Array, scale: jax.Array) -> jax.Array:
     return x * (r * scale[None])
 
 
+def plain_feed_forward(x: jax.Array, *weights: jax.Array) -> jax.Array:
+    w_gate, w_up, w_down = weights
+    gated = jax.checkpoint(lambda gate, up: jax.nn.silu(gate) * up)
+    return gated(x @ w_gate, x @ w_up) @ w_down
+
+
 def cases() -> dict[str, tuple[Function, Function, tuple[jax.Array, ...]]]:
     """Return by name: our function, XLA's, and their arguments."""
     found: dict[str, tuple[Function, Function, tuple[jax.Array, ...]]] = {}
@@ -60,12 +67,19 @@ def cases() -> dict[str, tuple[Function, Function, tuple[jax.Array, ...]]]:
         def ours(x: jax.Array, dy: jax.Array, kernel: jax.Array = kernel) -> jax.Array:
             return jax.vjp(lambda kernel: project(x, kernel), kernel)[1](dy)[0]
 
+        name = f"projection, {inputs} × {outputs}"
+        found[name] = jax.jit(project), jax.jit(lambda x, kernel: x @ kernel), (x, kernel)
         name = f"weight gradient, {inputs} × {outputs}"
         found[name] = jax.jit(ours), jax.jit(lambda x, dy: x.T @ dy), (x, dy)
+    for width, hidden in ((128, 352), (256, 704)):
+        weights = draw(width, hidden), draw(width, hidden), draw(hidden, width)
+        feed_forward = gradients(gated_feed_forward), gradients(plain_feed_forward)
+        arrays = draw(TOKENS, width), *weights, draw(TOKENS, width)
+        found[f"feed-forward, {width} × {hidden}"] = *feed_forward, arrays
     for width in (128, 256):
         norm = gradients(lambda x, scale: rms_norm(x, scale, 1e-5))
-        arrays = draw(TOKENS, width), draw(width), draw(TOKENS, width)
-        found[f"RMSNorm, {width}"] = norm, gradients(plain_norm), arrays
+        vectors = draw(TOKENS, width), draw(width), draw(TOKENS, width)
+        found[f"RMSNorm, {width}"] = norm, gradients(plain_norm), vectors
     return found
 
 

@@ -7,10 +7,11 @@
 #include "kernels.h"
 #include "panels.h"
 
-// As in projection.cc.
+// Tokens that pass by one panel of weights. Fewer than in projection.cc: the second cache also holds
+// parts of up to five arrays.
 enum { TOKENS = 2 * ROWS };
 
-// Begins to fetch one tile of an array, to be read or written once a product is there.
+// Begins to fetch one tile of an array, which is read or written as soon as a product is there.
 INLINE void fetch(const float *p, long row, long rows) {
   for (long r = 0; r < rows; r++) {
     __builtin_prefetch(p + r * row, 0, 2);
@@ -86,7 +87,8 @@ extern "C" void NAME(gated_backward)(const Gated *g, long task, float *panels) {
       const long end = least(b.last, tokens + TOKENS), width = least(COLS, b.cols - j);
       for (long t = tokens; t < end; t += ROWS) {
         const long rows = least(ROWS, end - t), at = t * size + b.begin + j;
-        float gate[ROWS * COLS], up[ROWS * COLS], dhidden[ROWS * COLS], hidden[ROWS * COLS];
+        float gate[ROWS * COLS] = {}, up[ROWS * COLS] = {};  // a narrow tile fills them in part
+        float dhidden[ROWS * COLS], hidden[ROWS * COLS];
         fetch(g->gate + at, size, rows), fetch(g->up + at, size, rows);
         fetch(g->hidden + at, size, rows), fetch(g->dgate + at, size, rows);
         fetch(g->dup + at, size, rows);

@@ -27,7 +27,7 @@ typedef struct {
   const float *x, *w;
 } Factors;
 
-enum { MOST_PARTS = 3 };
+enum { MOST_PARTS = 2 };
 
 // y [tokens, outputs], the sum of its parts' products, computed in blocks of [rows, cols].
 typedef struct {

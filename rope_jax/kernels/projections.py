@@ -13,41 +13,30 @@ from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, load_kernels
 _FEWEST_TOKENS = 128
 
 
+@jax.custom_vjp
 def project(x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]) -> Float[Array, "tokens F"]:
     """x·kernel. On a CPU, it and its gradients are computed by ours, where that was compiled.
 
     XLA's products take longer there, most of all the gradient by the kernel, which contracts the
     first axis of both factors.
     """
-    return project_each(x, (kernel,))[0]
-
-
-@jax.custom_vjp
-def project_each(
-    x: Float[Array, "tokens D"], kernels: tuple[Float[Array, "D _"], ...]
-) -> tuple[Float[Array, "tokens _"], ...]:
-    """`project` the same tokens by each of at most three kernels.
-
-    The gradient by the tokens is a sum over the kernels, and computed as one.
-    """
-    return tuple(sum_of_products((x,), (kernel,)) for kernel in kernels)
+    return sum_of_products((x,), (kernel,))
 
 
 def _forward(
-    x: Float[Array, "tokens D"], kernels: tuple[Float[Array, "D _"], ...]
-) -> tuple[tuple[Array, ...], tuple[Array, tuple[Array, ...]]]:
-    return tuple(sum_of_products((x,), (kernel,)) for kernel in kernels), (x, kernels)
+    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
+) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
+    return sum_of_products((x,), (kernel,)), (x, kernel)
 
 
 def _backward(
-    saved: tuple[Array, tuple[Array, ...]], dys: tuple[Float[Array, "tokens _"], ...]
-) -> tuple[Float[Array, "tokens D"], tuple[Float[Array, "D _"], ...]]:
-    x, kernels = saved
-    dx = sum_of_products(dys, kernels, transposed=True)
-    return dx, tuple(weight_gradient(x, dy) for dy in dys)
+    saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
+) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
+    x, kernel = saved
+    return sum_of_products((dy,), (kernel,), transposed=True), weight_gradient(x, dy)
 
 
-project_each.defvjp(_forward, _backward)
+project.defvjp(_forward, _backward)
 
 
 def has_kernels(x: Float[Array, "tokens D"]) -> bool:
@@ -62,7 +51,7 @@ def sum_of_products(
     *,
     transposed: bool = False,
 ) -> Float[Array, "tokens _"]:
-    """Σ xᵢ·kernelᵢ of at most three products, or Σ xᵢ·kernelᵢᵀ. It has no derivative."""
+    """Σ xᵢ·kernelᵢ of one or two products, or Σ xᵢ·kernelᵢᵀ. It has no derivative."""
 
     def plain(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
         factors = [kernel.T if transposed else kernel for kernel in kernels]

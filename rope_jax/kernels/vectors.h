@@ -61,11 +61,12 @@ INLINE vec exp2_of(vec x) {
   return power_of_two(x - (shifted - ROUNDING), shifted);
 }
 
-// 1 / (1 + e^-x), at least 2^-126.
+// 1 / (1 + e^-x); 0 below -87, where it is less than 2^-125.
 INLINE vec logistic(vec x) {
-  x = x < -87.f ? filled(-87.f) : x > 87.f ? filled(87.f) : x;  // where e^-x is a normal number
-  const vec shifted = ROUNDING - x * 1.44269504f, n = shifted - ROUNDING;
+  const vec inside = x < -87.f ? filled(-87.f) : x > 87.f ? filled(87.f) : x;
+  const vec shifted = ROUNDING - inside * 1.44269504f, n = shifted - ROUNDING;
   // −x − n·ln 2, with ln 2 in two parts: n times the first is exact
-  const vec rest = -x - n * 0.693359375f + n * 2.12194440e-4f;
-  return 1.f / (1.f + power_of_two(rest * 1.44269504f, shifted));
+  const vec rest = -inside - n * 0.693359375f + n * 2.12194440e-4f;
+  const vec found = 1.f / (1.f + power_of_two(rest * 1.44269504f, shifted));
+  return x < -87.f ? filled(0.f) : found;
 }

@@ -25,9 +25,12 @@ from rope_jax.kernels import loading, projections
 from rope_jax.kernels.naming import library
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project, project_rounded
+from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.platform import model_for_platform
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.visible import Visible
+from rope_jax.rope import Frequencies, Rotary
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,17 +53,81 @@ def draw(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), jnp.float32)
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257), (130, 400, 790)],
-)
-def test_weight_gradients_are_those_of_float64(instruction_set, sizes):
+@pytest.fixture
+def few_tokens(monkeypatch):
+    """Have even a single token multiplied by the kernels."""
+    monkeypatch.setattr(projections, "_FEWEST_TOKENS", 1)
+
+
+def along(function, *arguments):
+    """Return function(*arguments[:-1]), and its gradients along the last argument."""
+
+    def computed(*arguments):
+        y, pull_back = jax.vjp(function, *arguments[:-1])
+        return y, *pull_back(arguments[-1])
+
+    return jax.jit(computed)(*arguments)
+
+
+SIZES = [(1, 1, 1), (7, 5, 3), (256, 128, 64), (300, 129, 65), (513, 40, 257), (130, 400, 790)]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_projections_are_those_of_float64(instruction_set, few_tokens, sizes):
     tokens, inputs, outputs = sizes
     x, kernel, dy = draw(tokens, inputs), draw(inputs, outputs), draw(tokens, outputs, seed=1)
-    found = jax.jit(lambda *a: jax.vjp(project, *a[:2])[1](a[2]))(x, kernel, dy)
+    found = along(project, x, kernel, dy)
     x, kernel, dy = (np.asarray(a, np.float64) for a in (x, kernel, dy))
-    np.testing.assert_allclose(found[0], dy @ kernel.T, atol=1e-4)
-    np.testing.assert_allclose(found[1], x.T @ dy, atol=1e-4)
+    for a, b in zip(found, (x @ kernel, dy @ kernel.T, x.T @ dy), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+@pytest.mark.parametrize("sizes", [*SIZES, (1500, 70, 33), (130, 9000, 40)])
+def test_feed_forwards_are_those_of_float64(instruction_set, few_tokens, sizes):
+    tokens, inputs, hidden_size = sizes
+    x, dy = draw(tokens, inputs) * 3, draw(tokens, inputs, seed=1)
+    w_gate, w_up = (draw(inputs, hidden_size, seed=s) / inputs**0.5 for s in (2, 3))
+    w_down = draw(hidden_size, inputs, seed=4) / hidden_size**0.5
+    arrays = x, w_gate, w_up, w_down, dy
+    found = along(gated_feed_forward, *arrays)
+    alone = jax.jit(gated_feed_forward)(*arrays[:-1])  # without what a backward pass would read
+    np.testing.assert_array_equal(alone, found[0])
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(a, np.float64)) for a in arrays]
+        wanted = map(np.asarray, along(lambda x, g, u, d: (jax.nn.silu(x @ g) * (x @ u)) @ d, *wide))
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max())
+
+
+def test_silu_of_any_finite_number_is_that_of_jax(instruction_set, few_tokens):
+    gates = [0.0, -0.0, 1e-30, -1e-3, 5.0, -20.0, 86.0, -86.0, 90.0, -90.0, 1e30, -1e30]
+    x = jnp.asarray(gates, jnp.float32)[:, None]
+    x = jnp.concatenate([x, jnp.ones_like(x)], 1)  # so that gate is the first, and up is 1
+    w_gate, w_up, w_down = jnp.asarray([[1.0], [0]]), jnp.asarray([[0], [1.0]]), jnp.ones((1, 2))
+
+    def silu(x):
+        return gated_feed_forward(x, w_gate, w_up, w_down)[:, 0]
+
+    found, pull_back = jax.vjp(silu, x)
+    wanted, wanted_pull_back = jax.vjp(jax.nn.silu, x[:, 0])
+    ones = jnp.ones_like(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=3e-7, atol=1e-35)
+    # beside 1, nothing is left of a slope below float32's resolution
+    slopes, wanted_slopes = pull_back(ones)[0][:, 0], wanted_pull_back(ones)[0]
+    np.testing.assert_allclose(slopes, wanted_slopes, rtol=3e-7, atol=1e-35)
+
+
+def test_a_gate_that_is_not_a_number_makes_its_own_token_none(instruction_set, few_tokens):
+    x = draw(40, 6).at[7, 2].set(np.nan)
+    y = gated_feed_forward(x, draw(6, 33), draw(6, 33, seed=1), draw(33, 6, seed=2))
+    np.testing.assert_array_equal(np.isnan(y).any(1), np.arange(40) == 7)
+
+
+def test_the_result_does_not_depend_on_other_tokens(instruction_set):
+    x, weights = draw(700, 48), (draw(48, 100), draw(48, 100, seed=1), draw(100, 48, seed=2))
+    whole = jax.jit(gated_feed_forward)(x, *weights)
+    for count in (128, 131, 699):
+        np.testing.assert_array_equal(jax.jit(gated_feed_forward)(x[:count], *weights), whole[:count])
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 3), (128, 64), (300, 70), (513, 129)])
@@ -201,13 +268,36 @@ def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
         check_backend(ModelConfig(attention="cpu"), "cpu")
 
 
-def test_without_kernels_a_weight_gradient_is_xlas(monkeypatch):
+def test_without_kernels_products_are_xlas(monkeypatch):
+    x, kernel = draw(200, 4), draw(4, 6)
+    loss = jax.jit(jax.value_and_grad(lambda w: (project(x, w) ** 2).sum()))
+    assert "custom_call" in loss.lower(kernel).as_text()
+    wanted = loss(kernel)
     monkeypatch.setattr(projections, "load_kernels", lambda: None)
-    x, kernel = draw(20, 4), draw(4, 6)
-    text = jax.jit(jax.grad(lambda w: project(x, w).sum())).lower(kernel).as_text()
-    assert "custom_call" not in text
-    gradient = jax.grad(lambda w: project(x, w).sum())(kernel)
-    np.testing.assert_allclose(gradient, np.asarray(x).T @ np.ones((20, 6), np.float32), rtol=1e-6)
+    jax.clear_caches()
+    assert "custom_call" not in loss.lower(kernel).as_text()
+    for a, b in zip(loss(kernel), wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_a_model_without_kernels_has_the_same_losses(monkeypatch):
+    config = ModelConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, attention="xla")
+    model = LanguageModel(config, 64)
+    params = model.init(0)
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 80)), jnp.int32)
+    rotary = Rotary.shared(Frequencies.from_float64(10.0 ** -np.arange(config.heads_width // 2)))
+
+    def loss(params):
+        positions = jnp.arange(79)[None]
+        nll = model.nll(params, tokens[:, :-1], tokens[:, 1:], positions, None, rotary)
+        return nll.mean()
+
+    found = jax.jit(jax.value_and_grad(loss))(params)
+    monkeypatch.setattr(projections, "load_kernels", lambda: None)
+    jax.clear_caches()
+    wanted = jax.jit(jax.value_and_grad(loss))(params)
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def build_module(folder):
