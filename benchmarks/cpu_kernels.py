@@ -4,8 +4,8 @@
 
 One layer's attention with heads of 32 (whole matrices up to 512 tokens, blocks above), the product
 of a projection, the gradient of its weights, a gated feed-forward, and RMSNorm, all in float32 with
-4,096 tokens. Attention, feed-forward and RMSNorm are forward and backward. Prints the median milliseconds of both sides, and the median and
-quartiles of the rounds' ratios.
+4,096 tokens. Attention, feed-forward and RMSNorm are forward and backward. Prints the median
+milliseconds of both sides, and the median and quartiles of the rounds' ratios.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     python benchmarks/products.py --torch-python TORCH/bin/python
 
 For the projections of the models of `benchmarks/train_step.py`: the product of 4,096 tokens and
-the weights, and the gradients by tokens and by weights, in float32. Each side runs in its own process with all cores, and they take
-turns. Prints both sides' median GFLOP/s.
+the weights, and the gradients by tokens and by weights, in float32. Each side runs in its own
+process with all cores, and they take turns. Prints both sides' median GFLOP/s.
 """
 
 import argparse

@@ -65,6 +65,7 @@ def hidden_layer_and_gradients(
     def ours(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
         results = (jax.ShapeDtypeStruct(gate.shape, jnp.float32),) * 3
         call = jax.ffi.ffi_call(GATED_BACKWARD, results, vmap_method="sequential")
-        return tuple(call(dy, w_down, gate, up))
+        hidden, dgate, dup = call(dy, w_down, gate, up)
+        return hidden, dgate, dup
 
     return jax.lax.platform_dependent(dy, w_down, gate, up, cpu=ours, default=plain)

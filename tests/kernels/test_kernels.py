@@ -94,7 +94,8 @@ def test_feed_forwards_are_those_of_float64(instruction_set, few_tokens, sizes):
     np.testing.assert_array_equal(alone, found[0])
     with jax.enable_x64(True):
         wide = [jnp.asarray(np.asarray(a, np.float64)) for a in arrays]
-        wanted = map(np.asarray, along(lambda x, g, u, d: (jax.nn.silu(x @ g) * (x @ u)) @ d, *wide))
+        in_float64 = along(lambda x, g, u, d: (jax.nn.silu(x @ g) * (x @ u)) @ d, *wide)
+        wanted = [np.asarray(a) for a in in_float64]
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-6 * np.abs(b).max())
 
@@ -127,7 +128,8 @@ def test_the_result_does_not_depend_on_other_tokens(instruction_set):
     x, weights = draw(700, 48), (draw(48, 100), draw(48, 100, seed=1), draw(100, 48, seed=2))
     whole = jax.jit(gated_feed_forward)(x, *weights)
     for count in (128, 131, 699):
-        np.testing.assert_array_equal(jax.jit(gated_feed_forward)(x[:count], *weights), whole[:count])
+        found = jax.jit(gated_feed_forward)(x[:count], *weights)
+        np.testing.assert_array_equal(found, whole[:count])
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (5, 3), (128, 64), (300, 70), (513, 129)])
