@@ -34,10 +34,12 @@ extern "C" void NAME(projection)(const Projection *p, long task, float *scratch)
         const long rows = least(ROWS, end - t);
         float edge[ROWS * COLS], *y = p->y + t * p->outputs + n + j;
         const int fits = width == COLS;
+        float *out = fits ? y : edge;
+        const long out_row = fits ? p->outputs : (long)COLS;
         for (long i = 0; i < p->parts; i++) {
           const long inputs = p->part[i].inputs;
           multiply_panel(i > 0, rows, inputs, p->part[i].x + t * inputs, panels[i] + j * inputs,
-                         fits ? y : edge, fits ? p->outputs : COLS);
+                         out, out_row);
         }
         if (!fits)
           for (long r = 0; r < rows; r++)
