@@ -19,7 +19,7 @@ def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
     return f"{len(devices)} × {name}, {numbers}"
 
 
-def multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest.
 
     cpuinfo: what Linux says about the CPU; without such a file, the answer is no.

@@ -5,6 +5,7 @@ may not be there yet. Without a compiler, or without jaxlib's headers, the packa
 without the kernels, and `model.attention` cannot be `cpu`.
 """
 
+import concurrent.futures
 import importlib.metadata
 import importlib.util
 import os
@@ -21,7 +22,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
-_SOURCES = ("attention", "gated", "projection", "rms_norm", "weight_gradient")
+_PRODUCTS = ("gated", "projection", "weight_gradient")  # compiled for rounded factors, too
+_OTHERS = ("attention", "rms_norm")
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
 _GENERIC: dict[str, tuple[list[str], int, int]] = {"generic": ([], 4, 4)}
@@ -29,6 +31,8 @@ _X86 = {
     "avx2": (["-mavx2", "-mfma"], 8, 6),
     "avx512": (["-mavx512f", "-mfma", "-mprefer-vector-width=512"], 16, 8),
 }
+# It has an instruction for products of bfloat16, and nothing else of its own.
+_BFLOAT16 = ("avx512_bf16", ([*_X86["avx512"][0], "-mavx512bf16"], 16, 8))
 
 
 class KernelHook(BuildHookInterface):  # type: ignore[misc]
@@ -75,27 +79,47 @@ def _compile(compiler: list[str], path: Path) -> str | None:
     is_x86 = platform.machine().lower() in ("x86_64", "amd64")
     sets = _GENERIC | (_X86 if is_x86 else {})
     with tempfile.TemporaryDirectory() as folder:
-        objects, commands = [], []
-        for name, (flags, lanes, rows) in sets.items():
+        variants = [(name, flags, [*_PRODUCTS, *_OTHERS]) for name, flags in sets.items()]
+        variants += [(f"{name}_rounded", flags, [*_PRODUCTS]) for name, flags in sets.items()]
+        calls = [f"-isystem{headers}"]
+        if is_x86 and _knows_bfloat16(compiler):
+            variants.append((f"{_BFLOAT16[0]}_rounded", _BFLOAT16[1], [*_PRODUCTS]))
+            calls.append("-DHAS_AVX512_BF16")
+        objects, commands = [f"{folder}/calls.o"], [[*compiler, *COMMON, *calls]]
+        commands[0] += ["-c", str(FOLDER / "calls.cc"), "-o", objects[0]]
+        for name, (flags, lanes, rows), sources in variants:
             definitions = [f"-DLANES={lanes}", f"-DROWS={rows}", f"-DNAME(x)={name}_##x"]
-            for source in _SOURCES:
+            if name.endswith("_rounded"):
+                definitions.append("-DROUNDED")
+            for source in sources:
                 objects.append(f"{folder}/{source}_{name}.o")
                 files = ["-c", str(FOLDER / f"{source}.cc"), "-o", objects[-1]]
                 commands.append([*compiler, *COMMON, *flags, *definitions, *files])
-        objects.append(f"{folder}/calls.o")
-        files = ["-c", str(FOLDER / "calls.cc"), "-o", objects[-1]]
-        commands.append([*compiler, *COMMON, f"-isystem{headers}", *files])
         # elsewhere first: an interrupted compiler must not leave half of a library
         library = f"{folder}/{path.name}"
-        commands.append([*compiler, "-shared", "-o", library, *objects])
-        for command in commands:
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                return f"{shlex.join(command[:1])} failed: {_first_error(done.stderr)}"
+        link = [*compiler, "-shared", "-o", library, *objects]
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            problems = [found for found in pool.map(_run, commands) if found]
+        if problem := problems[0] if problems else _run(link):
+            return problem
         staged = path.with_suffix(f".{os.getpid()}")
         shutil.copyfile(library, staged)
         staged.replace(path)
     return None
+
+
+def _run(command: list[str]) -> str | None:
+    """Run the compiler; returns its error in one line, or None."""
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    return f"{shlex.join(command[:1])} failed: {_first_error(done.stderr)}"
+
+
+def _knows_bfloat16(compiler: list[str]) -> bool:
+    """Whether the compiler has the flags of `_BFLOAT16`, as GCC has since 10 and Clang since 9."""
+    check = [*compiler, *_BFLOAT16[1][0], "-fsyntax-only", "-xc++", os.devnull]
+    return _run(check) is None
 
 
 def _compiler() -> list[str] | None:

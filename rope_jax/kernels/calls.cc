@@ -24,42 +24,54 @@ struct Kernel {
   void (*run)(const Arrays *, long task, float *scratch);
 };
 
-struct Kernels {
-  const char *name;
-  Kernel<Attention> forward, backward;
+// The products with weights, of numbers as they are or rounded to bfloat16.
+struct Products {
   Kernel<Projection> projection;
   Kernel<Gated> gated_forward, gated_backward;
   Kernel<WeightGradient> weight_gradient;
+};
+
+struct Kernels {
+  const char *name;
+  Kernel<Attention> forward, backward;
   Kernel<Norm> norm_forward, norm_backward;
+  Products exact, rounded;
 };
 
 #define DECLARE(arrays, function)                   \
   extern "C" long function##_scratch(const arrays *); \
   extern "C" void function(const arrays *, long, float *);
-#define KERNELS(set)                                      \
-  DECLARE(Attention, set##_forward)                       \
-  DECLARE(Attention, set##_backward)                      \
-  DECLARE(Projection, set##_projection)                   \
-  DECLARE(Gated, set##_gated_forward)                     \
-  DECLARE(Gated, set##_gated_backward)                    \
-  DECLARE(WeightGradient, set##_weight_gradient)          \
-  DECLARE(Norm, set##_norm_forward)                       \
-  DECLARE(Norm, set##_norm_backward)                      \
-  static const Kernels set##_kernels = {                  \
-      #set,                                               \
-      {set##_forward_scratch, set##_forward},             \
-      {set##_backward_scratch, set##_backward},           \
-      {set##_projection_scratch, set##_projection},       \
-      {set##_gated_forward_scratch, set##_gated_forward}, \
-      {set##_gated_backward_scratch, set##_gated_backward}, \
-      {set##_weight_gradient_scratch, set##_weight_gradient}, \
-      {set##_norm_forward_scratch, set##_norm_forward},   \
-      {set##_norm_backward_scratch, set##_norm_backward}};
+#define KERNEL(function) {function##_scratch, function}
+#define PRODUCTS(set)                     \
+  DECLARE(Projection, set##_projection)   \
+  DECLARE(Gated, set##_gated_forward)     \
+  DECLARE(Gated, set##_gated_backward)    \
+  DECLARE(WeightGradient, set##_weight_gradient) \
+  static const Products set##_products = {KERNEL(set##_projection), KERNEL(set##_gated_forward), \
+                                          KERNEL(set##_gated_backward), \
+                                          KERNEL(set##_weight_gradient)};
+// The kernels of one set, whose rounded products may be those of another.
+#define KERNELS(name, set, rounded_set)     \
+  static const Kernels name##_kernels = {   \
+      #name, KERNEL(set##_forward), KERNEL(set##_backward), KERNEL(set##_norm_forward), \
+      KERNEL(set##_norm_backward), set##_products, rounded_set##_products};
+#define SET(set)                      \
+  DECLARE(Attention, set##_forward)   \
+  DECLARE(Attention, set##_backward)  \
+  DECLARE(Norm, set##_norm_forward)   \
+  DECLARE(Norm, set##_norm_backward)  \
+  PRODUCTS(set)                       \
+  PRODUCTS(set##_rounded)             \
+  KERNELS(set, set, set##_rounded)
 
-KERNELS(generic)
+SET(generic)
 #ifdef __x86_64__
-KERNELS(avx2)
-KERNELS(avx512)
+SET(avx2)
+SET(avx512)
+#ifdef HAS_AVX512_BF16
+PRODUCTS(avx512_bf16_rounded)
+KERNELS(avx512_bf16, avx512, avx512_bf16_rounded)
+#endif
 #endif
 
 // Those that this processor can run, the fastest first.
@@ -67,6 +79,10 @@ static std::vector<const Kernels *> runnable() {
   std::vector<const Kernels *> found;
 #ifdef __x86_64__
   __builtin_cpu_init();
+#ifdef HAS_AVX512_BF16
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16"))
+    found.push_back(&avx512_bf16_kernels);
+#endif
   if (__builtin_cpu_supports("avx512f")) found.push_back(&avx512_kernels);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     found.push_back(&avx2_kernels);
@@ -76,6 +92,10 @@ static std::vector<const Kernels *> runnable() {
 }
 
 static const Kernels *chosen = runnable().front();
+
+static const Products &products(bool rounded) {
+  return rounded ? chosen->rounded : chosen->exact;
+}
 
 extern "C" const char *instruction_set() { return chosen->name; }
 
@@ -191,7 +211,7 @@ static long cut(Arrays &a, long outputs, long copied, long threads) {
 
 // factors: x and w of the first part, then of the second, and so on.
 static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factors, Result y,
-                                 bool transposed) {
+                                 bool transposed, bool rounded) {
   Projection p{};
   p.tokens = y->dimensions()[0], p.outputs = y->dimensions()[1];
   p.parts = factors.size() / 2, p.transposed = transposed, p.y = y->typed_data();
@@ -203,12 +223,13 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
     p.part[i] = {x->dimensions()[1], x->typed_data(), w->typed_data()};
     inputs += p.part[i].inputs;
   }
-  return run(pool, chosen->projection, p, cut(p, p.outputs, inputs, pool.num_threads()));
+  return run(pool, products(rounded).projection, p, cut(p, p.outputs, inputs, pool.num_threads()));
 }
 
 // gate and up have no rows if they are not to be kept.
 static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
-                                    Result hidden, Result gate, Result up) {
+                                    Result hidden, Result gate, Result up,
+                                    bool rounded) {
   Gated g{};
   g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
@@ -216,11 +237,12 @@ static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gat
   g.hidden = hidden->typed_data();
   if (gate->dimensions()[0] > 0) g.gate = gate->typed_data(), g.up = up->typed_data();
   const long blocks = cut(g, g.hidden_size, 2 * g.inputs, pool.num_threads());
-  return run(pool, chosen->gated_forward, g, blocks);
+  return run(pool, products(rounded).gated_forward, g, blocks);
 }
 
 static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_down, Floats gate,
-                                     Floats up, Result hidden, Result dgate, Result dup) {
+                                     Floats up, Result hidden, Result dgate, Result dup,
+                                     bool rounded) {
   Gated g{};
   g.tokens = dy.dimensions()[0], g.inputs = dy.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
@@ -228,14 +250,15 @@ static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_d
   g.gate = gate.typed_data(), g.up = up.typed_data(), g.hidden = hidden->typed_data();
   g.dgate = dgate->typed_data(), g.dup = dup->typed_data();
   const long blocks = cut(g, g.hidden_size, g.inputs, pool.num_threads());
-  return run(pool, chosen->gated_backward, g, blocks);
+  return run(pool, products(rounded).gated_backward, g, blocks);
 }
 
 // Rows and columns of a weight gradient that are computed together. Larger blocks read less. A block
 // and what it reads at a time should fit into the second cache.
 enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
 
-static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy, Result dw) {
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy, Result dw,
+                                      bool rounded) {
   WeightGradient p{};
   p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
   p.x = x.typed_data(), p.dy = dy.typed_data(), p.dw = dw->typed_data();
@@ -245,7 +268,7 @@ static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy,
     const long blocks = parts(p.inputs, p.rows) * parts(p.outputs, p.cols);
     long &longer = p.rows > p.cols ? p.rows : p.cols;
     if (longer <= SMALLEST_BLOCK || (longer <= LARGEST_BLOCK && blocks >= pool.num_threads()))
-      return run(pool, chosen->weight_gradient, p, blocks);
+      return run(pool, products(rounded).weight_gradient, p, blocks);
     longer = (longer + 1) / 2;
   }
 }
@@ -303,7 +326,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                                   .Ctx<ffi::ThreadPool>()
                                   .RemainingArgs()  // x₀, w₀, x₁, w₁, …
                                   .Ret<Floats>()    // Σ xᵢ·wᵢ, or Σ xᵢ·wᵢᵀ
-                                  .Attr<bool>("transposed"));
+                                  .Attr<bool>("transposed")
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
                               ffi::Ffi::Bind()
@@ -313,7 +337,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
                                   .Arg<Floats>()    // w_up
                                   .Ret<Floats>()    // hidden
                                   .Ret<Floats>()    // gate
-                                  .Ret<Floats>());  // up
+                                  .Ret<Floats>()    // up
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_backward, run_gated_backward,
                               ffi::Ffi::Bind()
@@ -324,14 +349,16 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_backward, run_gated_backward,
                                   .Arg<Floats>()    // up
                                   .Ret<Floats>()    // hidden
                                   .Ret<Floats>()    // dgate
-                                  .Ret<Floats>());  // dup
+                                  .Ret<Floats>()    // dup
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<Floats>()    // x
                                   .Arg<Floats>()    // dy
-                                  .Ret<Floats>());  // xᵀ·dy
+                                  .Ret<Floats>()    // xᵀ·dy
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,
                               ffi::Ffi::Bind()

@@ -40,27 +40,31 @@ INLINE Block block_of(const Gated *g, long task) {
 }
 
 extern "C" long NAME(gated_forward_scratch)(const Gated *g) {
-  return 2 * g->inputs * padded(g->cols, COLS);
+  const long panels = 2 * factors_in(g->inputs) * padded(g->cols, COLS);
+  return panels + factors_copied(TOKENS, g->inputs);
 }
 
 // One block of hidden, and of gate and up if they are kept.
 extern "C" void NAME(gated_forward)(const Gated *g, long task, float *scratch) {
   const Block b = block_of(g, task);
-  const long size = g->hidden_size, inputs = g->inputs;
-  float *gate_panels = scratch, *up_panels = scratch + inputs * padded(b.cols, COLS);
+  const long size = g->hidden_size, inputs = g->inputs, depth = factors_in(inputs);
+  factor *gate_panels = (factor *)scratch, *up_panels = gate_panels + depth * padded(b.cols, COLS);
+  factor *copied = up_panels + depth * padded(b.cols, COLS);
   pack(g->w_gate + b.begin, size, inputs, b.cols, COLS, gate_panels);
   pack(g->w_up + b.begin, size, inputs, b.cols, COLS, up_panels);
-  for (long tokens = b.first; tokens < b.last; tokens += TOKENS)
+  for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
+    const long end = least(b.last, tokens + TOKENS);
+    const factor *xs = as_factors(g->x + tokens * inputs, end - tokens, inputs, copied);
     for (long j = 0; j < b.cols; j += COLS) {
-      const long end = least(b.last, tokens + TOKENS), width = least(COLS, b.cols - j);
+      const long width = least(COLS, b.cols - j);
       for (long t = tokens; t < end; t += ROWS) {
         const long rows = least(ROWS, end - t), at = t * size + b.begin + j;
-        const float *x = g->x + t * inputs;
+        const factor *x = xs + (t - tokens) * depth;
         float gate[ROWS * COLS], up[ROWS * COLS], hidden[ROWS * COLS];
         fetch(g->hidden + at, size, rows);
         if (g->gate != nullptr) fetch(g->gate + at, size, rows), fetch(g->up + at, size, rows);
-        multiply_panel(0, rows, inputs, x, gate_panels + j * inputs, gate, COLS);
-        multiply_panel(0, rows, inputs, x, up_panels + j * inputs, up, COLS);
+        multiply_panel(0, rows, depth, x, gate_panels + j * depth, gate, COLS);
+        multiply_panel(0, rows, depth, x, up_panels + j * depth, up, COLS);
         for (long i = 0; i < rows * COLS; i += LANES) {
           const vec a = load(gate + i);
           store(hidden + i, a * logistic(a) * load(up + i));
@@ -71,20 +75,24 @@ extern "C" void NAME(gated_forward)(const Gated *g, long task, float *scratch) {
         copy_tile(rows, width, up, COLS, g->up + at, size);
       }
     }
+  }
 }
 
 extern "C" long NAME(gated_backward_scratch)(const Gated *g) {
-  return g->inputs * padded(g->cols, COLS);
+  return factors_in(g->inputs) * padded(g->cols, COLS) + factors_copied(TOKENS, g->inputs);
 }
 
 // One block of hidden, dgate and dup.
-extern "C" void NAME(gated_backward)(const Gated *g, long task, float *panels) {
+extern "C" void NAME(gated_backward)(const Gated *g, long task, float *scratch) {
   const Block b = block_of(g, task);
-  const long size = g->hidden_size, inputs = g->inputs;
+  const long size = g->hidden_size, inputs = g->inputs, depth = factors_in(inputs);
+  factor *panels = (factor *)scratch, *copied = panels + depth * padded(b.cols, COLS);
   pack_transposed(g->w_down + b.begin * inputs, inputs, b.cols, panels);
-  for (long tokens = b.first; tokens < b.last; tokens += TOKENS)
+  for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
+    const long end = least(b.last, tokens + TOKENS);
+    const factor *dys = as_factors(g->dy + tokens * inputs, end - tokens, inputs, copied);
     for (long j = 0; j < b.cols; j += COLS) {
-      const long end = least(b.last, tokens + TOKENS), width = least(COLS, b.cols - j);
+      const long width = least(COLS, b.cols - j);
       for (long t = tokens; t < end; t += ROWS) {
         const long rows = least(ROWS, end - t), at = t * size + b.begin + j;
         float gate[ROWS * COLS] = {}, up[ROWS * COLS] = {};  // a narrow tile fills them in part
@@ -92,7 +100,8 @@ extern "C" void NAME(gated_backward)(const Gated *g, long task, float *panels) {
         fetch(g->gate + at, size, rows), fetch(g->up + at, size, rows);
         fetch(g->hidden + at, size, rows), fetch(g->dgate + at, size, rows);
         fetch(g->dup + at, size, rows);
-        multiply_panel(0, rows, inputs, g->dy + t * inputs, panels + j * inputs, dhidden, COLS);
+        multiply_panel(0, rows, depth, dys + (t - tokens) * depth, panels + j * depth, dhidden,
+                       COLS);
         copy_tile(rows, width, g->gate + at, size, gate, COLS);
         copy_tile(rows, width, g->up + at, size, up, COLS);
         for (long i = 0; i < rows * COLS; i += LANES) {
@@ -107,4 +116,5 @@ extern "C" void NAME(gated_backward)(const Gated *g, long task, float *panels) {
         copy_tile(rows, width, up, COLS, g->dup + at, size);
       }
     }
+  }
 }

@@ -1,6 +1,6 @@
 """The hidden layer of a gated feed-forward with SiLU, by kernels of ours on a CPU.
 
-Shapes: D model, F hidden layer.
+`rounded` is as in `projections.project`. Shapes: D model, F hidden layer.
 """
 
 import jax
@@ -8,64 +8,81 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from rope_jax.kernels.loading import GATED_BACKWARD, GATED_FORWARD
+from rope_jax.kernels.projections import plain_product
 
 Hidden = Float[Array, "tokens F"]
 
 
 def hidden_layer(
-    x: Float[Array, "tokens D"], w_gate: Float[Array, "D F"], w_up: Float[Array, "D F"]
+    x: Float[Array, "tokens D"],
+    w_gate: Float[Array, "D F"],
+    w_up: Float[Array, "D F"],
+    *,
+    rounded: bool,
 ) -> Hidden:
     """silu(x·w_gate) · (x·w_up). It has no derivative."""
 
     def plain(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _plain(x, w_gate, w_up)[0]
+        return _plain(x, w_gate, w_up, rounded)[0]
 
     def ours(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _ours(x, w_gate, w_up, kept=0)[0]
+        return _ours(x, w_gate, w_up, rounded, kept=0)[0]
 
     return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
 
 
 def hidden_layer_and_factors(
-    x: Float[Array, "tokens D"], w_gate: Float[Array, "D F"], w_up: Float[Array, "D F"]
+    x: Float[Array, "tokens D"],
+    w_gate: Float[Array, "D F"],
+    w_up: Float[Array, "D F"],
+    *,
+    rounded: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """The same, and x·w_gate and x·w_up."""
 
+    def plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
+        return _plain(x, w_gate, w_up, rounded)
+
     def ours(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
-        return _ours(x, w_gate, w_up, kept=x.shape[0])
+        return _ours(x, w_gate, w_up, rounded, kept=x.shape[0])
 
-    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=_plain)
+    return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
 
 
-def _plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
-    gate, up = x @ w_gate, x @ w_up
+def _plain(x: Array, w_gate: Array, w_up: Array, rounded: bool) -> tuple[Hidden, Hidden, Hidden]:
+    gate, up = plain_product(x, w_gate, rounded), plain_product(x, w_up, rounded)
     return jax.nn.silu(gate) * up, gate, up
 
 
 def _ours(
-    x: Array, w_gate: Array, w_up: Array, kept: int
+    x: Array, w_gate: Array, w_up: Array, rounded: bool, kept: int
 ) -> tuple[Hidden, Hidden | Float[Array, "0 F"], Hidden | Float[Array, "0 F"]]:
     """The hidden layer, and its factors for all tokens or for none."""
     size = w_gate.shape[1]
     results = [jax.ShapeDtypeStruct((rows, size), jnp.float32) for rows in (x.shape[0], kept, kept)]
     call = jax.ffi.ffi_call(GATED_FORWARD, results, vmap_method="sequential")
-    hidden, gate, up = call(x, w_gate, w_up)
+    hidden, gate, up = call(x, w_gate, w_up, rounded=rounded)
     return hidden, gate, up
 
 
 def hidden_layer_and_gradients(
-    dy: Float[Array, "tokens D"], w_down: Float[Array, "F D"], gate: Hidden, up: Hidden
+    dy: Float[Array, "tokens D"],
+    w_down: Float[Array, "F D"],
+    gate: Hidden,
+    up: Hidden,
+    *,
+    rounded: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """The hidden layer h once more, and the gradients of y = h·w_down by gate and up."""
 
     def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
         hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
-        return hidden, *pull_back(dy @ w_down.T)
+        return hidden, *pull_back(plain_product(dy, w_down.T, rounded))
 
     def ours(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
         results = (jax.ShapeDtypeStruct(gate.shape, jnp.float32),) * 3
         call = jax.ffi.ffi_call(GATED_BACKWARD, results, vmap_method="sequential")
-        hidden, dgate, dup = call(dy, w_down, gate, up)
+        hidden, dgate, dup = call(dy, w_down, gate, up, rounded=rounded)
         return hidden, dgate, dup
 
     return jax.lax.platform_dependent(dy, w_down, gate, up, cpu=ours, default=plain)

@@ -2,29 +2,29 @@
 
 #pragma once
 
-#include "vectors.h"
+#include "factors.h"
 
 enum { COLS = 2 * LANES };  // columns of a tile
 
-// c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. An element of `a`
+// c[m][n] = Σ_d a[m][d]·b[d][n] for m < rows and n < cols·LANES; `add` adds to c. A factor of `a`
 // is at a[m·a_row + d·a_col], so a transposed matrix needs no copy. The sums stay in registers; they
 // begin at zero, because sums of parts are more exact than one over many numbers.
-INLINE void tile(const int rows, const int cols, const int add, long depth, const float *a,
-                 long a_row, long a_col, const float *b, long b_row, float *c, long c_row) {
+INLINE void tile(const int rows, const int cols, const int add, long depth, const factor *a,
+                 long a_row, long a_col, const factor *b, long b_row, float *c, long c_row) {
   vec sums[8][2];
 #pragma GCC unroll 8
   for (int m = 0; m < rows; m++)
 #pragma GCC unroll 2
     for (int n = 0; n < cols; n++) sums[m][n] = (vec){};
   for (long d = 0; d < depth; d++) {
-    vec right[2];
+    factors right[2];
 #pragma GCC unroll 2
-    for (int n = 0; n < cols; n++) right[n] = load(b + d * b_row + n * LANES);
+    for (int n = 0; n < cols; n++) right[n] = load_factors(b + d * b_row + n * LANES);
 #pragma GCC unroll 8
     for (int m = 0; m < rows; m++) {
-      const vec left = filled(a[m * a_row + d * a_col]);
+      const factors left = all_of(a[m * a_row + d * a_col]);
 #pragma GCC unroll 2
-      for (int n = 0; n < cols; n++) sums[m][n] += left * right[n];
+      for (int n = 0; n < cols; n++) sums[m][n] = with_products(sums[m][n], left, right[n]);
     }
   }
 #pragma GCC unroll 8
@@ -37,19 +37,19 @@ INLINE void tile(const int rows, const int cols, const int add, long depth, cons
 }
 
 // The same for any number of rows; cols: a multiple of LANES.
-INLINE void product(const int add, long rows, long cols, long depth, const float *a, long a_row,
-                    long a_col, const float *b, long b_row, float *c, long c_row) {
+INLINE void product(const int add, long rows, long cols, long depth, const factor *a, long a_row,
+                    long a_col, const factor *b, long b_row, float *c, long c_row) {
   const long even = rows - rows % ROWS;
   for (long n = 0; n < cols; n += 2 * LANES) {
     const int two = n + LANES < cols;
     for (long m = 0; m < even; m += ROWS) {
-      const float *left = a + m * a_row;
+      const factor *left = a + m * a_row;
       float *out = c + m * c_row + n;
       if (two) tile(ROWS, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
       else tile(ROWS, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
     }
     for (long m = even; m < rows; m++) {
-      const float *left = a + m * a_row;
+      const factor *left = a + m * a_row;
       float *out = c + m * c_row + n;
       if (two) tile(1, 2, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
       else tile(1, 1, add, depth, left, a_row, a_col, b + n, b_row, out, c_row);
@@ -57,13 +57,13 @@ INLINE void product(const int add, long rows, long cols, long depth, const float
   }
 }
 
-static void multiply(long rows, long cols, long depth, const float *a, long a_row, long a_col,
-                     const float *b, long b_row, float *c, long c_row) {
+static void multiply(long rows, long cols, long depth, const factor *a, long a_row, long a_col,
+                     const factor *b, long b_row, float *c, long c_row) {
   product(0, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
 }
 
-static void multiply_add(long rows, long cols, long depth, const float *a, long a_row, long a_col,
-                         const float *b, long b_row, float *c, long c_row) {
+static void multiply_add(long rows, long cols, long depth, const factor *a, long a_row, long a_col,
+                         const factor *b, long b_row, float *c, long c_row) {
   product(1, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
 }
 

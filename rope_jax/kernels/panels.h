@@ -7,58 +7,62 @@
 // Inputs that are summed up at a time: one sum over thousands of them would be less exact.
 enum { INPUTS = 256 };
 
-// Copies the first `count` numbers of some rows into panels, [panels, rows, width], padded with
-// zeros. A tile reads few numbers of many rows, and in their own places these would evict each
+// Copies the first `count` numbers of some rows into panels of factors down the columns,
+// [panels, factors_in(rows), width], padded with zeros. A tile reads few numbers of many rows, and in their own places these would evict each
 // other from the cache: their distance is often a power of two.
 INLINE void pack(const float *x, long x_row, long rows, long count, const long width,
-                 float *out) {
+                 factor *out) {
   const long some = 16;  // so few that their rows of x stay in the first cache
   for (long begin = 0; begin < rows; begin += some)
     for (long i = 0; i < count; i += width) {
       const long end = least(rows, begin + some), own = least(width, count - i);
-      float *to = out + i * rows + begin * width;
-      for (long r = begin; r < end; r++, to += width) {
+      factor *to = out + i * factors_in(rows) + begin / TOGETHER * width;
+      for (long r = begin; r < end; r += TOGETHER, to += width) {
         const float *from = x + r * x_row + i;
-        if (own == width) memcpy(to, from, width * sizeof(float));
-        else for (long j = 0; j < width; j++) to[j] = j < own ? from[j] : 0;
+        if (own == width) across_rows(from, x_row, rows - r, width, to);
+        else {
+          memset(to, 0, width * sizeof(factor));
+          across_rows(from, x_row, rows - r, own, to);
+        }
       }
     }
 }
 
 // Copies the first `count` rows of w, [count, inputs], into panels like `pack`, transposed.
-INLINE void pack_transposed(const float *w, long inputs, long count, float *out) {
+INLINE void pack_transposed(const float *w, long inputs, long count, factor *out) {
   const long some = 16;  // so few that their part of a panel stays in the first cache
-  for (long j = 0; j < count; j += COLS, out += inputs * COLS)
-    for (long begin = 0; begin < inputs; begin += some)
+  const long depth = factors_in(inputs);
+  for (long j = 0; j < count; j += COLS, out += depth * COLS)
+    for (long begin = 0; begin < depth; begin += some)
       for (long n = 0; n < COLS; n++)
-        for (long d = begin; d < least(inputs, begin + some); d++)
-          out[d * COLS + n] = j + n < count ? w[(j + n) * inputs + d] : 0;
+        for (long d = begin; d < least(depth, begin + some); d++)
+          out[d * COLS + n] = j + n < count ? factor_at(w + (j + n) * inputs, d, inputs) : 0;
 }
 
 // A tile of whole panels, or one row of it. Functions of their own: inlined into loops, GCC 12 leaves
 // the innermost loop of a tile a quarter slower.
-static __attribute__((noinline)) void whole_tile(int add, long depth, const float *x, long x_row,
-                                                 const float *panel, float *y, long y_row) {
+static __attribute__((noinline)) void whole_tile(int add, long depth, const factor *x, long x_row,
+                                                 const factor *panel, float *y, long y_row) {
   if (add) tile(ROWS, 2, 1, depth, x, x_row, 1, panel, COLS, y, y_row);
   else tile(ROWS, 2, 0, depth, x, x_row, 1, panel, COLS, y, y_row);
 }
 
-static __attribute__((noinline)) void one_row(int add, long depth, const float *x,
-                                              const float *panel, float *y) {
+static __attribute__((noinline)) void one_row(int add, long depth, const factor *x,
+                                              const factor *panel, float *y) {
   if (add) tile(1, 2, 1, depth, x, 0, 1, panel, COLS, y, 0);
   else tile(1, 2, 0, depth, x, 0, 1, panel, COLS, y, 0);
 }
 
-// y = x·w for at most ROWS rows of x and one panel of w; `add` adds to y. All COLS columns of y are
-// written.
-INLINE void multiply_panel(int add, long rows, long inputs, const float *x, const float *panel,
+// y = x·w for at most ROWS rows of x, of `all` factors each, and one panel of w; `add` adds to y. All
+// COLS columns of y are written.
+INLINE void multiply_panel(int add, long rows, long all, const factor *x, const factor *panel,
                            float *y, long y_row) {
-  for (long d = 0; d < inputs; d += INPUTS) {
-    const long depth = least(INPUTS, inputs - d);
+  for (long d = 0; d < all; d += INPUTS / TOGETHER) {
+    const long depth = least(INPUTS / TOGETHER, all - d);
     const int more = add || d > 0;
-    if (rows == ROWS) whole_tile(more, depth, x + d, inputs, panel + d * COLS, y, y_row);
+    if (rows == ROWS) whole_tile(more, depth, x + d, all, panel + d * COLS, y, y_row);
     else
       for (long r = 0; r < rows; r++)
-        one_row(more, depth, x + r * inputs + d, panel + d * COLS, y + r * y_row);
+        one_row(more, depth, x + r * all + d, panel + d * COLS, y + r * y_row);
   }
 }

@@ -8,28 +8,39 @@ enum { TOKENS = 8 * ROWS };
 
 // How many floats `projection` needs for itself.
 extern "C" long NAME(projection_scratch)(const Projection *p) {
-  long inputs = 0;
-  for (long i = 0; i < p->parts; i++) inputs += p->part[i].inputs;
-  return inputs * padded(p->cols, COLS);
+  long count = 0;
+  for (long i = 0; i < p->parts; i++) {
+    const long inputs = p->part[i].inputs;
+    count += factors_in(inputs) * padded(p->cols, COLS) + factors_copied(TOKENS, inputs);
+  }
+  return count;
 }
 
 // One block of y, of at most p->rows rows and p->cols columns.
-extern "C" void NAME(projection)(const Projection *p, long task, float *scratch) {
+extern "C" void NAME(projection)(const Projection *p, long task, float *memory) {
+  factor *scratch = (factor *)memory;
   const long across = (p->outputs + p->cols - 1) / p->cols;
   const long m = task / across * p->rows, n = task % across * p->cols;
   const long last = least(p->tokens, m + p->rows), cols = least(p->cols, p->outputs - n);
-  const float *panels[MOST_PARTS];
+  const factor *panels[MOST_PARTS], *xs[MOST_PARTS];
   for (long i = 0; i < p->parts; i++) {
     const long inputs = p->part[i].inputs;
     const float *w = p->part[i].w;
     if (p->transposed) pack_transposed(w + n * inputs, inputs, cols, scratch);
     else pack(w + n, p->outputs, inputs, cols, COLS, scratch);
     panels[i] = scratch;
-    scratch += inputs * padded(cols, COLS);
+    scratch += factors_in(inputs) * padded(cols, COLS);
   }
-  for (long begin = m; begin < last; begin += TOKENS)
+  for (long begin = m; begin < last; begin += TOKENS) {
+    const long end = least(last, begin + TOKENS);
+    factor *copy = scratch;
+    for (long i = 0; i < p->parts; i++) {
+      const long inputs = p->part[i].inputs;
+      xs[i] = as_factors(p->part[i].x + begin * inputs, end - begin, inputs, copy);
+      copy += factors_copied(TOKENS, inputs);
+    }
     for (long j = 0; j < cols; j += COLS) {
-      const long end = least(last, begin + TOKENS), width = least(COLS, cols - j);
+      const long width = least(COLS, cols - j);
       for (long t = begin; t < end; t += ROWS) {
         const long rows = least(ROWS, end - t);
         float edge[ROWS * COLS], *y = p->y + t * p->outputs + n + j;
@@ -37,8 +48,8 @@ extern "C" void NAME(projection)(const Projection *p, long task, float *scratch)
         float *out = fits ? y : edge;
         const long out_row = fits ? p->outputs : (long)COLS;
         for (long i = 0; i < p->parts; i++) {
-          const long inputs = p->part[i].inputs;
-          multiply_panel(i > 0, rows, inputs, p->part[i].x + t * inputs, panels[i] + j * inputs,
+          const long depth = factors_in(p->part[i].inputs);
+          multiply_panel(i > 0, rows, depth, xs[i] + (t - begin) * depth, panels[i] + j * depth,
                          out, out_row);
         }
         if (!fits)
@@ -46,4 +57,5 @@ extern "C" void NAME(projection)(const Projection *p, long task, float *scratch)
             memcpy(y + r * p->outputs, edge + r * COLS, width * sizeof(float));
       }
     }
+  }
 }

@@ -3,46 +3,58 @@
 Shapes: D inputs, F outputs.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from rope_jax.devices.hardware import has_amx
 from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, load_kernels
 
 # Fewer tokens do not pay for the copy of the weights that our kernels make.
 _FEWEST_TOKENS = 128
 
 
-@jax.custom_vjp
-def project(x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]) -> Float[Array, "tokens F"]:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def project(
+    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"], rounded: bool = False
+) -> Float[Array, "tokens F"]:
     """x·kernel. On a CPU, it and its gradients are computed by ours, where that was compiled.
 
     XLA's products take longer there, most of all the gradient by the kernel, which contracts the
     first axis of both factors.
+
+    rounded: round both factors of each of these products to bfloat16. The sums are float32, and the
+    result has the dtype of x.
     """
-    return sum_of_products((x,), (kernel,))
+    return sum_of_products((x,), (kernel,), rounded=rounded)
 
 
 def _forward(
-    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
+    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"], rounded: bool
 ) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
-    return sum_of_products((x,), (kernel,)), (x, kernel)
+    return sum_of_products((x,), (kernel,), rounded=rounded), (x, kernel)
 
 
 def _backward(
-    saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
+    rounded: bool, saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
     x, kernel = saved
-    return sum_of_products((dy,), (kernel,), transposed=True), weight_gradient(x, dy)
+    dx = sum_of_products((dy,), (kernel,), transposed=True, rounded=rounded)
+    return dx, weight_gradient(x, dy, rounded=rounded)
 
 
 project.defvjp(_forward, _backward)
 
 
-def has_kernels(x: Float[Array, "tokens D"]) -> bool:
-    """Return whether our kernels multiply these tokens on a CPU."""
+def has_kernels(x: Float[Array, "tokens D"], *, rounded: bool) -> bool:
+    """Return whether our kernels multiply these tokens on a CPU.
+
+    Products of rounded factors are XLA's on a CPU with AMX, which ours do not use.
+    """
     enough = x.dtype == jnp.float32 and x.shape[0] >= _FEWEST_TOKENS
-    return enough and load_kernels() is not None
+    return enough and load_kernels() is not None and not (rounded and has_amx())
 
 
 def sum_of_products(
@@ -50,76 +62,59 @@ def sum_of_products(
     kernels: tuple[Float[Array, "_ _"], ...],
     *,
     transposed: bool = False,
+    rounded: bool = False,
 ) -> Float[Array, "tokens _"]:
-    """Σ xᵢ·kernelᵢ of one or two products, or Σ xᵢ·kernelᵢᵀ. It has no derivative."""
+    """Σ xᵢ·kernelᵢ of one or two products, or Σ xᵢ·kernelᵢᵀ. It has no derivative.
+
+    rounded: as in `project`.
+    """
 
     def plain(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
         factors = [kernel.T if transposed else kernel for kernel in kernels]
-        first, *others = (x @ factor for x, factor in zip(xs, factors, strict=True))
+        pairs = zip(xs, factors, strict=True)
+        first, *others = (plain_product(x, factor, rounded) for x, factor in pairs)
         return sum(others, first)
 
     def ours(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
         outputs = kernels[0].shape[0 if transposed else 1]
         result = jax.ShapeDtypeStruct((xs[0].shape[0], outputs), jnp.float32)
         call = jax.ffi.ffi_call(PROJECTION, result, vmap_method="sequential")
-        pairs = zip(xs, kernels, strict=True)
-        return call(*(factor for pair in pairs for factor in pair), transposed=transposed)
+        pairs = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
+        return call(*pairs, transposed=transposed, rounded=rounded)
 
-    if not has_kernels(xs[0]):
+    if not has_kernels(xs[0], rounded=rounded):
         return plain(xs, kernels)
     return jax.lax.platform_dependent(xs, kernels, cpu=ours, default=plain)
 
 
 def weight_gradient(
-    x: Float[Array, "tokens D"], dy: Float[Array, "tokens F"]
+    x: Float[Array, "tokens D"], dy: Float[Array, "tokens F"], *, rounded: bool = False
 ) -> Float[Array, "D F"]:
-    """xᵀ·dy. It has no derivative."""
+    """xᵀ·dy. It has no derivative.
+
+    rounded: as in `project`.
+    """
 
     def plain(x: Array, dy: Array) -> Array:
-        return x.T @ dy
+        return plain_product(x.T, dy, rounded)
 
     def ours(x: Array, dy: Array) -> Array:
         result = jax.ShapeDtypeStruct((x.shape[1], dy.shape[1]), jnp.float32)
-        return jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")(x, dy)
+        call = jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")
+        return call(x, dy, rounded=rounded)
 
-    if not has_kernels(x):
+    if not has_kernels(x, rounded=rounded):
         return plain(x, dy)
     return jax.lax.platform_dependent(x, dy, cpu=ours, default=plain)
 
 
-@jax.custom_vjp
-def project_rounded(
-    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
-) -> Float[Array, "tokens F"]:
-    """x·kernel with both factors rounded to bfloat16; its sums are float32, as are its gradients'.
-
-    The result has the dtype of x. Processors with AMX multiply bfloat16 several times as fast.
-    """
-    return _rounded_product(x, kernel).astype(x.dtype)
-
-
-def _rounded_forward(
-    x: Float[Array, "tokens D"], kernel: Float[Array, "D F"]
-) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
-    return _rounded_product(x, kernel).astype(x.dtype), (x, kernel)
-
-
-def _rounded_backward(
-    saved: tuple[Array, Array], dy: Float[Array, "tokens F"]
-) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
-    x, kernel = saved
-    dx = _rounded_product(dy, kernel.T).astype(x.dtype)
-    return dx, _rounded_product(x.T, dy).astype(kernel.dtype)
-
-
-project_rounded.defvjp(_rounded_forward, _rounded_backward)
-
-
-def _rounded_product(
-    a: Float[Array, "rows depth"], b: Float[Array, "depth columns"]
+def plain_product(
+    a: Float[Array, "rows depth"], b: Float[Array, "depth columns"], rounded: bool
 ) -> Float[Array, "rows columns"]:
-    """a·b of factors rounded to bfloat16, in float32."""
+    """a·b by XLA; if rounded, of factors rounded to bfloat16, with float32 sums."""
+    if not rounded:
+        return a @ b
     # XLA's fast products on a CPU contract the last axis of a with the first of b. Without the
     # barrier, it would make another product of one whose factor was transposed, which is slow.
-    rounded = jax.lax.optimization_barrier((a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)))
-    return jnp.matmul(*rounded, preferred_element_type=jnp.float32)
+    factors = jax.lax.optimization_barrier((a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)))
+    return jnp.matmul(*factors, preferred_element_type=jnp.float32).astype(a.dtype)

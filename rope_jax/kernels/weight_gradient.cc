@@ -5,20 +5,20 @@
 
 // Tokens at a time. With AVX-512, what a tile reads of dy is 16 KiB and stays in the first cache, while
 // x passes by from the second.
-enum { TOKENS = 128 };
+enum { TOKENS = 128 * TOGETHER };
 
 // Adds xᵀ·dy of two panels to a tile of out, which is one or two vectors wide. A function of its own,
 // see whole_tile.
-static __attribute__((noinline)) void add_tile(int wide, long tokens, const float *x,
-                                               const float *dy, float *out, long out_row) {
-  if (wide) tile(ROWS, 2, 1, tokens, x, 1, ROWS, dy, COLS, out, out_row);
-  else tile(ROWS, 1, 1, tokens, x, 1, ROWS, dy, LANES, out, out_row);
+static __attribute__((noinline)) void add_tile(int wide, long depth, const factor *x,
+                                               const factor *dy, float *out, long out_row) {
+  if (wide) tile(ROWS, 2, 1, depth, x, 1, ROWS, dy, COLS, out, out_row);
+  else tile(ROWS, 1, 1, depth, x, 1, ROWS, dy, LANES, out, out_row);
 }
 
 // How many floats `weight_gradient` needs for itself.
 extern "C" long NAME(weight_gradient_scratch)(const WeightGradient *p) {
   const long rows = padded(p->rows, ROWS), cols = vectors(p->cols);
-  return TOKENS * (rows + cols) + rows * cols;
+  return TOKENS / TOGETHER * (rows + cols) + rows * cols;
 }
 
 // One block of dw, of at most p->rows rows and p->cols columns.
@@ -28,17 +28,18 @@ extern "C" void NAME(weight_gradient)(const WeightGradient *p, long task, float 
   const long rows = least(p->rows, p->inputs - m), cols = least(p->cols, p->outputs - n);
   const long all_rows = padded(rows, ROWS), out_row = vectors(cols);
   const long in_pairs = out_row / COLS * COLS;  // columns in tiles two vectors wide; one may be left
-  float *x = scratch, *dy = x + TOKENS * all_rows, *out = dy + TOKENS * out_row;
+  float *out = scratch;
+  factor *x = (factor *)(out + all_rows * out_row), *dy = x + TOKENS / TOGETHER * all_rows;
   memset(out, 0, all_rows * out_row * sizeof(float));
   for (long t = 0; t < p->tokens; t += TOKENS) {
-    const long count = least(TOKENS, p->tokens - t);
+    const long count = least(TOKENS, p->tokens - t), depth = factors_in(count);
     const float *dy_here = p->dy + t * p->outputs + n;
     pack(p->x + t * p->inputs + m, p->inputs, count, rows, ROWS, x);
     pack(dy_here, p->outputs, count, least(cols, in_pairs), COLS, dy);
-    pack(dy_here + in_pairs, p->outputs, count, cols - in_pairs, LANES, dy + in_pairs * count);
+    pack(dy_here + in_pairs, p->outputs, count, cols - in_pairs, LANES, dy + in_pairs * depth);
     for (long j = 0; j < out_row; j += COLS)
       for (long i = 0; i < rows; i += ROWS)
-        add_tile(j < in_pairs, count, x + i * count, dy + j * count, out + i * out_row + j, out_row);
+        add_tile(j < in_pairs, depth, x + i * depth, dy + j * depth, out + i * out_row + j, out_row);
   }
   for (long i = 0; i < rows; i++)
     memcpy(p->dw + (m + i) * p->outputs + n, out + i * out_row, cols * sizeof(float));

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import attend
 from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
-from rope_jax.kernels.projections import has_kernels, project, project_rounded
+from rope_jax.kernels.projections import has_kernels, project
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.norms import norm
 from rope_jax.model.remat import projected
@@ -76,7 +76,7 @@ def linear(
 ) -> nnx.Linear:
     """Return a linear map, initialized as the config says; a fresh bias is 0."""
     init = nnx.initializers.normal(config.initializer_range)
-    product = project_rounded if config.product_dtype == "bfloat16" else project
+    rounded = config.product_dtype == "bfloat16"
     return nnx.Linear(
         inputs,
         outputs,
@@ -84,7 +84,7 @@ def linear(
         dtype=config.dtype,
         param_dtype=config.param_dtype,
         kernel_init=init,
-        dot_general=lambda x, kernel, *_, **__: product(x, kernel),  # the only one that it has
+        dot_general=lambda x, kernel, *_, **__: project(x, kernel, rounded),  # its only one
         rngs=rngs,
     )
 
@@ -176,7 +176,8 @@ class MLP(nnx.Module):
     def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         if self._is_one_call(x):
             maps = self.gate_proj, self.up_proj, self.down_proj
-            out = gated_feed_forward(x, *(each.kernel[...].astype(x.dtype) for each in maps))
+            weights = (each.kernel[...].astype(x.dtype) for each in maps)
+            out = gated_feed_forward(x, *weights, self.config.product_dtype == "bfloat16")
             return projected(self.over.sum_over_tensor(out))
         activation = _ACTIVATIONS[self.config.activation]
         if self.config.gated_mlp:
@@ -191,7 +192,7 @@ class MLP(nnx.Module):
         """Whether our kernels compute it, which know only a Llama's."""
         config = self.config
         is_llamas = config.gated_mlp and config.activation == "silu" and not config.mlp_bias
-        return is_llamas and config.product_dtype != "bfloat16" and has_kernels(x)
+        return is_llamas and has_kernels(x, rounded=config.product_dtype == "bfloat16")
 
 
 class DecoderLayer(nnx.Module):

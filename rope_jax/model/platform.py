@@ -5,7 +5,8 @@ import jax
 from rope_jax.attention import check_backend, choose_backend
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
-from rope_jax.devices.hardware import multiplies_bfloat16
+from rope_jax.devices.hardware import has_amx
+from rope_jax.kernels.loading import load_kernels
 
 
 def for_platform(config: Config, platform: str | None = None) -> Config:
@@ -27,8 +28,13 @@ def model_for_platform(model: ModelConfig, platform: str | None = None) -> Model
     model = choose_backend(model, platform)
     if model.product_dtype != "auto":
         return model
-    rounds = platform == "cpu" and multiplies_bfloat16()
+    rounds = platform == "cpu" and _multiplies_bfloat16()
     return model.model_copy(update={"product_dtype": "bfloat16" if rounds else None})
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether products of bfloat16 are faster than those of float32 on this machine's CPU."""
+    return has_amx() or load_kernels() == "avx512_bf16"
 
 
 def numbers_in_words(model: ModelConfig) -> str:
