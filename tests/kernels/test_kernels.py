@@ -413,7 +413,8 @@ def test_rounded_products_have_float32_sums(rounding_set, few_tokens, sizes):
     x, kernel, dy = as_bfloat16(x), as_bfloat16(kernel), as_bfloat16(dy)
     for a, wanted in zip(found, (x @ kernel, dy @ kernel.T, x.T @ dy), strict=True):
         assert a.dtype == jnp.float32
-        np.testing.assert_allclose(a, wanted, atol=1e-4)  # no rounding but that of the factors
+        # no rounding but that of the factors; longer sums are larger
+        np.testing.assert_allclose(a, wanted, atol=2e-5 if max(sizes) <= 300 else 1e-4)
 
 
 @pytest.mark.parametrize("sizes", [(7, 5, 3), (300, 129, 65), (1500, 70, 33), (130, 400, 790)])
