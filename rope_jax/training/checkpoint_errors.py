@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# TensorStore's messages begin with one of these status codes if the files' content is at fault.
+# What every message of TensorStore's begins with.
+_STATUS_CODE = re.compile(r"([A-Z]+(?:_[A-Z]+)*): ")
+# It is one of these if the files' content is at fault.
 _DAMAGE_CODES = {"DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT", "NOT_FOUND"}
 _DAMAGE_CODES |= {"OUT_OF_RANGE"}
 _ABSENT = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -30,7 +32,7 @@ def shows_damage(error: Exception) -> bool:
             return False
         if isinstance(cause, OSError) and not isinstance(cause, _ABSENT):
             return False
-    if code := re.match(r"([A-Z]+(?:_[A-Z]+)*): ", str(error)):
+    if code := _STATUS_CODE.match(str(error)):
         return code[1] in _DAMAGE_CODES
     return isinstance(error, (*_ABSENT, *_UNDECODABLE))
 
@@ -74,12 +76,15 @@ def _is_logged_by(record: logging.LogRecord, origin: str) -> bool:
     if record.pathname.startswith(origin):
         return True
     if record.name == "asyncio" and record.exc_info:
-        frames = traceback.extract_tb(record.exc_info[2])
-        if any(frame.filename.startswith(origin) for frame in frames):
+        _, error, trace = record.exc_info
+        frames = traceback.extract_tb(trace)
+        # a TensorStore future's error was never raised, but it begins with a status code
+        if any(frame.filename.startswith(origin) for frame in frames) or (
+            not frames and _STATUS_CODE.match(str(error))
+        ):
             return True
-    # a task's message names its coroutine's file; a TensorStore future's, its specification
-    marks = f"defined at {origin}", "[tensorstore_spec="
-    return record.name == "asyncio" and any(mark in record.getMessage() for mark in marks)
+    # the message about a task names its coroutine's file
+    return record.name == "asyncio" and f"defined at {origin}" in record.getMessage()
 
 
 def _is_abandoned(unraisable: Any, origin: str) -> bool:

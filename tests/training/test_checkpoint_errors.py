@@ -1,5 +1,7 @@
 """Which read errors are evidence of damage, and which of Orbax's complaints are dropped."""
 
+import asyncio
+import gc
 import errno
 import json
 import sys
@@ -91,3 +93,21 @@ def test_unraisable_exceptions_of_other_code_are_shown(monkeypatch: pytest.Monke
 
     Raises()
     assert len(shown) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "logged"),
+    [
+        ("OUT_OF_RANGE: Error writing local file: File too large", False),
+        ("an error of other code", True),
+    ],
+)
+def test_only_tensorstore_futures_are_silenced(
+    caplog: pytest.LogCaptureFixture, message: str, logged: bool
+) -> None:
+    drop_leftovers(Path("/of/this/test/alone"))
+    loop = asyncio.new_event_loop()
+    loop.create_future().set_exception(ValueError(message))
+    gc.collect()
+    loop.close()
+    assert ("Future exception was never retrieved" in caplog.text) == logged
