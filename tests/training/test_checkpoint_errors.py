@@ -1,8 +1,8 @@
 """Which read errors are evidence of damage, and which of Orbax's complaints are dropped."""
 
 import asyncio
-import gc
 import errno
+import gc
 import json
 import sys
 from collections.abc import Callable
