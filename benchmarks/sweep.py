@@ -2,13 +2,14 @@
 
     make demo
     python3 -m venv TORCH && TORCH/bin/pip install torch==2.13.0 transformers
-    python benchmarks/sweep.py runs/demo --torch-python TORCH/bin/python
+    python benchmarks/sweep.py runs/demo --torch-python TORCH/bin/python [--dtype bfloat16]
 
 Five scalings at seven lengths over the same windows of the same documents, with the run's weights
 on both sides. Our side is `rope_jax.evaluation.sweep` as eval_ppl.py calls it, including
 compilation. The recipe builds one model per scaling, with Hugging Face's implementation of that
 scaling, and computes the loss of each window with all but the scored targets masked. The sides take
-turns, one complete sweep each, in separate processes that have all cores.
+turns, one complete sweep each, in separate processes that have all cores. With --dtype bfloat16,
+ours has `model.product_dtype: bfloat16`, and PyTorch runs under autocast.
 
 Prints the largest difference between the two sides' NLLs, as a check that both measured the same,
 the seconds by length, the ratio of the totals, and the time that per_position saves by reading
@@ -36,7 +37,7 @@ SCALINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, Any]:
+def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) -> dict[str, Any]:
     """Run one sweep with this code, and write windows and weights for the other side to `folder`.
 
     side: "same_tokens", "per_position", or "separate": per_position without the prefix shortcut.
@@ -60,9 +61,9 @@ def ours(run_path: Path, folder: Path, documents: int, side: str) -> dict[str, A
         Plan.reads_prefixes = lambda *_: False  # type: ignore[method-assign]
     run = RunDirectory(run_path)
     config = run.load_config()
-    config = config.model_copy(
-        update={"model": config.model.model_copy(update={"attention": "auto"})}
-    )
+    products = None if dtype == "float32" else dtype
+    settings_of_model = {"attention": "auto", "product_dtype": products}
+    config = config.model_copy(update={"model": config.model.model_copy(update=settings_of_model)})
     tokenizer = run.open_tokenizer(config)
     texts = open_corpus(config.data, tokenizer).test.texts()
     model = language_model(config, tokenizer.vocab_size)
@@ -176,7 +177,7 @@ def _hf_configs(config: Any, vocab_size: int) -> dict[str, Any]:
     }
 
 
-def theirs(folder: Path) -> dict[str, Any]:
+def theirs(folder: Path, dtype: str) -> dict[str, Any]:
     """Run the recipe: one model per scaling, one forward pass per window."""
     import numpy as np
     import torch
@@ -189,7 +190,8 @@ def theirs(folder: Path) -> dict[str, Any]:
     for name, settings in configs.items():
         model = LlamaForCausalLM(LlamaConfig(**settings)).eval()
         model.load_state_dict(_state_dict(weights, settings), strict=False)
-        with torch.no_grad():
+        rounded = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == "bfloat16")
+        with torch.no_grad(), rounded:
             for n in LENGTHS:
                 begun = time.perf_counter()
                 losses = []
@@ -239,15 +241,29 @@ def main() -> None:
         "--rounds", type=int, default=2, help="sweeps per side (default: 2); 0: only per_position"
     )
     parser.add_argument("--documents", type=int, default=64, help="documents (default: 64)")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the products (default: float32)",
+    )
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side == "theirs":
-        print(json.dumps(theirs(arguments.folder)))
+        print(json.dumps(theirs(arguments.folder, arguments.dtype)))
         return
     if arguments.side:
         print(
-            json.dumps(ours(arguments.run, arguments.folder, arguments.documents, arguments.side))
+            json.dumps(
+                ours(
+                    arguments.run,
+                    arguments.folder,
+                    arguments.documents,
+                    arguments.dtype,
+                    arguments.side,
+                )
+            )
         )
         return
     if arguments.rounds and not arguments.torch_python:
@@ -261,6 +277,8 @@ def main() -> None:
             folder,
             "--documents",
             str(arguments.documents),
+            "--dtype",
+            arguments.dtype,
             "--side",
         ]
         rounds = []

@@ -6,7 +6,8 @@
 Both run a complete training step: forward, backward, clipping by global norm and AdamW, on the same
 model (Llama with tied embeddings, 4 layers, 4 heads and a byte vocabulary), in float32. With
 --dtype bfloat16, ours has `model.product_dtype: bfloat16`, and PyTorch runs under autocast. With
---compile, PyTorch's model is given to torch.compile.
+--compile, PyTorch's model is given to torch.compile. With --dtype bfloat16 --peer float32, the
+other side is not PyTorch, but this code's own float32 step.
 Neither reads from disk. Ours is `make_train_step` as train.py calls it, which also masks document
 borders and sums the loss by position. PyTorch's windows are whole documents, so its causal kernel
 needs no mask. Each side runs in its own process with all cores. They take turns, a few steps at a
@@ -119,15 +120,19 @@ def theirs(shape: Shape) -> Side:
 SIDES = {"ours": ours, "theirs": theirs}
 
 
-def compare(torch_python: str, shape: Shape, rounds: int, steps: int) -> str:
-    """Measure one shape and return its row of the table."""
+def command(python: str, side: str, shape: Shape) -> list[str]:
+    """Return the command that serves one side."""
+    return [python, str(Path(__file__).resolve()), "--side", side, *map(str, shape)]
+
+
+def compare(shape: Shape, peer: list[str], rounds: int, steps: int) -> str:
+    """Measure one shape and return its row of the table. peer: the command of the other side."""
     import numpy as np
 
     tokens = steps * shape.batch_size * shape.seq_len
-    me, sizes = str(Path(__file__).resolve()), list(map(str, shape))
     with (
-        Worker([sys.executable, me, "--side", "ours", *sizes]) as us,
-        Worker([torch_python, me, "--side", "theirs", *sizes]) as them,
+        Worker(command(sys.executable, "ours", shape)) as us,
+        Worker(peer) as them,
     ):
         # The sides take turns at going first.
         pairs = []
@@ -177,6 +182,12 @@ def main() -> None:
         default="float32",
         help="type of the factors of products with weights (default: float32)",
     )
+    parser.add_argument(
+        "--peer",
+        choices=["PyTorch", "float32"],
+        default="PyTorch",
+        help="the other side: PyTorch, or this code in float32 (default: PyTorch)",
+    )
     parser.add_argument("--compile", action="store_true", help="compile PyTorch's model")
     parser.add_argument("--side", nargs=6, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -186,18 +197,22 @@ def main() -> None:
         shape = Shape(width, length, windows, dtype, compiled == "True")
         serve(lambda: SIDES[side](shape))
         return
-    if not arguments.torch_python:
+    if arguments.peer == "PyTorch" and not arguments.torch_python:
         parser.error(
             "--torch-python is required: a Python interpreter that has torch and transformers"
         )
-    print("| D | T | windows | tokens/s | PyTorch's | ratio (quartiles) | start, s | PyTorch's |")
+    other = f"{arguments.peer}'s"
+    print(f"| D | T | windows | tokens/s | {other} | ratio (quartiles) | start, s | {other} |")
     print("|---|---|---|---|---|---|---|---|")
     for width in arguments.widths:
         for length in arguments.lengths:
             batch_size = max(1, arguments.tokens // length)
             shape = Shape(width, length, batch_size, arguments.dtype, arguments.compile)
-            row = compare(arguments.torch_python, shape, arguments.rounds, arguments.steps)
-            print(row, flush=True)
+            if arguments.peer == "PyTorch":
+                peer = command(arguments.torch_python, "theirs", shape)
+            else:
+                peer = command(sys.executable, "ours", shape._replace(dtype="float32"))
+            print(compare(shape, peer, arguments.rounds, arguments.steps), flush=True)
 
 
 if __name__ == "__main__":
