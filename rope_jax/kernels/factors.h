@@ -30,15 +30,23 @@ INLINE vec with_products(vec sums, factors left, factors right) {
 #endif
 }
 
-// The nearest number of bfloat16, ties to even; loops of this become vectors.
-INLINE unsigned rounded(float x) {
-  unsigned bits;
-  memcpy(&bits, &x, sizeof bits);
-  const unsigned nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return x == x ? nearest : bits >> 16 | 0x40;  // of NaN, rounding could make infinity
+typedef unsigned short halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+
+// The nearest numbers of bfloat16, ties to even.
+INLINE halves rounded(vec x) {
+#ifdef __AVX512BF16__
+  return (halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+  const factors bits = (factors)x, nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  // of NaN, rounding could make infinity
+  return __builtin_convertvector(x == x ? nearest : bits >> 16 | 0x40, halves);
+#endif
 }
 
-INLINE factor pair_of(float first, float second) { return rounded(first) | rounded(second) << 16; }
+INLINE factors pairs_of(vec first, vec second) {
+  const halves low = rounded(first), high = rounded(second);
+  return __builtin_convertvector(low, factors) | __builtin_convertvector(high, factors) << 16;
+}
 
 #else
 
@@ -55,25 +63,25 @@ INLINE vec with_products(vec sums, factors left, factors right) { return sums + 
 // How many factors `count` numbers are. The last may be half of a pair, whose other half is 0.
 INLINE long factors_in(long count) { return (count + TOGETHER - 1) / TOGETHER; }
 
-// Factor i of a row of `count` numbers.
-INLINE factor factor_at(const float *row, long i, long count) {
-#ifdef ROUNDED
-  return pair_of(row[2 * i], 2 * i + 1 < count ? row[2 * i + 1] : 0);
-#else
-  (void)count;
-  return row[i];
-#endif
+// The first of `count` numbers, and zeros where there are too few for a vector.
+INLINE vec load_some(const float *p, long count) {
+  if (count >= LANES) return load(p);
+  vec some = {};
+  if (count > 0) memcpy(&some, p, count * sizeof(float));
+  return some;
 }
 
 // Rows of `width` numbers as factors along the row: where they are, or in `copy`.
 INLINE const factor *as_factors(const float *x, long rows, long width, factor *copy) {
 #ifdef ROUNDED
-  const long each = factors_in(width);
   for (long r = 0; r < rows; r++) {
     const float *from = x + r * width;
-    factor *to = copy + r * each;
-    for (long i = 0; i < width / 2; i++) to[i] = pair_of(from[2 * i], from[2 * i + 1]);
-    if (width % 2) to[width / 2] = factor_at(from, width / 2, width);
+    factor *to = copy + r * factors_in(width);
+    const long whole = width / LANES * LANES;
+    for (long i = 0; i < whole; i += LANES) *(halves *)(to + i / 2) = rounded(load(from + i));
+    if (whole == width) continue;
+    const halves rest = rounded(load_some(from + whole, width - whole));
+    memcpy(to + whole / 2, &rest, factors_in(width - whole) * sizeof(factor));
   }
   return copy;
 #else
@@ -87,15 +95,21 @@ INLINE long factors_copied(long rows, long width) {
   return TOGETHER > 1 ? rows * factors_in(width) : 0;
 }
 
-// Factors down the columns of the first rows of x, of which there are `rows` left: one row, or two.
-INLINE void across_rows(const float *x, long x_row, long rows, long count, factor *out) {
+// `width` factors down the columns of the first rows of x, of which there are `rows` left: one row, or
+// two. Columns from `count` on are zeros.
+INLINE void across_rows(const float *x, long x_row, long rows, long count, const long width,
+                        factor *out) {
 #ifdef ROUNDED
-  if (rows > 1)
-    for (long j = 0; j < count; j++) out[j] = pair_of(x[j], x[x_row + j]);
-  else
-    for (long j = 0; j < count; j++) out[j] = pair_of(x[j], 0);
+  for (long j = 0; j < width; j += LANES) {
+    const vec first = load_some(x + j, count - j);
+    const vec second = rows > 1 ? load_some(x + x_row + j, count - j) : (vec){};
+    const factors found = pairs_of(first, second);
+    if (width % LANES == 0) *(factors *)(out + j) = found;
+    else memcpy(out + j, &found, width % LANES * sizeof(factor));  // narrower than a vector
+  }
 #else
   (void)x_row, (void)rows;
-  memcpy(out, x, count * sizeof(float));
+  if (count < width) memset(out, 0, width * sizeof(float)), memcpy(out, x, count * sizeof(float));
+  else memcpy(out, x, width * sizeof(float));
 #endif
 }

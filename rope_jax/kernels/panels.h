@@ -8,35 +8,34 @@
 enum { INPUTS = 256 };
 
 // Copies the first `count` numbers of some rows into panels of factors down the columns,
-// [panels, factors_in(rows), width], padded with zeros. A tile reads few numbers of many rows, and in their own places these would evict each
-// other from the cache: their distance is often a power of two.
+// [panels, factors_in(rows), width], padded with zeros. A tile reads few numbers of many rows, and in
+// their own places these would evict each other from the cache: their distance is often a power of two.
 INLINE void pack(const float *x, long x_row, long rows, long count, const long width,
                  factor *out) {
   const long some = 16;  // so few that their rows of x stay in the first cache
   for (long begin = 0; begin < rows; begin += some)
     for (long i = 0; i < count; i += width) {
-      const long end = least(rows, begin + some), own = least(width, count - i);
+      const long end = least(rows, begin + some);
       factor *to = out + i * factors_in(rows) + begin / TOGETHER * width;
-      for (long r = begin; r < end; r += TOGETHER, to += width) {
-        const float *from = x + r * x_row + i;
-        if (own == width) across_rows(from, x_row, rows - r, width, to);
-        else {
-          memset(to, 0, width * sizeof(factor));
-          across_rows(from, x_row, rows - r, own, to);
-        }
-      }
+      for (long r = begin; r < end; r += TOGETHER, to += width)
+        across_rows(x + r * x_row + i, x_row, rows - r, count - i, width, to);
     }
 }
 
 // Copies the first `count` rows of w, [count, inputs], into panels like `pack`, transposed.
 INLINE void pack_transposed(const float *w, long inputs, long count, factor *out) {
-  const long some = 16;  // so few that their part of a panel stays in the first cache
-  const long depth = factors_in(inputs);
-  for (long j = 0; j < count; j += COLS, out += depth * COLS)
-    for (long begin = 0; begin < depth; begin += some)
-      for (long n = 0; n < COLS; n++)
-        for (long d = begin; d < least(depth, begin + some); d++)
-          out[d * COLS + n] = j + n < count ? factor_at(w + (j + n) * inputs, d, inputs) : 0;
+  enum { SOME = 16 * TOGETHER };  // so few that their part of a panel stays in the first cache
+  for (long j = 0; j < count; j += COLS)
+    for (long begin = 0; begin < inputs; begin += SOME) {
+      const long own = least(SOME, inputs - begin), depth = factors_in(own);
+      for (long n = 0; n < COLS; n++) {
+        factor copied[SOME];
+        const float *row = w + (j + n) * inputs + begin;
+        const factor *from = j + n < count ? as_factors(row, 1, own, copied) : nullptr;
+        for (long d = 0; d < depth; d++) out[d * COLS + n] = from != nullptr ? from[d] : 0;
+      }
+      out += depth * COLS;
+    }
 }
 
 // A tile of whole panels, or one row of it. Functions of their own: inlined into loops, GCC 12 leaves
