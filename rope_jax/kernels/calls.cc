@@ -80,7 +80,9 @@ static std::vector<const Kernels *> runnable() {
 #ifdef __x86_64__
   __builtin_cpu_init();
 #ifdef HAS_AVX512_BF16
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16"))
+  // compiled for AVX512_BF16, which GCC and Clang take to include AVX512BW
+  if (__builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512f"))
     found.push_back(&avx512_bf16_kernels);
 #endif
   if (__builtin_cpu_supports("avx512f")) found.push_back(&avx512_kernels);
@@ -228,8 +230,7 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
 
 // gate and up have no rows if they are not to be kept.
 static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
-                                    Result hidden, Result gate, Result up,
-                                    bool rounded) {
+                                    Result hidden, Result gate, Result up, bool rounded) {
   Gated g{};
   g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];

@@ -17,6 +17,8 @@ INLINE void pack(const float *x, long x_row, long rows, long count, const long w
     for (long i = 0; i < count; i += width) {
       const long end = least(rows, begin + some);
       factor *to = out + i * factors_in(rows) + begin / TOGETHER * width;
+      for (long r = begin + some; r < least(rows, end + some); r++)  // those that come next
+        for (long n = 0; n < width; n += LANES) __builtin_prefetch(x + r * x_row + i + n);
       for (long r = begin; r < end; r += TOGETHER, to += width)
         across_rows(x + r * x_row + i, x_row, rows - r, count - i, width, to);
     }
