@@ -1,4 +1,4 @@
-"""Our own kernel for CPUs: float32, memory linear in the length. See kernels/attention.cc.
+"""Our own kernel for CPUs, with memory linear in the length. See kernels/attention.cc.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
 keys, V that of values, C chunks of keys.
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention.blocks import places_in_document
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.kept import attended
+from rope_jax.attention.rounding import in_bfloat16
 from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
@@ -31,16 +32,20 @@ def cpu_attention(
     segment_ids: Int[Array, "B S"] | None = None,
     sliding_window: int | None = None,
     part: ZigZag | None = None,
+    *,
+    rounded: bool = False,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `xla_attention`, by one call of the kernel, which is all float32.
+    """softmax(q·kᵀ/√H)·v as in `xla_attention`, by one call of the kernel.
 
+    rounded: round both factors of every product to bfloat16, as is always done if q, k and v are
+        bfloat16. All else is float32.
     segment_ids: which document a token belongs to; the tokens of a document are consecutive.
 
     Differentiable in reverse mode. The backward pass keeps q, k, v, the output and one number per
     query and head, and computes the probabilities again. RuntimeError if there is no kernel.
     """
     interaction = Interaction().within(sliding_window)
-    return banded_cpu((q,), (k,), v, segment_ids, interaction, {}, part)
+    return banded_cpu((q,), (k,), v, segment_ids, interaction, {}, part, rounded=rounded)
 
 
 def banded_cpu(
@@ -51,6 +56,8 @@ def banded_cpu(
     interaction: Interaction,
     numbers: Any,
     part: ZigZag | None = None,
+    *,
+    rounded: bool = False,
 ) -> Float[Array, "B T N V"]:
     """The same over the keys of all bands, by one call of the kernel for each band.
 
@@ -60,12 +67,14 @@ def banded_cpu(
     if load_kernels() is None:
         raise RuntimeError("attention cpu: the kernels were not compiled")
     if not interaction.is_dot_product:
-        return banded_blockwise(queries, keys, v, segment_ids, interaction, numbers, part)
+        blockwise = in_bfloat16(banded_blockwise) if rounded else banded_blockwise
+        return blockwise(queries, keys, v, segment_ids, interaction, numbers, part)
     wide_queries, wide_keys, values = jax.tree.map(
         lambda x: x.astype(jnp.float32), (queries, keys, v)
     )
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-    return _attention(wide_queries, wide_keys, values, seen).astype(v.dtype)
+    rounded = rounded or v.dtype == jnp.bfloat16
+    return _attention(wide_queries, wide_keys, values, seen, rounded).astype(v.dtype)
 
 
 class _Seen(NamedTuple):
@@ -113,14 +122,15 @@ class _Saved(NamedTuple):
     lse: Float[Array, "B N T"]
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _attention(
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
     seen: tuple[_Seen, ...],
+    rounded: bool,
 ) -> Float[Array, "B T N V"]:
-    return _forward(queries, keys, v, seen)[0]
+    return _forward(queries, keys, v, seen, rounded)[0]
 
 
 def _forward(
@@ -128,8 +138,11 @@ def _forward(
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
     seen: tuple[_Seen, ...],
+    rounded: bool,
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
     """Compute the output and the residuals of the backward pass.
+
+    rounded: round both factors of every product to bfloat16.
 
     Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s. Over all bands,
     lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
@@ -138,7 +151,8 @@ def _forward(
     results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
     call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
     found = [
-        call(q, k, v, *own, scale=_scale(q)) for q, k, own in zip(queries, keys, seen, strict=True)
+        call(q, k, v, *own, scale=_scale(q), rounded=rounded)
+        for q, k, own in zip(queries, keys, seen, strict=True)
     ]
     out, lse = found[0]
     if len(found) > 1:
@@ -154,7 +168,7 @@ def _forward(
 
 
 def _backward(
-    saved: _Saved, dout: Float[Array, "B T N V"]
+    rounded: bool, saved: _Saved, dout: Float[Array, "B T N V"]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
     """Compute the gradients of queries, keys and v.
 
@@ -168,7 +182,8 @@ def _backward(
     for q, k, own in zip(saved.queries, saved.keys, saved.seen, strict=True):
         results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
         call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
-        dq, dk, dv = call(q, k, v, *own, saved.out, saved.lse, dout, scale=_scale(q))
+        found = saved.out, saved.lse, dout
+        dq, dk, dv = call(q, k, v, *own, *found, scale=_scale(q), rounded=rounded)
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)

@@ -105,9 +105,9 @@ class ModelConfig(Frozen):
     )
     product_dtype: ProductName | None = Field(
         None,
-        description="type to which both factors of a layer's products with weights are rounded; "
-        "their sums are float32; auto: bfloat16 if the run begins on a CPU that is fast at it "
-        "(AMX or AVX512_BF16); null: nothing is rounded",
+        description="type to which both factors of a layer's matrix products are rounded, with "
+        "weights and in softmax attention; their sums are float32; auto: bfloat16 if the run "
+        "begins on a CPU that is fast at it (AMX or AVX512_BF16); null: nothing is rounded",
     )
     param_dtype: FloatName = Field(
         "float32",

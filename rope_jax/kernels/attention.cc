@@ -28,11 +28,19 @@ INLINE float largest_of(vec x) {
   return lanes[0];
 }
 
-// Copies rows of `width` numbers into the first columns of [width, K]; the rest is zeros.
-static void transpose(const float *x, long x_row, long rows, long width, float *out) {
-  for (long h = 0; h < width; h++) memset(out + h * K + rows, 0, (K - rows) * sizeof(float));
+// Copies rows of `width` numbers as factors along the row, transposed: into the first columns of
+// [factors_in(width), K]. The rest is zeros.
+static void transpose(const float *x, long x_row, long rows, long width, factor *out) {
+  enum { SOME = 64 };
+  const long all = factors_in(width);
+  for (long d = 0; d < all; d++) memset(out + d * K + rows, 0, (K - rows) * sizeof(factor));
   for (long i = 0; i < rows; i++)
-    for (long h = 0; h < width; h++) out[h * K + i] = x[i * x_row + h];
+    for (long begin = 0; begin < width; begin += SOME) {
+      factor copied[SOME];
+      const long own = least(SOME, width - begin), depth = factors_in(own);
+      const factor *from = as_factors(x + i * x_row + begin, 0, 1, own, copied);
+      for (long d = 0; d < depth; d++) out[(begin / TOGETHER + d) * K + i] = from[d];
+    }
 }
 
 // The keys that some queries see: from `first` to `last` any of them does, and from `first_of_all`
@@ -96,8 +104,8 @@ static float largest_square(const float *x, long x_row, long rows, long width) {
 
 // How many floats `forward` needs for itself.
 extern "C" long NAME(forward_scratch)(const Attention *a) {
-  const long v_row = vectors(a->value_width);
-  return Q * K + a->width * K + K * v_row + SPAN * (v_row + 2);
+  const long v_row = vectors(a->value_width), tiles = factors_in(a->width) * K + K / TOGETHER * v_row;
+  return Q * K + tiles + SPAN * (v_row + 2) + factors_copied(SPAN, a->width);
 }
 
 // One span of queries of one head: out and lse.
@@ -113,8 +121,12 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
   const int *first = a->first + row, *last = a->last + row;
   const float scale = a->scale * (float)M_LOG2E;
-  float *logits = scratch, *k_tile = logits + Q * K, *v_tile = k_tile + a->width * K;
-  float *sums = v_tile + K * v_row, *row_max = sums + SPAN * v_row, *row_sum = row_max + SPAN;
+  const long depth = factors_in(a->width), factors_row = factor_row(q_row, a->width);
+  float *logits = scratch, *sums = logits + Q * K, *row_max = sums + SPAN * v_row;
+  float *row_sum = row_max + SPAN;
+  factor *k_tile = (factor *)(row_sum + SPAN), *v_tile = k_tile + depth * K;
+  factor *weights = (factor *)logits, *copied = v_tile + K / TOGETHER * v_row;
+  const factor *q_factors = as_factors(q, q_row, count, a->width, copied);
 
   Seen seen[SPAN / Q];
   for (long i = 0; i < count; i += Q) seen[i / Q] = seen_by(first, last, i, least(i + Q, count));
@@ -129,12 +141,12 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
   for (long j = whole.first / K * K; j <= whole.last; j += K) {
     const long keys = least(K, a->keys - j);
     transpose(k + j * k_row, k_row, keys, a->width, k_tile);
-    copy(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
+    copy_down(v + j * value_row, value_row, keys, a->value_width, v_tile, v_row, K);
     for (long i = 0; i < count; i += Q) {
       const Seen own = seen[i / Q];
       if (!overlaps(own, j)) continue;
       const long rows = least(Q, count - i);
-      multiply(rows, K, a->width, q + i * q_row, q_row, 1, k_tile, K, logits, K);
+      multiply(rows, K, depth, q_factors + i * factors_row, factors_row, 1, k_tile, K, logits, K);
       hide(logits, rows, first + i, last + i, j, own);
       for (long r = 0; r < rows; r++) {
         float *p = logits + r * K, *out = sums + (i + r) * v_row;
@@ -142,12 +154,12 @@ extern "C" void NAME(forward)(const Attention *a, long task, float *scratch) {
         vec sum = {};
         for (int s = 0; s < K; s += LANES) {
           const vec weight = exp2_of(load(p + s) * scale - row_max[i + r]);
-          store(p + s, weight);
+          store_along(weights + r * K, s, weight);  // in the place of logits that have been read
           sum += weight;
         }
         row_sum[i + r] += sum_of(sum);
       }
-      multiply_add(rows, v_row, K, logits, K, 1, v_tile, v_row, sums + i * v_row, v_row);
+      multiply_add(rows, v_row, K / TOGETHER, weights, K, 1, v_tile, v_row, sums + i * v_row, v_row);
     }
   }
   for (long r = 0; r < count; r++) {
@@ -172,9 +184,12 @@ INLINE Chunk chunk_of(const Attention *a, long number) {
 // How many floats `backward` needs for itself.
 extern "C" long NAME(backward_scratch)(const Attention *a) {
   const long h_row = vectors(a->width), v_row = vectors(a->value_width);
-  const long queries = (a->queries + Q - 1) / Q * Q, keys = a->keys / a->chunks + 2 * K;
-  const long tiles = 2 * Q * K + (a->width + a->value_width) * K + K * h_row;
-  return tiles + queries * (2 * h_row + v_row + 1) + keys * (h_row + v_row);
+  const long queries = padded(a->queries, Q), keys = a->keys / a->chunks + 2 * K;
+  const long transposed = (factors_in(a->width) + factors_in(a->value_width)) * K;
+  const long tiles = 2 * Q * K + transposed + K / TOGETHER * h_row + factors_copied(Q, K);
+  const long factors = queries / TOGETHER * (h_row + v_row) +
+                       factors_copied(queries, a->width) + factors_copied(queries, a->value_width);
+  return tiles + factors + queries * (h_row + 1) + keys * (h_row + v_row);
 }
 
 // One chunk of the keys of one key-value head, with all queries that see them: dk and dv, and the
@@ -185,56 +200,81 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
   const long b = task % each / a->kv_heads, kv = task % a->kv_heads;
   const long groups = a->heads / a->kv_heads, queries = a->queries;
   const long h_row = vectors(a->width), v_row = vectors(a->value_width);
-  const long padded = (queries + Q - 1) / Q * Q;
+  const long all = padded(queries, Q);
   const Chunk chunk = chunk_of(a, number);
-  const long keys_padded = (chunk.end - chunk.begin + K - 1) / K * K;
+  const long keys_padded = padded(chunk.end - chunk.begin, K);
   const long k_row = a->kv_heads * a->width, value_row = a->kv_heads * a->value_width;
   const long key_row = b * a->keys * a->kv_heads + kv;
   const float *k = a->k + key_row * a->width, *v = a->v + key_row * a->value_width;
   const int *first = a->first + b * queries, *last = a->last + b * queries;
   const float scale = a->scale * (float)M_LOG2E;
-  float *p = scratch, *dp = p + Q * K, *kt = dp + Q * K, *vt = kt + a->width * K;
-  float *k_tile = vt + a->value_width * K, *q = k_tile + K * h_row, *dq = q + padded * h_row;
-  float *dout = dq + padded * h_row, *delta = dout + padded * v_row, *dk = delta + padded;
-  float *dv = dk + keys_padded * h_row;
+  const long width = factors_in(a->width), value_width = factors_in(a->value_width);
+  float *p = scratch, *dp = p + Q * K, *dq = dp + Q * K, *delta = dq + all * h_row;
+  float *dk = delta + all, *dv = dk + keys_padded * h_row;
+  factor *kt = (factor *)(dv + keys_padded * v_row), *vt = kt + width * K;
+  factor *k_down = vt + value_width * K, *q_down = k_down + K / TOGETHER * h_row;
+  factor *dout_down = q_down + all / TOGETHER * h_row;
+  factor *copied = dout_down + all / TOGETHER * v_row;
+  // Pairs are of two rows or of two columns, as the product needs them; single numbers are either.
+  factor *p_down = (factor *)p, *ds_down = (factor *)dp;
+  factor *q_along = q_down, *dout_along = dout_down, *ds_along = ds_down;
+  if (TOGETHER > 1) {
+    q_along = copied, dout_along = q_along + queries * width;
+    ds_along = dout_along + queries * value_width;
+  }
+  const long q_along_row = factor_row(h_row, a->width);
+  const long dout_along_row = factor_row(v_row, a->value_width), ds_along_row = factors_in(K);
 
   memset(dk, 0, keys_padded * (h_row + v_row) * sizeof(float));
   for (long n = kv * groups; n < (kv + 1) * groups; n++) {
     const long row = b * queries * a->heads + n;
     const float *lse = a->lse + (b * a->heads + n) * queries;
     const long q_stride = a->heads * a->width, out_stride = a->heads * a->value_width;
-    const float *douts = a->dout + row * a->value_width;
-    copy(a->q + row * a->width, q_stride, queries, a->width, q, h_row, padded);
-    copy(douts, out_stride, queries, a->value_width, dout, v_row, padded);
-    memset(dq, 0, padded * h_row * sizeof(float));
+    const float *qs = a->q + row * a->width, *douts = a->dout + row * a->value_width;
+    copy_down(qs, q_stride, queries, a->width, q_down, h_row, all);
+    copy_down(douts, out_stride, queries, a->value_width, dout_down, v_row, all);
+    if (TOGETHER > 1) {
+      as_factors(qs, q_stride, queries, a->width, q_along);
+      as_factors(douts, out_stride, queries, a->value_width, dout_along);
+    }
+    memset(dq, 0, all * h_row * sizeof(float));
     for (long t = 0; t < queries; t++) {
       const float *out = a->out + row * a->value_width + t * out_stride;
       delta[t] = 0;
-      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * dout[t * v_row + h];
+      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * douts[t * out_stride + h];
     }
     for (long j = chunk.begin; j < chunk.end; j += K) {
       const long keys = least(K, a->keys - j);
       float *own_dk = dk + (j - chunk.begin) * h_row, *own_dv = dv + (j - chunk.begin) * v_row;
       transpose(k + j * k_row, k_row, keys, a->width, kt);
       transpose(v + j * value_row, value_row, keys, a->value_width, vt);
-      copy(k + j * k_row, k_row, keys, a->width, k_tile, h_row, K);
+      copy_down(k + j * k_row, k_row, keys, a->width, k_down, h_row, K);
       for (long i = 0; i < queries; i += Q) {
-        const long rows = least(Q, queries - i);
+        const long rows = least(Q, queries - i), depth = factors_in(rows);
         const Seen seen = seen_by(first, last, i, i + rows);
         if (!overlaps(seen, j)) continue;
-        const float *own_q = q + i * h_row, *own_dout = dout + i * v_row;
-        multiply(rows, K, a->width, own_q, h_row, 1, kt, K, p, K);
+        const factor *own_q = q_down + i / TOGETHER * h_row;
+        const factor *own_dout = dout_down + i / TOGETHER * v_row;
+        multiply(rows, K, width, q_along + i * q_along_row, q_along_row, 1, kt, K, p, K);
         hide(p, rows, first + i, last + i, j, seen);
-        multiply(rows, K, a->value_width, own_dout, v_row, 1, vt, K, dp, K);
-        for (long r = 0; r < rows; r++)
-          for (long s = r * K; s < (r + 1) * K; s += LANES) {
-            const vec weight = exp2_of(load(p + s) * scale - lse[i + r]);
-            store(p + s, weight);
-            store(dp + s, weight * (load(dp + s) - delta[i + r]) * a->scale);
+        multiply(rows, K, value_width, dout_along + i * dout_along_row, dout_along_row, 1, vt, K, dp,
+                 K);
+        for (long r = 0; r < rows; r += TOGETHER)
+          for (long s = 0; s < K; s += LANES) {
+            vec weight[TOGETHER] = {}, ds[TOGETHER] = {};
+            for (long t = 0; t < TOGETHER && r + t < rows; t++) {
+              const long at = (r + t) * K + s, query = i + r + t;
+              weight[t] = exp2_of(load(p + at) * scale - lse[query]);
+              ds[t] = weight[t] * (load(dp + at) - delta[query]) * a->scale;
+              if (TOGETHER > 1) store_along(ds_along + (r + t) * ds_along_row, s, ds[t]);
+            }
+            store_factors(p_down + r * K + s, down(weight));
+            store_factors(ds_down + r * K + s, down(ds));
           }
-        multiply_add(K, v_row, rows, p, 1, K, own_dout, v_row, own_dv, v_row);
-        multiply_add(K, h_row, rows, dp, 1, K, own_q, h_row, own_dk, h_row);
-        multiply_add(rows, h_row, K, dp, K, 1, k_tile, h_row, dq + i * h_row, h_row);
+        multiply_add(K, v_row, depth, p_down, 1, TOGETHER * K, own_dout, v_row, own_dv, v_row);
+        multiply_add(K, h_row, depth, ds_down, 1, TOGETHER * K, own_q, h_row, own_dk, h_row);
+        multiply_add(rows, h_row, factors_in(K), ds_along, ds_along_row, 1, k_down, h_row,
+                     dq + i * h_row, h_row);
       }
     }
     float *out = a->dq + number * a->batch * queries * q_stride + row * a->width;

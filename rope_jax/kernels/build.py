@@ -22,8 +22,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path(__file__).parent
-_PRODUCTS = ("gated", "projection", "weight_gradient")  # compiled for rounded factors, too
-_OTHERS = ("attention", "rms_norm")
+# Those that multiply matrices are compiled for rounded factors, too.
+_PRODUCTS = ("attention", "gated", "projection", "weight_gradient")
+_OTHERS = ("rms_norm",)
 COMMON = ["-O3", "-std=c++17", "-fPIC", "-fno-math-errno"]
 # For every instruction set: its flags, floats in a vector, and rows in a tile of registers.
 _GENERIC: dict[str, tuple[list[str], int, int]] = {"generic": ([], 4, 4)}

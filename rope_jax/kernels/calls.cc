@@ -24,8 +24,9 @@ struct Kernel {
   void (*run)(const Arrays *, long task, float *scratch);
 };
 
-// The products with weights, of numbers as they are or rounded to bfloat16.
+// The kernels that multiply matrices, of numbers as they are or rounded to bfloat16.
 struct Products {
+  Kernel<Attention> forward, backward;
   Kernel<Projection> projection;
   Kernel<Gated> gated_forward, gated_backward;
   Kernel<WeightGradient> weight_gradient;
@@ -33,7 +34,6 @@ struct Products {
 
 struct Kernels {
   const char *name;
-  Kernel<Attention> forward, backward;
   Kernel<Norm> norm_forward, norm_backward;
   Products exact, rounded;
 };
@@ -43,21 +43,22 @@ struct Kernels {
   extern "C" void function(const arrays *, long, float *);
 #define KERNEL(function) {function##_scratch, function}
 #define PRODUCTS(set)                     \
+  DECLARE(Attention, set##_forward)       \
+  DECLARE(Attention, set##_backward)      \
   DECLARE(Projection, set##_projection)   \
   DECLARE(Gated, set##_gated_forward)     \
   DECLARE(Gated, set##_gated_backward)    \
   DECLARE(WeightGradient, set##_weight_gradient) \
-  static const Products set##_products = {KERNEL(set##_projection), KERNEL(set##_gated_forward), \
+  static const Products set##_products = {KERNEL(set##_forward), KERNEL(set##_backward), \
+                                          KERNEL(set##_projection), KERNEL(set##_gated_forward), \
                                           KERNEL(set##_gated_backward), \
                                           KERNEL(set##_weight_gradient)};
 // The kernels of one set, whose rounded products may be those of another.
 #define KERNELS(name, set, rounded_set)     \
   static const Kernels name##_kernels = {   \
-      #name, KERNEL(set##_forward), KERNEL(set##_backward), KERNEL(set##_norm_forward), \
-      KERNEL(set##_norm_backward), set##_products, rounded_set##_products};
+      #name, KERNEL(set##_norm_forward), KERNEL(set##_norm_backward), set##_products, \
+      rounded_set##_products};
 #define SET(set)                      \
-  DECLARE(Attention, set##_forward)   \
-  DECLARE(Attention, set##_backward)  \
   DECLARE(Norm, set##_norm_forward)   \
   DECLARE(Norm, set##_norm_backward)  \
   PRODUCTS(set)                       \
@@ -174,21 +175,21 @@ static Attention inputs(Floats q, Floats k, Floats v, Integers first, Integers l
 }
 
 static ffi::Error run_forward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                          Integers last, Result out, Result lse, float scale) {
+                             Integers last, Result out, Result lse, float scale, bool rounded) {
   Attention a = inputs(q, k, v, first, last, scale);
   a.out = out->typed_data(), a.lse = lse->typed_data();
   const long spans = (a.queries + SPAN - 1) / SPAN;
-  return run(pool, chosen->forward, a, a.batch * a.heads * spans);
+  return run(pool, products(rounded).forward, a, a.batch * a.heads * spans);
 }
 
 static ffi::Error run_backward(ffi::ThreadPool pool, Floats q, Floats k, Floats v, Integers first,
-                           Integers last, Floats out, Floats lse, Floats dout, Result dq,
-                           Result dk, Result dv, float scale) {
+                              Integers last, Floats out, Floats lse, Floats dout, Result dq,
+                              Result dk, Result dv, float scale, bool rounded) {
   Attention a = inputs(q, k, v, first, last, scale);
   a.chunks = dq->dimensions()[0];
   a.out = out.typed_data(), a.lse = lse.typed_data(), a.dout = dout.typed_data();
   a.dq = dq->typed_data(), a.dk = dk->typed_data(), a.dv = dv->typed_data();
-  return run(pool, chosen->backward, a, a.batch * a.kv_heads * a.chunks);
+  return run(pool, products(rounded).backward, a, a.batch * a.kv_heads * a.chunks);
 }
 
 static long parts(long all, long each) { return (all + each - 1) / each; }
@@ -310,7 +311,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_forward, run_forward,
                               attention_call()
                                   .Ret<Floats>()  // out
                                   .Ret<Floats>()  // lse
-                                  .Attr<float>("scale"));
+                                  .Attr<float>("scale")
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                               attention_call()
@@ -320,7 +322,8 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(attention_backward, run_backward,
                                   .Ret<Floats>()  // dq, by chunk
                                   .Ret<Floats>()  // dk
                                   .Ret<Floats>()  // dv
-                                  .Attr<float>("scale"));
+                                  .Attr<float>("scale")
+                                  .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
                               ffi::Ffi::Bind()

@@ -44,9 +44,24 @@ INLINE halves rounded(vec x) {
 }
 
 INLINE factors pairs_of(vec first, vec second) {
+#ifdef __AVX512BF16__
+  // all of `first`, then all of `second`; then in turns
+  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+  typedef short indices __attribute__((vector_size(4 * LANES)));
+  indices in_turns;
+  for (int i = 0; i < 2 * LANES; i++) in_turns[i] = i / 2 + i % 2 * LANES;
+  return (factors)_mm512_permutexvar_epi16((__m512i)in_turns, both);
+#else
   const halves low = rounded(first), high = rounded(second);
   return __builtin_convertvector(low, factors) | __builtin_convertvector(high, factors) << 16;
+#endif
 }
+
+// The numbers of TOGETHER rows, as factors down the columns.
+INLINE factors down(const vec *rows) { return pairs_of(rows[0], rows[1]); }
+
+// Stores the numbers from column `at` of a row on, as factors along the row.
+INLINE void store_along(factor *row, long at, vec x) { *(halves *)(row + at / 2) = rounded(x); }
 
 #else
 
@@ -57,8 +72,12 @@ enum { TOGETHER = 1 };
 INLINE factors load_factors(const factor *p) { return load(p); }
 INLINE factors all_of(factor x) { return filled(x); }
 INLINE vec with_products(vec sums, factors left, factors right) { return sums + left * right; }
+INLINE factors down(const vec *rows) { return rows[0]; }
+INLINE void store_along(factor *row, long at, vec x) { store(row + at, x); }
 
 #endif
+
+INLINE void store_factors(factor *p, factors x) { *(factors *)p = x; }
 
 // How many factors `count` numbers are. The last may be half of a pair, whose other half is 0.
 INLINE long factors_in(long count) { return (count + TOGETHER - 1) / TOGETHER; }
@@ -72,44 +91,49 @@ INLINE vec load_some(const float *p, long count) {
 }
 
 // Rows of `width` numbers as factors along the row: where they are, or in `copy`.
-INLINE const factor *as_factors(const float *x, long rows, long width, factor *copy) {
+INLINE const factor *as_factors(const float *x, long x_row, long rows, long width, factor *copy) {
 #ifdef ROUNDED
   for (long r = 0; r < rows; r++) {
-    const float *from = x + r * width;
+    const float *from = x + r * x_row;
     factor *to = copy + r * factors_in(width);
     const long whole = width / LANES * LANES;
-    for (long i = 0; i < whole; i += LANES) *(halves *)(to + i / 2) = rounded(load(from + i));
+    for (long i = 0; i < whole; i += LANES) store_along(to, i, load(from + i));
     if (whole == width) continue;
     const halves rest = rounded(load_some(from + whole, width - whole));
     memcpy(to + whole / 2, &rest, factors_in(width - whole) * sizeof(factor));
   }
   return copy;
 #else
-  (void)rows, (void)width, (void)copy;
+  (void)x_row, (void)rows, (void)width, (void)copy;
   return x;
 #endif
 }
+
+// The distance of the rows that `as_factors` returns.
+INLINE long factor_row(long x_row, long width) { return TOGETHER > 1 ? factors_in(width) : x_row; }
 
 // How many factors `as_factors` needs for its copy.
 INLINE long factors_copied(long rows, long width) {
   return TOGETHER > 1 ? rows * factors_in(width) : 0;
 }
 
-// `width` factors down the columns of the first rows of x, of which there are `rows` left: one row, or
-// two. Columns from `count` on are zeros.
-INLINE void across_rows(const float *x, long x_row, long rows, long count, const long width,
-                        factor *out) {
+// A vector of factors down the columns of x, which has `rows` rows left. From `count` columns on, they
+// are zeros.
+INLINE factors load_down(const float *x, long x_row, long rows, long count) {
 #ifdef ROUNDED
-  for (long j = 0; j < width; j += LANES) {
-    const vec first = load_some(x + j, count - j);
-    const vec second = rows > 1 ? load_some(x + x_row + j, count - j) : (vec){};
-    const factors found = pairs_of(first, second);
-    if (width % LANES == 0) *(factors *)(out + j) = found;
-    else memcpy(out + j, &found, width % LANES * sizeof(factor));  // narrower than a vector
-  }
+  return pairs_of(load_some(x, count), rows > 1 ? load_some(x + x_row, count) : (vec){});
 #else
   (void)x_row, (void)rows;
-  if (count < width) memset(out, 0, width * sizeof(float)), memcpy(out, x, count * sizeof(float));
-  else memcpy(out, x, width * sizeof(float));
+  return load_some(x, count);
 #endif
+}
+
+// `width` such factors: a multiple of LANES, or fewer.
+INLINE void across_rows(const float *x, long x_row, long rows, long count, const long width,
+                        factor *out) {
+  for (long j = 0; j < width; j += LANES) {
+    const factors found = load_down(x + j, x_row, rows, count - j);
+    if (width % LANES == 0) store_factors(out + j, found);
+    else memcpy(out + j, &found, width % LANES * sizeof(factor));
+  }
 }

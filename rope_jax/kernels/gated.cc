@@ -54,7 +54,7 @@ extern "C" void NAME(gated_forward)(const Gated *g, long task, float *scratch) {
   pack(g->w_up + b.begin, size, inputs, b.cols, COLS, up_panels);
   for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
     const long end = least(b.last, tokens + TOKENS);
-    const factor *xs = as_factors(g->x + tokens * inputs, end - tokens, inputs, copied);
+    const factor *xs = as_factors(g->x + tokens * inputs, inputs, end - tokens, inputs, copied);
     for (long j = 0; j < b.cols; j += COLS) {
       const long width = least(COLS, b.cols - j);
       for (long t = tokens; t < end; t += ROWS) {
@@ -90,7 +90,7 @@ extern "C" void NAME(gated_backward)(const Gated *g, long task, float *scratch) 
   pack_transposed(g->w_down + b.begin * inputs, inputs, b.cols, panels);
   for (long tokens = b.first; tokens < b.last; tokens += TOKENS) {
     const long end = least(b.last, tokens + TOKENS);
-    const factor *dys = as_factors(g->dy + tokens * inputs, end - tokens, inputs, copied);
+    const factor *dys = as_factors(g->dy + tokens * inputs, inputs, end - tokens, inputs, copied);
     for (long j = 0; j < b.cols; j += COLS) {
       const long width = least(COLS, b.cols - j);
       for (long t = tokens; t < end; t += ROWS) {

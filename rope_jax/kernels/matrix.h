@@ -67,16 +67,11 @@ static void multiply_add(long rows, long cols, long depth, const factor *a, long
   product(1, rows, cols, depth, a, a_row, a_col, b, b_row, c, c_row);
 }
 
-// Copies rows of `width` numbers into `count` rows of `row` numbers; the rest is zeros.
-static void copy(const float *x, long x_row, long rows, long width, float *out, long row,
-                 long count) {
-  const long whole = width / LANES * LANES;
-  for (long i = 0; i < rows; i++) {
-    const float *from = x + i * x_row;
-    float *to = out + i * row;
-    for (long h = 0; h < whole; h += LANES) store(to + h, load(from + h));
-    for (long h = whole; h < width; h++) to[h] = from[h];
-    for (long h = width; h < row; h++) to[h] = 0;
-  }
-  memset(out + rows * row, 0, (count - rows) * row * sizeof(float));
+// Copies rows of `width` numbers as factors down the columns, [factors_in(count), row]; the rest is
+// zeros. row: a multiple of LANES.
+static void copy_down(const float *x, long x_row, long rows, long width, factor *out, long row,
+                      long count) {
+  for (long i = 0; i < rows; i += TOGETHER, out += row)
+    across_rows(x + i * x_row, x_row, rows - i, width, row, out);
+  memset(out, 0, (factors_in(count) - factors_in(rows)) * row * sizeof(factor));
 }

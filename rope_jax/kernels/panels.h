@@ -33,7 +33,7 @@ INLINE void pack_transposed(const float *w, long inputs, long count, factor *out
       for (long n = 0; n < COLS; n++) {
         factor copied[SOME];
         const float *row = w + (j + n) * inputs + begin;
-        const factor *from = j + n < count ? as_factors(row, 1, own, copied) : nullptr;
+        const factor *from = j + n < count ? as_factors(row, 0, 1, own, copied) : nullptr;
         for (long d = 0; d < depth; d++) out[d * COLS + n] = from != nullptr ? from[d] : 0;
       }
       out += depth * COLS;

@@ -138,6 +138,7 @@ class SelfAttention(nnx.Module):
             visible=kind.visible,
             sliding_window=kind.sliding_window,
             softcap=self.config.attention_softcap,
+            rounded=self.config.product_dtype == "bfloat16",
             over=self.over,
         )
         own_heads = self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS, check_backend, choose_backend
+from rope_jax.attention import BACKENDS, banded_blockwise, check_backend, choose_backend
 from rope_jax.attention.cpu import banded_cpu, cpu_attention
 from rope_jax.attention.whole import whole_attention
 from rope_jax.config.model import ModelConfig
@@ -29,6 +29,7 @@ from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.platform import model_for_platform
 from rope_jax.positions.interaction import Interaction
+from rope_jax.positions.scores import capped, dot_product
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import Frequencies, Rotary
 
@@ -440,6 +441,80 @@ def test_rounded_feed_forwards_round_nothing_but_factors(rounding_set, few_token
         error = np.asarray(a - b)
         assert np.sqrt((error**2).mean()) < 1e-4 * np.abs(b).max()
         np.testing.assert_allclose(a, b, atol=2e-3 * np.abs(b).max())
+
+
+def softmax_attention(q, k, v, dout, seen):
+    """Attention of one head in float64, and its gradients: (result, Σ of its terms' sizes) each.
+
+    The sizes say how much an error of each factor can matter.
+    """
+    scale = q.shape[1] ** -0.5
+    logits = np.where(seen, q @ k.T * scale, -np.inf)
+    weights = np.exp(logits - logits.max(1, keepdims=True))
+    weights /= weights.sum(1, keepdims=True)
+    out, out_size = weights @ v, weights @ np.abs(v)
+    ds = weights * (dout @ v.T - (dout * out).sum(1, keepdims=True)) * scale
+    shift = (np.abs(dout) * out_size).sum(1, keepdims=True)
+    ds_size = weights * (np.abs(dout) @ np.abs(v).T + shift) * scale
+    return (
+        (out, out_size),
+        (ds @ k, ds_size @ np.abs(k)),
+        (ds.T @ q, ds_size.T @ np.abs(q)),
+        (weights.T @ dout, weights.T @ np.abs(dout)),
+    )
+
+
+# Odd numbers of queries, keys and columns leave half of a pair empty.
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 1, 1, 3, 5), (33, 70, 4, 2, 20, 12), (300, 701, 2, 2, 17, 31), (65, 65, 2, 1, 70, 9)],
+)
+def test_rounded_attention_rounds_nothing_but_factors(rounding_set, sizes):
+    queries, keys, heads, kv_heads, width, value_width = sizes
+    q, k = draw(1, queries, heads, width), draw(1, keys, kv_heads, width, seed=1)
+    v = draw(1, keys, kv_heads, value_width, seed=2)
+    dout = draw(1, queries, heads, value_width, seed=3)
+
+    def attend(q, k, v):
+        return cpu_attention(q, k, v, None, 200, rounded=True)
+
+    found = along(attend, q, k, v, dout)
+    q, k, v, dout = (as_bfloat16(x)[0] for x in (q, k, v, dout))
+    distance = np.arange(queries)[:, None] + keys - queries - np.arange(keys)
+    seen = (distance >= 0) & (distance < 200)
+    groups = heads // kv_heads
+    by_head = [
+        softmax_attention(q[:, n], k[:, n // groups], v[:, n // groups], dout[:, n], seen)
+        for n in range(heads)
+    ]
+    for a, is_of_keys, parts in zip(
+        found, (False, False, True, True), zip(*by_head, strict=True), strict=True
+    ):
+        result, size = (np.stack(each, 1) for each in zip(*parts, strict=True))
+        if is_of_keys:  # the heads of a group share their keys
+            result, size = (x.reshape(keys, kv_heads, groups, -1).sum(2) for x in (result, size))
+        # the rounding of dout·v - delta's factors, and of the probabilities or of ds
+        assert (np.abs(np.asarray(a[0]) - result) <= 2.0**-8 * size + 1e-6).all()
+
+
+def test_attention_of_bfloat16_has_rounded_factors(rounding_set):
+    q, k, v = (draw(1, 200, 2, 16, seed=s).astype(jnp.bfloat16) for s in range(3))
+    wide = [x.astype(jnp.float32) for x in (q, k, v)]
+    found, wanted = cpu_attention(q, k, v), cpu_attention(*wide, rounded=True)
+    assert found.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(found, wanted.astype(jnp.bfloat16))
+
+
+def test_rounded_attention_without_a_kernel_is_that_of_blocks_in_bfloat16():
+    q, k, v = (draw(1, 200, 2, 16, seed=s) for s in range(3))
+    interaction = Interaction(scores=capped(dot_product))
+    numbers = {"softcap": jnp.float32(5.0)}
+    found = banded_cpu((q,), (k,), v, None, interaction, numbers, rounded=True)
+    exact = banded_blockwise((q,), (k,), v, None, interaction, numbers)
+    halves = [x.astype(jnp.bfloat16) for x in (q, k, v)]
+    wanted = banded_blockwise((halves[0],), (halves[1],), halves[2], None, interaction, numbers)
+    np.testing.assert_array_equal(found, wanted.astype(jnp.float32))
+    assert 1e-4 < np.abs(found - exact).max() < 2e-2
 
 
 def test_rounding_is_to_the_nearest_and_ties_to_even(rounding_set, few_tokens):
