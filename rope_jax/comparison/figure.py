@@ -240,9 +240,8 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
     shown = [curve for curve, title in plan.key.items() if title == key]
     if plan.apart:
         references = [plan.reference[curve] for curve in shown if curve in plan.reference]
-        for curve, style in plan.styles.items():
-            if curve not in (*references, *shown):
-                draw_background(axis, style, points_of(curve))
+        others = {c: style for c, style in plan.styles.items() if c not in (*references, *shown)}
+        draw_background(axis, ((style, points_of(curve)) for curve, style in others.items()))
         for curve in references:
             draw_line(axis, curve.label, REFERENCE, points_of(curve), band_opacity=0.0)
     opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most)

@@ -10,7 +10,7 @@ import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -114,7 +114,7 @@ class SweepFiles:
     def rows(self) -> list[Row]:
         """Return the rows of results.csv."""
         path = self._folder / "results.csv"
-        rows = [Row(**cells) for cells in self._read_table(path, Row._fields)]
+        rows = [Row(*values) for values in self._read_table(path, Row._fields)]
         if not rows:
             raise UserError(f"{path}: holds no results; sweep again")
         return rows
@@ -123,8 +123,8 @@ class SweepFiles:
         """Return the sums of each point, with the units in the order of their numbers."""
         by_key: dict[PointKey, dict[int, tuple[float, float]]] = defaultdict(dict)
         path = self._folder / "documents.csv"
-        for cells in self._read_table(path, DocumentRow._fields):
-            row = DocumentRow(**cells)
+        for values in self._read_table(path, DocumentRow._fields):
+            row = DocumentRow(*values)
             by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.unit] = (
                 row.nll,
                 row.weight,
@@ -145,7 +145,7 @@ class SweepFiles:
         path = self._folder / "tasks.csv"
         if not path.exists() and "tasks.csv" not in (self._checksums or {}):
             return []
-        return [TaskRow(**cells) for cells in self._read_table(path, TaskRow._fields)]
+        return [TaskRow(*values) for values in self._read_table(path, TaskRow._fields)]
 
     def summaries(self) -> list[CheckpointSummary]:
         """Return the summaries of the checkpoints, the newest first."""
@@ -173,45 +173,48 @@ class SweepFiles:
         check_checksum(path, content, self._checksums)
         return content
 
-    def _read_table(self, path: Path, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-        """Yield the values of each line of a CSV file, by column."""
+    def _read_table(self, path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+        """Return the values of each line of a CSV file, in the order of these columns."""
         content = self._read(path)
         if content.count(b"\n") > _MOST_LINES:
             raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
         try:
             text = content.decode("utf-8")
-            table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-            written = table.fieldnames or ()
-            absent = {new: old for new, old in _LATER.items() if new not in written}
-            found = {*written, *absent}
-            missing = [column for column in columns if column not in found]
-            if missing:
-                raise UserError(
-                    f"{path}: has no column {', '.join(missing)}; it is damaged or was made by "
-                    "another version: sweep again"
-                )
-            for number, cells in enumerate(table, start=2):
-                if None in cells or None in cells.values():
-                    raise UserError(f"{path}: line {number} is incomplete; sweep again")
-                older = {new: cells.get(old, "") if old else "" for new, old in absent.items()}
-                yield _values(path, number, older | cells, columns)
+            header, *lines = [
+                line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line
+            ] or [[]]
         except (csv.Error, UnicodeDecodeError) as error:
             raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+        absent = {new: old for new, old in _LATER.items() if new not in header}
+        missing = [column for column in columns if column not in {*header, *absent}]
+        if missing:
+            raise UserError(
+                f"{path}: has no column {', '.join(missing)}; it is damaged or was made by "
+                "another version: sweep again"
+            )
+        for number, line in enumerate(lines, start=2):
+            if len(line) != len(header):
+                raise UserError(f"{path}: line {number} is incomplete; sweep again")
         if not text.endswith("\n"):
             raise UserError(f"{path}: its last line is incomplete; sweep again")
+        by_name = dict(zip(header, zip(*lines, strict=True), strict=False)) if lines else {}
+        nothing = ("",) * len(lines)
+        cells = [by_name.get(absent.get(column, column) or "", nothing) for column in columns]
+        return zip(*map(functools.partial(_values, path), columns, cells), strict=True)
 
 
-def _values(
-    path: Path, number: int, cells: Mapping[str, str], columns: Sequence[str]
-) -> dict[str, Any]:
-    try:
-        return {column: _value(column, text_of_cell(cells[column])) for column in columns}
-    except ValueError as error:
-        raise UserError(f"{path}: line {number}: {error}; sweep again") from None
+def _values(path: Path, column: str, cells: Sequence[str]) -> list[Any]:
+    """Return the values of a column. Each is read once, however many lines have it."""
+    values: dict[str, Any] = {}
+    for cell in dict.fromkeys(cells):
+        try:
+            values[cell] = _value(column, text_of_cell(cell))
+        except ValueError as error:
+            number = cells.index(cell) + 2
+            raise UserError(f"{path}: line {number}: {error}; sweep again") from None
+    return [values[cell] for cell in cells]
 
 
-# Nearly all cells of a table are in other lines as well.
-@functools.lru_cache(maxsize=2**14)
 def _value(column: str, text: str) -> Any:
     """Return a cell's value; ValueError if no sweep writes it."""
     if text == "" and column in _MAY_BE_EMPTY:

@@ -125,9 +125,8 @@ def _draw_apart(
 ) -> list[Artist]:
     """Draw one curve in each panel, with the others behind it; return what the legend explains."""
     for (protocol, name), axis in panels.axes.items():
-        for other, style in styles.items():
-            if other not in (name, _TRAINED):
-                draw_background(axis, style, curves[protocol, other])
+        others = {other: style for other, style in styles.items() if other not in (name, _TRAINED)}
+        draw_background(axis, ((style, curves[protocol, other]) for other, style in others.items()))
         if name != _TRAINED and _TRAINED in styles:
             draw_line(axis, _TRAINED, REFERENCE, curves[protocol, _TRAINED], band_opacity=0.0)
         draw_line(axis, name, styles[name], curves[protocol, name], band_opacity=BAND_OPACITY)

@@ -1,7 +1,7 @@
 """The points of a curve, and the line through them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
@@ -52,14 +52,23 @@ def draw_line(
         axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
 
 
-def draw_background(axis: Axes, style: LineStyle, points: Sequence[PlottedPoint]) -> None:
-    """Draw a curve that another panel is about, in light grey and behind everything."""
-    if not points:
-        return
-    y = perplexities(points)[0]
-    grey = replace(style, color=BACKGROUND, marker="", linewidth=0.7)
-    x = [point.last_position for point in points]
-    axis.plot(x, np.where(np.isfinite(y), y, np.nan), zorder=1.2, **vars(grey))
+def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[PlottedPoint]]]) -> None:
+    """Draw the curves that other panels are about, in light grey and behind everything.
+
+    Curves with the same dashes are one line with gaps: matplotlib takes as long for a line as for
+    hundreds of points.
+    """
+    by_dashes: dict[str, list[tuple[LineStyle, Sequence[PlottedPoint]]]] = {}
+    for style, points in curves:
+        if points:
+            by_dashes.setdefault(str(style.linestyle), []).append((style, points))
+    for alike in by_dashes.values():
+        style = replace(alike[0][0], color=BACKGROUND, marker="", linewidth=0.7)
+        x = [[*(point.last_position for point in points), np.nan] for _, points in alike]
+        y = [np.append(perplexities(points)[0], np.nan) for _, points in alike]
+        drawn = np.concatenate(y)
+        drawn = np.where(np.isfinite(drawn), drawn, np.nan)
+        axis.plot(np.concatenate(x), drawn, zorder=1.2, **vars(style))
 
 
 def line_end(points: Sequence[PlottedPoint]) -> tuple[float, float] | None:

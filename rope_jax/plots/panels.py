@@ -105,6 +105,8 @@ def make_panels(
     figure.suptitle(title)
     grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, banded=banded)
+    most_ticks = 5 if columns > 2 and keys is not None else 7
+    _scale_perplexities(grid[0, 0], limits, most_ticks)
     axes: dict[tuple[str, str], Axes] = {}
     above_gap: list[Axes] = []
     is_small = keys is not None and any(_widest(t) > 14 * inches / columns for t in keys)
@@ -117,7 +119,7 @@ def make_panels(
             if keys is not None and place + columns >= len(block) and not is_lowest:
                 above_gap.append(axis)
             at = [point for point in points if point.protocol == protocol]
-            _scale(axis, at, limits, most_ticks=5 if columns > 2 and keys is not None else 7)
+            _scale_lengths(axis, sorted({point.last_position for point in at}))
             axis.tick_params(labelbottom=is_lowest or keys is None)
             if is_lowest or keys is None:
                 axis.set_xlabel(x_label(protocol, is_narrow=inches / columns < 2))
@@ -150,6 +152,7 @@ def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
         rows = -(-len(handles) // columns) * lines
         figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * rows)
     figure.draw_without_rendering()  # lays out the panels
+    figure.set_layout_engine(None)  # once: each file would lay them out again, and draw them twice
     for axis in panels.axes.values():
         thin_length_ticks(axis)
     protocol_of = {axis: protocol for (protocol, _), axis in panels.axes.items()}
@@ -211,15 +214,6 @@ def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
     return fold_text(title, max(20, int(15.5 * inches)))
 
 
-def _scale(
-    axis: Axes, points: Sequence[PlottedPoint], limits: tuple[float, float], *, most_ticks: int
-) -> None:
-    lengths = sorted({point.last_position for point in points})
-    set_scales(axis, lengths, limits, most_ticks=most_ticks)
-    margin = max(lengths[-1] / lengths[0], 2) ** 0.04
-    axis.set_xlim(lengths[0] / margin, lengths[-1] * margin)
-
-
 def x_label(protocol: str, *, is_narrow: bool) -> str:
     """Return the label of a protocol's horizontal axis."""
     if protocol == "per_position":
@@ -256,22 +250,27 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def set_scales(
-    axis: Axes, lengths: Sequence[int], limits: tuple[float, float], *, most_ticks: int
-) -> None:
-    """Make both axes logarithmic, with a tick at each length and perplexities within `limits`.
-
-    most_ticks: how many ticks the vertical axis may have.
-    """
+def _scale_lengths(axis: Axes, lengths: Sequence[int]) -> None:
+    """Make a panel's horizontal axis logarithmic, with a tick at each length."""
     axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
     axis.set_xticks(lengths, [f"{n:,}" for n in lengths])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.grid(True, which="major")
+    margin = max(lengths[-1] / lengths[0], 2) ** 0.04
+    axis.set_xlim(lengths[0] / margin, lengths[-1] * margin)
+
+
+def _scale_perplexities(axis: Axes, limits: tuple[float, float], most_ticks: int) -> None:
+    """Make the vertical axis that all panels share logarithmic, with at most so many ticks.
+
+    Once, not in each panel: matplotlib repeats for all panels whatever is set in one.
+    """
     low, high = limits
+    axis.set_yscale("log")
     axis.set_ylim(low, high)
     axis.set_yticks(_perplexity_ticks(low, high, most_ticks))
-    axis.minorticks_off()
+    axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-    axis.grid(True, which="major")
 
 
 def _perplexity_ticks(low: float, high: float, most: int) -> NDArray[np.float64]:
