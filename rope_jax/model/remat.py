@@ -25,7 +25,8 @@ def with_remat(apply_layer: Callable[..., Any], remat: RematName, fsdp: int) -> 
         never kept, whatever the policy: the backward pass gathers them again.
     """
     if remat == "none" and fsdp == 1:
-        return apply_layer
+        # jitted, layers of one kind are traced and lowered once; XLA inlines the calls
+        return jax.jit(apply_layer, static_argnums=(3,))
     return jax.checkpoint(apply_layer, static_argnums=(3,), policy=_POLICIES[remat])
 
 
