@@ -180,7 +180,7 @@ def main() -> None:
         "--dtype",
         choices=["float32", "bfloat16"],
         default="float32",
-        help="type of the factors of products with weights (default: float32)",
+        help="type of the factors of matrix products (default: float32)",
     )
     parser.add_argument(
         "--peer",

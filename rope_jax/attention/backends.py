@@ -124,7 +124,7 @@ def attend(
     visible:     which keys each band holds.
     softcap:     c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
     rounded:     round the factors of the products of queries, keys, values and weights to bfloat16;
-                 linear attention does not.
+                 linear attention ignores it.
     over:        the devices that share each window.
     """
     length = q.shape[1]

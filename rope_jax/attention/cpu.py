@@ -37,8 +37,8 @@ def cpu_attention(
 ) -> Float[Array, "B T N V"]:
     """softmax(q·kᵀ/√H)·v as in `xla_attention`, by one call of the kernel.
 
-    rounded: round both factors of every product to bfloat16, as is always done if q, k and v are
-        bfloat16. All else is float32.
+    rounded: round both factors of every product to bfloat16. All else is float32, also if q, k and
+        v are not.
     segment_ids: which document a token belongs to; the tokens of a document are consecutive.
 
     Differentiable in reverse mode. The backward pass keeps q, k, v, the output and one number per
@@ -73,7 +73,6 @@ def banded_cpu(
         lambda x: x.astype(jnp.float32), (queries, keys, v)
     )
     seen = _seen(interaction, queries[0].shape[1], v, segment_ids, part)
-    rounded = rounded or v.dtype == jnp.bfloat16
     return _attention(wide_queries, wide_keys, values, seen, rounded).astype(v.dtype)
 
 

@@ -199,7 +199,10 @@ class SweepFiles:
             raise UserError(f"{path}: its last line is incomplete; sweep again")
         by_name = dict(zip(header, zip(*lines, strict=True), strict=False)) if lines else {}
         nothing = ("",) * len(lines)
-        cells = [by_name.get(absent.get(column, column) or "", nothing) for column in columns]
+        by_name |= {
+            new: by_name.get(old, nothing) if old else nothing for new, old in absent.items()
+        }
+        cells = [by_name.get(column, nothing) for column in columns]
         return zip(*map(functools.partial(_values, path), columns, cells), strict=True)
 
 

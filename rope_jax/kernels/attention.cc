@@ -240,8 +240,10 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
     memset(dq, 0, all * h_row * sizeof(float));
     for (long t = 0; t < queries; t++) {
       const float *out = a->out + row * a->value_width + t * out_stride;
+      // of the rounded dO, as dP is: else the dS of a query would not add up to zero
+      const factor *own = dout_along + t * dout_along_row;
       delta[t] = 0;
-      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * douts[t * out_stride + h];
+      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * number_along(own, h);
     }
     for (long j = chunk.begin; j < chunk.end; j += K) {
       const long keys = least(K, a->keys - j);

@@ -38,19 +38,19 @@ INLINE halves rounded(vec x) {
   return (halves)_mm512_cvtneps_pbh((__m512)x);
 #else
   const factors bits = (factors)x, nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  // of NaN, rounding could make infinity
+  // rounding a NaN's bits could give infinity
   return __builtin_convertvector(x == x ? nearest : bits >> 16 | 0x40, halves);
 #endif
 }
 
 INLINE factors pairs_of(vec first, vec second) {
 #ifdef __AVX512BF16__
-  // all of `first`, then all of `second`; then in turns
+  // all of `first`, then all of `second`; then interleaved
   const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
   typedef short indices __attribute__((vector_size(4 * LANES)));
-  indices in_turns;
-  for (int i = 0; i < 2 * LANES; i++) in_turns[i] = i / 2 + i % 2 * LANES;
-  return (factors)_mm512_permutexvar_epi16((__m512i)in_turns, both);
+  indices interleaved;
+  for (int i = 0; i < 2 * LANES; i++) interleaved[i] = i / 2 + i % 2 * LANES;
+  return (factors)_mm512_permutexvar_epi16((__m512i)interleaved, both);
 #else
   const halves low = rounded(first), high = rounded(second);
   return __builtin_convertvector(low, factors) | __builtin_convertvector(high, factors) << 16;
@@ -63,6 +63,14 @@ INLINE factors down(const vec *rows) { return pairs_of(rows[0], rows[1]); }
 // Stores the numbers from column `at` of a row on, as factors along the row.
 INLINE void store_along(factor *row, long at, vec x) { *(halves *)(row + at / 2) = rounded(x); }
 
+// The number in column `at` of a row of factors along the row.
+INLINE float number_along(const factor *row, long at) {
+  const unsigned bits = row[at / 2] >> at % 2 * 16 << 16;
+  float x;
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
 #else
 
 typedef float factor;
@@ -74,6 +82,7 @@ INLINE factors all_of(factor x) { return filled(x); }
 INLINE vec with_products(vec sums, factors left, factors right) { return sums + left * right; }
 INLINE factors down(const vec *rows) { return rows[0]; }
 INLINE void store_along(factor *row, long at, vec x) { store(row + at, x); }
+INLINE float number_along(const factor *row, long at) { return row[at]; }
 
 #endif
 
@@ -109,7 +118,7 @@ INLINE const factor *as_factors(const float *x, long x_row, long rows, long widt
 #endif
 }
 
-// The distance of the rows that `as_factors` returns.
+// The distance between the rows that `as_factors` returns.
 INLINE long factor_row(long x_row, long width) { return TOGETHER > 1 ? factors_in(width) : x_row; }
 
 // How many factors `as_factors` needs for its copy.

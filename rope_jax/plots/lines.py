@@ -55,7 +55,7 @@ def draw_line(
 def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[PlottedPoint]]]) -> None:
     """Draw the curves that other panels are about, in light grey and behind everything.
 
-    Curves with the same dashes are one line with gaps: matplotlib takes as long for a line as for
+    Curves with the same dashes are one line with gaps: to matplotlib, a line costs as much as
     hundreds of points.
     """
     by_dashes: dict[str, list[tuple[LineStyle, Sequence[PlottedPoint]]]] = {}

@@ -214,3 +214,11 @@ def test_a_backend_that_cannot_run_here_is_an_error(name, reason):
         check_backend(ModelConfig(attention=name))
     for available in ("xla", "blockwise"):
         check_backend(ModelConfig(attention=available))
+
+
+def test_cudnn_needs_factors_of_16_bits():
+    sizes = {"attention": "cudnn", "hidden_size": 128, "num_attention_heads": 4}
+    with pytest.raises(UserError, match=r"^model\.attention: cudnn computes in 16 bits, but"):
+        check_backend(ModelConfig(**sizes), "gpu")
+    for field in ("dtype", "product_dtype"):
+        check_backend(ModelConfig(**sizes, **{field: "bfloat16"}), "gpu")
