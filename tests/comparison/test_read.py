@@ -59,6 +59,7 @@ def test_results_of_an_earlier_version_have_no_column_map(sweep_of):
     with path.open(newline="") as file:
         lines = list(csv.DictReader(file))
     assert {line.pop("map") for line in lines} == {""}
+    lines = [{"": "7"} | line for line in lines]  # as pandas writes its index
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=list(lines[0]))
         writer.writeheader()
