@@ -241,9 +241,7 @@ extern "C" void NAME(backward)(const Attention *a, long task, float *scratch) {
     for (long t = 0; t < queries; t++) {
       const float *out = a->out + row * a->value_width + t * out_stride;
       // of the rounded dO, as dP is: else the dS of a query would not add up to zero
-      const factor *own = dout_along + t * dout_along_row;
-      delta[t] = 0;
-      for (long h = 0; h < a->value_width; h++) delta[t] += out[h] * number_along(own, h);
+      delta[t] = product_along(out, dout_along + t * dout_along_row, a->value_width);
     }
     for (long j = chunk.begin; j < chunk.end; j += K) {
       const long keys = least(K, a->keys - j);

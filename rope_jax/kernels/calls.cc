@@ -16,6 +16,7 @@ namespace ffi = xla::ffi;
 using Floats = ffi::Buffer<ffi::F32>;
 using Integers = ffi::Buffer<ffi::S32>;
 using Result = ffi::Result<Floats>;
+using EitherResult = ffi::Result<ffi::AnyBuffer>;
 
 // One kernel for one instruction set: how many floats it needs for itself, and what does one task.
 template <typename Arrays>
@@ -208,8 +209,24 @@ static long cut(Arrays &a, long outputs, long copied, long threads) {
     const bool fits = a.cols * copied <= LARGEST_COPY, enough = blocks >= threads;
     if (fits && !enough && a.rows >= 2 * FEWEST_ROWS) a.rows = (a.rows + 1) / 2;
     else if ((fits && enough) || a.cols <= FEWEST_COLUMNS) return blocks;
-    else a.cols = (a.cols + 1) / 2;
+    else a.cols = (a.cols + 3) / 4 * 2;  // even, so that no pair of numbers is cut
   }
+}
+
+// An array of factors, which may be bfloat16 if they are rounded.
+static Numbers numbers_of(ffi::AnyBuffer x) {
+  return {x.untyped_data(), x.element_type() == ffi::DataType::BF16};
+}
+
+static bool are_factors(ffi::AnyBuffer x, bool rounded) {
+  const bool are_bfloat16 = x.element_type() == ffi::DataType::BF16;
+  if (!are_bfloat16) return x.element_type() == ffi::DataType::F32;
+  return rounded && x.dimensions()[1] % 2 == 0;
+}
+
+static ffi::Error not_factors() {
+  return ffi::Error::InvalidArgument(
+      "factors are neither float32 nor, for rounded products, bfloat16 in rows of even length");
 }
 
 // factors: x and w of the first part, then of the second, and so on.
@@ -221,9 +238,10 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
   if (p.parts > MOST_PARTS) return ffi::Error::InvalidArgument("too many products in a sum");
   long inputs = 0;
   for (long i = 0; i < p.parts; i++) {
-    const auto x = factors.get<Floats>(2 * i), w = factors.get<Floats>(2 * i + 1);
-    if (!x.has_value() || !w.has_value()) return ffi::Error::InvalidArgument("not float32");
-    p.part[i] = {x->dimensions()[1], x->typed_data(), w->typed_data()};
+    const auto x = factors.get<ffi::AnyBuffer>(2 * i);
+    const auto w = factors.get<Floats>(2 * i + 1);
+    if (!x.has_value() || !w.has_value() || !are_factors(*x, rounded)) return not_factors();
+    p.part[i] = {x->dimensions()[1], numbers_of(*x), w->typed_data()};
     inputs += p.part[i].inputs;
   }
   return run(pool, products(rounded).projection, p, cut(p, p.outputs, inputs, pool.num_threads()));
@@ -231,26 +249,29 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
 
 // gate and up have no rows if they are not to be kept.
 static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
-                                    Result hidden, Result gate, Result up, bool rounded) {
+                                    EitherResult hidden, Result gate, Result up, bool rounded) {
+  if (!are_factors(*hidden, rounded)) return not_factors();
   Gated g{};
   g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
   g.x = x.typed_data(), g.w_gate = w_gate.typed_data(), g.w_up = w_up.typed_data();
-  g.hidden = hidden->typed_data();
+  g.hidden = hidden->untyped_data();
   if (gate->dimensions()[0] > 0) g.gate = gate->typed_data(), g.up = up->typed_data();
   const long blocks = cut(g, g.hidden_size, 2 * g.inputs, pool.num_threads());
   return run(pool, products(rounded).gated_forward, g, blocks);
 }
 
 static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_down, Floats gate,
-                                     Floats up, Result hidden, Result dgate, Result dup,
-                                     bool rounded) {
+                                     Floats up, EitherResult hidden, EitherResult dgate,
+                                     EitherResult dup, bool rounded) {
+  for (EitherResult result : {hidden, dgate, dup})
+    if (!are_factors(*result, rounded)) return not_factors();
   Gated g{};
   g.tokens = dy.dimensions()[0], g.inputs = dy.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
   g.dy = dy.typed_data(), g.w_down = w_down.typed_data();
-  g.gate = gate.typed_data(), g.up = up.typed_data(), g.hidden = hidden->typed_data();
-  g.dgate = dgate->typed_data(), g.dup = dup->typed_data();
+  g.gate = gate.typed_data(), g.up = up.typed_data();
+  g.hidden = hidden->untyped_data(), g.dgate = dgate->untyped_data(), g.dup = dup->untyped_data();
   const long blocks = cut(g, g.hidden_size, g.inputs, pool.num_threads());
   return run(pool, products(rounded).gated_backward, g, blocks);
 }
@@ -259,11 +280,12 @@ static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_d
 // and what it reads at a time should fit into the second cache.
 enum { SMALLEST_BLOCK = 32, LARGEST_BLOCK = 352 };
 
-static ffi::Error run_weight_gradient(ffi::ThreadPool pool, Floats x, Floats dy, Result dw,
-                                      bool rounded) {
+static ffi::Error run_weight_gradient(ffi::ThreadPool pool, ffi::AnyBuffer x, ffi::AnyBuffer dy,
+                                      Result dw, bool rounded) {
+  if (!are_factors(x, rounded) || !are_factors(dy, rounded)) return not_factors();
   WeightGradient p{};
   p.tokens = x.dimensions()[0], p.inputs = x.dimensions()[1], p.outputs = dy.dimensions()[1];
-  p.x = x.typed_data(), p.dy = dy.typed_data(), p.dw = dw->typed_data();
+  p.x = numbers_of(x), p.dy = numbers_of(dy), p.dw = dw->typed_data();
   p.rows = std::max(1L, p.inputs), p.cols = std::max(1L, p.outputs);
   // A block for each thread, at least. The sums do not depend on how many blocks there are.
   for (;;) {
@@ -336,32 +358,32 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(projection, run_projection,
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_forward, run_gated_forward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // x
-                                  .Arg<Floats>()    // w_gate
-                                  .Arg<Floats>()    // w_up
-                                  .Ret<Floats>()    // hidden
-                                  .Ret<Floats>()    // gate
-                                  .Ret<Floats>()    // up
+                                  .Arg<Floats>()          // x
+                                  .Arg<Floats>()          // w_gate
+                                  .Arg<Floats>()          // w_up
+                                  .Ret<ffi::AnyBuffer>()  // hidden
+                                  .Ret<Floats>()          // gate
+                                  .Ret<Floats>()          // up
                                   .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(gated_backward, run_gated_backward,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // dy
-                                  .Arg<Floats>()    // w_down
-                                  .Arg<Floats>()    // gate
-                                  .Arg<Floats>()    // up
-                                  .Ret<Floats>()    // hidden
-                                  .Ret<Floats>()    // dgate
-                                  .Ret<Floats>()    // dup
+                                  .Arg<Floats>()          // dy
+                                  .Arg<Floats>()          // w_down
+                                  .Arg<Floats>()          // gate
+                                  .Arg<Floats>()          // up
+                                  .Ret<ffi::AnyBuffer>()  // hidden
+                                  .Ret<ffi::AnyBuffer>()  // dgate
+                                  .Ret<ffi::AnyBuffer>()  // dup
                                   .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(weight_gradient, run_weight_gradient,
                               ffi::Ffi::Bind()
                                   .Ctx<ffi::ThreadPool>()
-                                  .Arg<Floats>()    // x
-                                  .Arg<Floats>()    // dy
-                                  .Ret<Floats>()    // xᵀ·dy
+                                  .Arg<ffi::AnyBuffer>()  // x
+                                  .Arg<ffi::AnyBuffer>()  // dy
+                                  .Ret<Floats>()          // xᵀ·dy
                                   .Attr<bool>("rounded"));
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(norm_forward, run_norm_forward,

@@ -5,6 +5,7 @@
 
 #pragma once
 
+#include "kernels.h"
 #include "vectors.h"
 
 #ifdef ROUNDED
@@ -30,7 +31,8 @@ INLINE vec with_products(vec sums, factors left, factors right) {
 #endif
 }
 
-typedef unsigned short halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
+typedef unsigned short half;  // a number of bfloat16
+typedef half halves __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 // The nearest numbers of bfloat16, ties to even.
 INLINE halves rounded(vec x) {
@@ -43,6 +45,10 @@ INLINE halves rounded(vec x) {
 #endif
 }
 
+INLINE factors pairs_of(halves first, halves second) {
+  return __builtin_convertvector(first, factors) | __builtin_convertvector(second, factors) << 16;
+}
+
 INLINE factors pairs_of(vec first, vec second) {
 #ifdef __AVX512BF16__
   // all of `first`, then all of `second`; then interleaved
@@ -52,8 +58,7 @@ INLINE factors pairs_of(vec first, vec second) {
   for (int i = 0; i < 2 * LANES; i++) interleaved[i] = i / 2 + i % 2 * LANES;
   return (factors)_mm512_permutexvar_epi16((__m512i)interleaved, both);
 #else
-  const halves low = rounded(first), high = rounded(second);
-  return __builtin_convertvector(low, factors) | __builtin_convertvector(high, factors) << 16;
+  return pairs_of(rounded(first), rounded(second));
 #endif
 }
 
@@ -62,14 +67,6 @@ INLINE factors down(const vec *rows) { return pairs_of(rows[0], rows[1]); }
 
 // Stores the numbers from column `at` of a row on, as factors along the row.
 INLINE void store_along(factor *row, long at, vec x) { *(halves *)(row + at / 2) = rounded(x); }
-
-// The number in column `at` of a row of factors along the row.
-INLINE float number_along(const factor *row, long at) {
-  const unsigned bits = row[at / 2] >> at % 2 * 16 << 16;
-  float x;
-  memcpy(&x, &bits, sizeof x);
-  return x;
-}
 
 #else
 
@@ -82,7 +79,6 @@ INLINE factors all_of(factor x) { return filled(x); }
 INLINE vec with_products(vec sums, factors left, factors right) { return sums + left * right; }
 INLINE factors down(const vec *rows) { return rows[0]; }
 INLINE void store_along(factor *row, long at, vec x) { store(row + at, x); }
-INLINE float number_along(const factor *row, long at) { return row[at]; }
 
 #endif
 
@@ -95,8 +91,32 @@ INLINE long factors_in(long count) { return (count + TOGETHER - 1) / TOGETHER; }
 INLINE vec load_some(const float *p, long count) {
   if (count >= LANES) return load(p);
   vec some = {};
-  if (count > 0) memcpy(&some, p, count * sizeof(float));
+  if (count > 0) memcpy(&some, p, count * sizeof *p);
   return some;
+}
+
+#ifdef ROUNDED
+INLINE halves load_some(const half *p, long count) {
+  if (count >= LANES) return *(const halves *)p;
+  halves some = {};
+  if (count > 0) memcpy(&some, p, count * sizeof *p);
+  return some;
+}
+#endif
+
+// Σ x·y over `width` numbers, with y a row of factors along the row.
+INLINE float product_along(const float *x, const factor *y, long width) {
+  vec sums = {};
+  for (long i = 0; i < width; i += LANES) {
+#ifdef ROUNDED
+    const halves some = load_some((const half *)y + i, width - i);
+    const vec right = (vec)(__builtin_convertvector(some, factors) << 16);
+#else
+    const vec right = load_some(y + i, width - i);
+#endif
+    sums += load_some(x + i, width - i) * right;
+  }
+  return sum_of(sums);
 }
 
 // Rows of `width` numbers as factors along the row: where they are, or in `copy`.
@@ -126,6 +146,12 @@ INLINE long factors_copied(long rows, long width) {
   return TOGETHER > 1 ? rows * factors_in(width) : 0;
 }
 
+// The same for rows that lie one after the other, of which some may be factors already.
+INLINE const factor *factors_of(Numbers x, long begin, long rows, long width, factor *copy) {
+  if (x.are_bfloat16) return (const factor *)x.at + begin * factors_in(width);
+  return as_factors((const float *)x.at + begin * width, width, rows, width, copy);
+}
+
 // A vector of factors down the columns of x, which has `rows` rows left. From `count` columns on, they
 // are zeros.
 INLINE factors load_down(const float *x, long x_row, long rows, long count) {
@@ -137,8 +163,15 @@ INLINE factors load_down(const float *x, long x_row, long rows, long count) {
 #endif
 }
 
+#ifdef ROUNDED
+INLINE factors load_down(const half *x, long x_row, long rows, long count) {
+  return pairs_of(load_some(x, count), rows > 1 ? load_some(x + x_row, count) : (halves){});
+}
+#endif
+
 // `width` such factors: a multiple of LANES, or fewer.
-INLINE void across_rows(const float *x, long x_row, long rows, long count, const long width,
+template <typename Number>
+INLINE void across_rows(const Number *x, long x_row, long rows, long count, const long width,
                         factor *out) {
   for (long j = 0; j < width; j += LANES) {
     const factors found = load_down(x + j, x_row, rows, count - j);

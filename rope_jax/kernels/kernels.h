@@ -21,10 +21,18 @@ typedef struct {
 // Queries of one head that are computed together. They share the copies of keys and values.
 enum { SPAN = 256 };
 
+// Rows of numbers, float or bfloat16. Those of bfloat16 are only factors of rounded products, and a row
+// has an even number of them.
+typedef struct {
+  const void *at;
+  int are_bfloat16;
+} Numbers;
+
 // x [tokens, inputs], w [inputs, outputs], or if it is transposed [outputs, inputs].
 typedef struct {
   long inputs;
-  const float *x, *w;
+  Numbers x;
+  const float *w;
 } Factors;
 
 enum { MOST_PARTS = 2 };
@@ -38,17 +46,19 @@ typedef struct {
 } Projection;
 
 // x, dy [tokens, inputs], w_gate, w_up [inputs, hidden_size], w_down [hidden_size, inputs]; the others
-// [tokens, hidden_size], computed in blocks of [rows, cols]. Forward, gate and up may be null.
+// [tokens, hidden_size], computed in blocks of [rows, cols]. Forward, gate and up may be null. hidden,
+// dgate and dup are only factors of other products: bfloat16 if factors are rounded, else float.
 typedef struct {
   long tokens, inputs, hidden_size, rows, cols;
   const float *x, *w_gate, *w_up, *dy, *w_down;
-  float *gate, *up, *hidden, *dgate, *dup;
+  float *gate, *up;
+  void *hidden, *dgate, *dup;
 } Gated;
 
 // x [tokens, inputs], dy [tokens, outputs], dw [inputs, outputs], computed in blocks of [rows, cols].
 typedef struct {
   long tokens, inputs, outputs, rows, cols;
-  const float *x, *dy;
+  Numbers x, dy;
   float *dw;
 } WeightGradient;
 

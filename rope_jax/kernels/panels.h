@@ -10,7 +10,8 @@ enum { INPUTS = 256 };
 // Copies the first `count` numbers of some rows into panels of factors down the columns,
 // [panels, factors_in(rows), width], padded with zeros. A tile reads few numbers of many rows, and in
 // their own places these would evict each other from the cache: their distance is often a power of two.
-INLINE void pack(const float *x, long x_row, long rows, long count, const long width,
+template <typename Number>
+INLINE void pack(const Number *x, long x_row, long rows, long count, const long width,
                  factor *out) {
   const long some = 16;  // so few that their rows of x stay in the first cache
   for (long begin = 0; begin < rows; begin += some)

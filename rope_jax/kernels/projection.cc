@@ -36,7 +36,7 @@ extern "C" void NAME(projection)(const Projection *p, long task, float *memory) 
     factor *copy = scratch;
     for (long i = 0; i < p->parts; i++) {
       const long inputs = p->part[i].inputs;
-      xs[i] = as_factors(p->part[i].x + begin * inputs, inputs, end - begin, inputs, copy);
+      xs[i] = factors_of(p->part[i].x, begin, end - begin, inputs, copy);
       copy += factors_copied(TOKENS, inputs);
     }
     for (long j = 0; j < cols; j += COLS) {

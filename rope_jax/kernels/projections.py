@@ -7,6 +7,7 @@ import functools
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from rope_jax.devices.hardware import has_amx
@@ -48,12 +49,16 @@ def _backward(
 project.defvjp(_forward, _backward)
 
 
-def has_kernels(x: Float[Array, "tokens D"], *, rounded: bool) -> bool:
-    """Return whether our kernels multiply these tokens on a CPU.
+def has_kernels(
+    x: Float[Array, "tokens D"], other: Float[Array, "_ _"] | None = None, *, rounded: bool
+) -> bool:
+    """Return whether our kernels multiply these tokens on a CPU, with `other` if it is given.
 
-    Products of rounded factors are XLA's on a CPU with AMX, which ours do not use.
+    One of the two may be bfloat16 if products are rounded. Products of rounded factors are XLA's on
+    a CPU with AMX, which ours do not use.
     """
-    enough = x.dtype == jnp.float32 and x.shape[0] >= _FEWEST_TOKENS
+    dtype = x.dtype if other is None else _result_dtype(x, other)
+    enough = dtype == jnp.float32 and x.shape[0] >= _FEWEST_TOKENS
     return enough and load_kernels() is not None and not (rounded and has_amx())
 
 
@@ -82,7 +87,7 @@ def sum_of_products(
         pairs = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
         return call(*pairs, transposed=transposed, rounded=rounded)
 
-    if not has_kernels(xs[0], rounded=rounded):
+    if not has_kernels(xs[0], kernels[0], rounded=rounded):
         return plain(xs, kernels)
     return jax.lax.platform_dependent(xs, kernels, cpu=ours, default=plain)
 
@@ -103,7 +108,7 @@ def weight_gradient(
         call = jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")
         return call(x, dy, rounded=rounded)
 
-    if not has_kernels(x, rounded=rounded):
+    if not has_kernels(x, dy, rounded=rounded):
         return plain(x, dy)
     return jax.lax.platform_dependent(x, dy, cpu=ours, default=plain)
 
@@ -117,4 +122,9 @@ def plain_product(
     # XLA's fast products on a CPU contract the last axis of a with the first of b. Without the
     # barrier, it would make another product of one whose factor was transposed, which is slow.
     factors = jax.lax.optimization_barrier((a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)))
-    return jnp.matmul(*factors, preferred_element_type=jnp.float32).astype(a.dtype)
+    return jnp.matmul(*factors, preferred_element_type=jnp.float32).astype(_result_dtype(a, b))
+
+
+def _result_dtype(a: Float[Array, "_ _"], b: Float[Array, "_ _"]) -> DTypeLike:
+    """The dtype of a product, of which one factor may be rounded already."""
+    return a.dtype if a.dtype == b.dtype else jnp.float32

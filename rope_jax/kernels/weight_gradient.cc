@@ -7,6 +7,15 @@
 // x passes by from the second.
 enum { TOKENS = 128 * TOGETHER };
 
+// `pack` from the number `begin` on.
+INLINE void pack_from(Numbers x, long begin, long x_row, long rows, long count, const long width,
+                      factor *out) {
+#ifdef ROUNDED
+  if (x.are_bfloat16) return pack((const half *)x.at + begin, x_row, rows, count, width, out);
+#endif
+  pack((const float *)x.at + begin, x_row, rows, count, width, out);
+}
+
 // Adds xᵀ·dy of two panels to a tile of out, which is one or two vectors wide. A function of its own,
 // see whole_tile.
 static __attribute__((noinline)) void add_tile(int wide, long depth, const factor *x,
@@ -33,10 +42,11 @@ extern "C" void NAME(weight_gradient)(const WeightGradient *p, long task, float 
   memset(out, 0, all_rows * out_row * sizeof(float));
   for (long t = 0; t < p->tokens; t += TOKENS) {
     const long count = least(TOKENS, p->tokens - t), depth = factors_in(count);
-    const float *dy_here = p->dy + t * p->outputs + n;
-    pack(p->x + t * p->inputs + m, p->inputs, count, rows, ROWS, x);
-    pack(dy_here, p->outputs, count, least(cols, in_pairs), COLS, dy);
-    pack(dy_here + in_pairs, p->outputs, count, cols - in_pairs, LANES, dy + in_pairs * depth);
+    const long dy_begin = t * p->outputs + n;
+    pack_from(p->x, t * p->inputs + m, p->inputs, count, rows, ROWS, x);
+    pack_from(p->dy, dy_begin, p->outputs, count, least(cols, in_pairs), COLS, dy);
+    pack_from(p->dy, dy_begin + in_pairs, p->outputs, count, cols - in_pairs, LANES,
+              dy + in_pairs * depth);
     for (long j = 0; j < out_row; j += COLS)
       for (long i = 0; i < rows; i += ROWS)
         add_tile(j < in_pairs, depth, x + i * depth, dy + j * depth, out + i * out_row + j, out_row);

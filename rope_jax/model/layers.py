@@ -193,7 +193,9 @@ class MLP(nnx.Module):
         """Whether our kernels compute it, which know only a Llama's."""
         config = self.config
         is_llamas = config.gated_mlp and config.activation == "silu" and not config.mlp_bias
-        return is_llamas and has_kernels(x, rounded=config.product_dtype == "bfloat16")
+        rounded = config.product_dtype == "bfloat16"
+        fits = not rounded or self.up_proj.out_features % 2 == 0
+        return is_llamas and fits and has_kernels(x, rounded=rounded)
 
 
 class DecoderLayer(nnx.Module):
