@@ -20,12 +20,7 @@ static const float LOWEST = -1e30f;    // every running maximum begins here, abo
 static const float SMALL = 80, USUAL = 16;
 
 INLINE float largest_of(vec x) {
-  float lanes[LANES];
-  memcpy(lanes, &x, sizeof x);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++)
-      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
-  return lanes[0];
+  return joined<LANES>(x, [](auto a, auto b) { return a > b ? a : b; });
 }
 
 // Copies rows of `width` numbers as factors along the row, transposed: into the first columns of

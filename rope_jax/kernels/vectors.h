@@ -22,12 +22,27 @@ INLINE long most(long a, long b) { return a > b ? a : b; }
 INLINE long padded(long count, long unit) { return (count + unit - 1) / unit * unit; }
 INLINE long vectors(long width) { return padded(width, LANES); }
 
+template <int WIDTH>
+struct Part {
+  typedef float vec __attribute__((vector_size(4 * WIDTH)));
+};
+
+// One number of all lanes: the upper half is joined to the lower half, and so on. As a loop over an
+// array, GCC would do it in memory.
+template <int WIDTH, typename Join>
+INLINE float joined(typename Part<WIDTH>::vec x, Join join) {
+  if constexpr (WIDTH == 2) {
+    return join(x[0], x[1]);
+  } else {
+    typename Part<WIDTH / 2>::vec low, high;
+    memcpy(&low, &x, sizeof low);
+    memcpy(&high, (const char *)&x + sizeof low, sizeof high);
+    return joined<WIDTH / 2>(join(low, high), join);
+  }
+}
+
 INLINE float sum_of(vec x) {
-  float lanes[LANES];
-  memcpy(lanes, &x, sizeof x);
-  for (int width = LANES / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) lanes[i] += lanes[i + width];
-  return lanes[0];
+  return joined<LANES>(x, [](auto a, auto b) { return a + b; });
 }
 
 // Σ a·b over two rows of `width` numbers.
