@@ -169,13 +169,10 @@ INLINE factors load_down(const half *x, long x_row, long rows, long count) {
 }
 #endif
 
-// `width` such factors: a multiple of LANES, or fewer.
+// `width` such factors, a multiple of LANES.
 template <typename Number>
 INLINE void across_rows(const Number *x, long x_row, long rows, long count, const long width,
                         factor *out) {
-  for (long j = 0; j < width; j += LANES) {
-    const factors found = load_down(x + j, x_row, rows, count - j);
-    if (width % LANES == 0) store_factors(out + j, found);
-    else memcpy(out + j, &found, width % LANES * sizeof(factor));
-  }
+  for (long j = 0; j < width; j += LANES)
+    store_factors(out + j, load_down(x + j, x_row, rows, count - j));
 }

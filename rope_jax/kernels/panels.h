@@ -14,14 +14,24 @@ template <typename Number>
 INLINE void pack(const Number *x, long x_row, long rows, long count, const long width,
                  factor *out) {
   const long some = 16;  // so few that their rows of x stay in the first cache
+  const long panel = factors_in(rows) * width;
+  const long together = most(width, LANES / width * width);  // the panels that a vector fills
   for (long begin = 0; begin < rows; begin += some)
-    for (long i = 0; i < count; i += width) {
+    for (long i = 0; i < count; i += together) {
       const long end = least(rows, begin + some);
-      factor *to = out + i * factors_in(rows) + begin / TOGETHER * width;
+      factor *to = out + i / width * panel + begin / TOGETHER * width;
       for (long r = begin + some; r < least(rows, end + some); r++)  // those that come next
-        for (long n = 0; n < width; n += LANES) __builtin_prefetch(x + r * x_row + i + n);
-      for (long r = begin; r < end; r += TOGETHER, to += width)
-        across_rows(x + r * x_row + i, x_row, rows - r, count - i, width, to);
+        for (long n = 0; n < together; n += LANES) __builtin_prefetch(x + r * x_row + i + n);
+      for (long r = begin; r < end; r += TOGETHER, to += width) {
+        const Number *from = x + r * x_row + i;
+        if (width >= LANES) {
+          across_rows(from, x_row, rows - r, count - i, width, to);
+          continue;
+        }
+        const factors found = load_down(from, x_row, rows - r, count - i);
+        for (long n = 0; n < least(together, count - i); n += width)
+          memcpy(to + n / width * panel, (const factor *)&found + n, width * sizeof(factor));
+      }
     }
 }
 
