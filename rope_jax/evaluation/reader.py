@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
 from rope_jax.devices import processes
+from rope_jax.devices.compiling import compiled
 from rope_jax.devices.memory import device_bytes, in_gib, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.model.loss import Scores
@@ -218,7 +219,7 @@ class Reader:
                 f"nll_fn: returned {made} for tokens [{size}, {length + 1}]; it must return "
                 f"float32 [{size}, {last}], the NLL of {which}, or Scores of them"
             )
-        return function.lower(*arguments).compile()
+        return compiled(function, *arguments)
 
     def _check_memory(self, used: int, size: int, length: int) -> None:
         """UserError if a program for batches of this shape needs more memory than there is."""

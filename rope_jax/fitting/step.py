@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
 from rope_jax.config.fit import FitConfig
+from rope_jax.devices.compiling import compiler_options
 from rope_jax.errors import UserError
 from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
 from rope_jax.fitting.parameters import Free, Parameters
@@ -117,7 +118,7 @@ class FitStep:
             free = self._parameters.projected(optax.apply_updates(free, updates))
             return free, opt_state, value
 
-        return jax.jit(step)
+        return jax.jit(step, compiler_options=compiler_options(jax.default_backend()))
 
     def _nll(
         self, params: Params, free: Free, tokens: Int[Array, "B n_plus_1"], last: int

@@ -12,6 +12,7 @@ from jaxtyping import Array
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
+from rope_jax.devices.compiling import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
@@ -47,7 +48,11 @@ class Program:
 
     def fresh_state(self) -> TrainState:
         """Return the initial training state, sharded."""
-        return jax.jit(self._fresh_state, out_shardings=self.state_shardings())()
+        options = compiler_options(self.placement.device.platform)
+        made = jax.jit(
+            self._fresh_state, out_shardings=self.state_shardings(), compiler_options=options
+        )
+        return made()
 
     def state_shardings(self) -> TrainState:
         """Return the shardings of the state."""
@@ -117,7 +122,7 @@ class StageProgram:
             self._positioning(self._row_groups),
             self._program.placement.gradient,
         )
-        return step.lower(self._program.abstract_state, self._batch(), self._rotary).compile()
+        return compiled(step, self._program.abstract_state, self._batch(), self._rotary)
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
@@ -132,7 +137,7 @@ class StageProgram:
 
         sums = jax.jit(completed_sums, out_shardings=placement.replicated)
         params = self._program.abstract_state.params
-        return sums.lower(params, self._batch(), self._rotary_of_long_rows).compile()
+        return compiled(sums, params, self._batch(), self._rotary_of_long_rows)
 
     @property
     def _long_rows(self) -> list[RowGroup]:
