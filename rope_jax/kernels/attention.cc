@@ -17,6 +17,7 @@ static const float LOWEST = -1e30f;    // every running maximum begins here, abo
 
 // Logits between -SMALL and SMALL need no maximum: relative to USUAL, 2^logit is between 2^-96 and 2^64.
 // Its sums with values do not overflow if these are below 2^40, nor vanish if they are above 2^-30.
+// Rounded queries and keys may be larger by 2^-8 of themselves, which leaves all this as it is.
 static const float SMALL = 80, USUAL = 16;
 
 INLINE float largest_of(vec x) {

@@ -199,6 +199,10 @@ def bfloat16():
     for attention in ("xla", "blockwise"):
         fields = {"attention": attention, "dtype": "bfloat16"}
         yield attention, lambda fields=fields: case(fields, MIXED)
+    rounded = {"product_dtype": "bfloat16"}
+    yield "products", lambda: case(rounded, MIXED)
+    odd = rounded | {"intermediate_size": 20}  # 5 columns on each device
+    yield "products with odd numbers of columns", lambda: case(odd, {"tensor": 4})
 
 
 def positions():

@@ -12,11 +12,14 @@ from rope_jax.attention.cpu import banded_cpu, cpu_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.hardware import has_amx
 from rope_jax.kernels import loading, projections
-from rope_jax.kernels.projections import project
+from rope_jax.kernels.gated import hidden_layer
+from rope_jax.kernels.projections import project, weight_gradient
+from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.platform import model_for_platform
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import capped, dot_product
+from rope_jax.rope import Frequencies, Rotary
 from tests.kernels.arrays import SIZES, along, draw
 
 pytestmark = pytest.mark.skipif(loading.load_kernels() is None, reason="there is no C++ compiler")
@@ -87,6 +90,24 @@ def softmax_attention(q, k, v, dout, seen):
         (ds.T @ q, ds_size.T @ np.abs(q)),
         (weights.T @ dout, weights.T @ np.abs(dout)),
     )
+
+
+def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(few_tokens, monkeypatch):
+    monkeypatch.setattr(projections, "has_amx", lambda: False)
+    odd = draw(4, 3)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="in rows of even length"):
+        jax.block_until_ready(hidden_layer(draw(9, 4), odd, odd, rounded=True))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="neither float32 nor, for rounded"):
+        weight_gradient(draw(9, 4).astype(jnp.bfloat16), draw(9, 4), rounded=False)
+    config = ModelConfig(
+        **{"hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1},
+        **{"num_attention_heads": 2, "product_dtype": "bfloat16"},
+    )
+    model = LanguageModel(config, 8)
+    rotary = Rotary.shared(Frequencies.from_float64(np.ones(2)))
+    tokens = jnp.zeros((1, 6), jnp.int32)
+    nll = model.nll(model.init(0), tokens, tokens, jnp.arange(6)[None], None, rotary)
+    assert np.isfinite(nll).all()
 
 
 # Odd numbers of queries, keys and columns leave half of a pair empty.
