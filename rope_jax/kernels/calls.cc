@@ -224,6 +224,11 @@ static bool are_factors(ffi::AnyBuffer x, bool rounded) {
   return rounded && x.dimensions()[1] % 2 == 0;
 }
 
+// What is passed on as factors is bfloat16 if these are rounded, and only then.
+static bool are_results(ffi::AnyBuffer x, bool rounded) {
+  return are_factors(x, rounded) && numbers_of(x).are_bfloat16 == rounded;
+}
+
 static ffi::Error not_factors() {
   return ffi::Error::InvalidArgument(
       "factors are neither float32 nor, for rounded products, bfloat16 in rows of even length");
@@ -250,7 +255,7 @@ static ffi::Error run_projection(ffi::ThreadPool pool, ffi::RemainingArgs factor
 // gate and up have no rows if they are not to be kept.
 static ffi::Error run_gated_forward(ffi::ThreadPool pool, Floats x, Floats w_gate, Floats w_up,
                                     EitherResult hidden, Result gate, Result up, bool rounded) {
-  if (!are_factors(*hidden, rounded)) return not_factors();
+  if (!are_results(*hidden, rounded)) return not_factors();
   Gated g{};
   g.tokens = x.dimensions()[0], g.inputs = x.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
@@ -265,7 +270,7 @@ static ffi::Error run_gated_backward(ffi::ThreadPool pool, Floats dy, Floats w_d
                                      Floats up, EitherResult hidden, EitherResult dgate,
                                      EitherResult dup, bool rounded) {
   for (EitherResult result : {hidden, dgate, dup})
-    if (!are_factors(*result, rounded)) return not_factors();
+    if (!are_results(*result, rounded)) return not_factors();
   Gated g{};
   g.tokens = dy.dimensions()[0], g.inputs = dy.dimensions()[1];
   g.hidden_size = hidden->dimensions()[1];
