@@ -53,6 +53,7 @@ def ours(shape: Shape) -> Side:
 
     from rope_jax.config.training import Config
     from rope_jax.data.batches import Batch
+    from rope_jax.devices.compiling import compiled
     from rope_jax.model.decoder import LanguageModel
     from rope_jax.rope import Rotary
     from rope_jax.training.optimizer import optimizer
@@ -77,7 +78,6 @@ def ours(shape: Shape) -> Side:
     rotary = Rotary.shared(config.stage_scaling(0).frequencies(config.geometry))
     params = model.init(0)
     state = TrainState(params, jax.jit(adamw.init)(params))
-    train_step = make_train_step(model, adamw)
     tokens = np.random.default_rng(0).integers(0, 256, (batch_size, seq_len + 1), np.int32)
     batch = Batch(
         tokens=tokens[:, :-1],
@@ -86,6 +86,7 @@ def ours(shape: Shape) -> Side:
         positions=np.tile(np.arange(seq_len, dtype=np.int32), (batch_size, 1)),
         weights=np.ones((batch_size, seq_len), np.float32),
     )
+    train_step = compiled(make_train_step(model, adamw), state, batch, rotary)
 
     unread = None
 

@@ -1,5 +1,6 @@
 """How programs are compiled."""
 
+import os
 from typing import Any
 
 import jax
@@ -10,15 +11,21 @@ _ON_CPU = {"xla_backend_optimization_level": 2}
 
 
 def compiler_options(platform: str) -> dict[str, Any] | None:
-    """Return what `jax.jit` takes as `compiler_options` on "cpu", "gpu" or "tpu"."""
-    return _ON_CPU if platform == "cpu" else None
+    """Return what `jax.jit` takes as `compiler_options` on "cpu", "gpu" or "tpu".
+
+    Nothing where XLA_FLAGS or JAX's configuration says how much to optimize: options of a program
+    would override both.
+    """
+    chosen = any(name in os.environ.get("XLA_FLAGS", "") for name in _ON_CPU)
+    chosen |= bool(jax.config.jax_disable_most_optimizations)  # type: ignore[attr-defined]
+    return _ON_CPU if platform == "cpu" and not chosen else None
 
 
 def compiled(function: Any, first: Any, *others: Any) -> Any:
     """Compile a jitted function for arguments of these shapes.
 
-    first: arrays or shapes with the devices that the program is for; without any, it is for the
-        default backend. The others may be elsewhere before they are passed in.
+    first: arrays or shapes on the devices that the program is for; NumPy's arrays stand for the
+        default backend. The other arguments may be on other devices.
     """
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(first))
     devices = {device for sharding in shardings if sharding for device in sharding.device_set}

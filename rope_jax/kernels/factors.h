@@ -146,7 +146,7 @@ INLINE long factors_copied(long rows, long width) {
   return TOGETHER > 1 ? rows * factors_in(width) : 0;
 }
 
-// The same for rows that lie one after the other, of which some may be factors already.
+// Like `as_factors`, for rows that lie one after the other and may be factors already.
 INLINE const factor *factors_of(Numbers x, long begin, long rows, long width, factor *copy) {
   if (x.are_bfloat16) return (const factor *)x.at + begin * factors_in(width);
   return as_factors((const float *)x.at + begin * width, width, rows, width, copy);

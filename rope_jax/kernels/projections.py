@@ -29,13 +29,13 @@ def project(
     rounded: round both factors of each of these products to bfloat16. The sums are float32, and the
     result has the dtype of x.
     """
-    return sum_of_products((x,), (kernel,), rounded=rounded)
+    return sum_of_products((x,), (kernel,), rounded=rounded).astype(x.dtype)
 
 
 def _forward(
     x: Float[Array, "tokens D"], kernel: Float[Array, "D F"], rounded: bool
 ) -> tuple[Float[Array, "tokens F"], tuple[Array, Array]]:
-    return sum_of_products((x,), (kernel,), rounded=rounded), (x, kernel)
+    return project(x, kernel, rounded), (x, kernel)
 
 
 def _backward(
@@ -43,7 +43,8 @@ def _backward(
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D F"]]:
     x, kernel = saved
     dx = sum_of_products((dy,), (kernel,), transposed=True, rounded=rounded)
-    return dx, weight_gradient(x, dy, rounded=rounded)
+    dkernel = weight_gradient(x, dy, rounded=rounded)
+    return dx.astype(x.dtype), dkernel.astype(kernel.dtype)
 
 
 project.defvjp(_forward, _backward)
@@ -54,11 +55,15 @@ def has_kernels(
 ) -> bool:
     """Return whether our kernels multiply these tokens on a CPU, with `other` if it is given.
 
-    One of the two may be bfloat16 if products are rounded. Products of rounded factors are XLA's on
-    a CPU with AMX, which ours do not use.
+    One of the two may be bfloat16 if products are rounded and its rows have an even length.
+    Products of rounded factors are XLA's on a CPU with AMX, which ours do not use.
     """
-    dtype = x.dtype if other is None else _result_dtype(x, other)
-    enough = dtype == jnp.float32 and x.shape[0] >= _FEWEST_TOKENS
+    factors = (x,) if other is None else (x, other)
+    wide = [factor for factor in factors if factor.dtype == jnp.float32]
+    narrow = [factor for factor in factors if factor.dtype == jnp.bfloat16]
+    known = bool(wide) and len(wide) + len(narrow) == len(factors)
+    known &= not narrow or (rounded and narrow[0].shape[1] % 2 == 0)
+    enough = known and x.shape[0] >= _FEWEST_TOKENS
     return enough and load_kernels() is not None and not (rounded and has_amx())
 
 
@@ -87,7 +92,8 @@ def sum_of_products(
         pairs = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
         return call(*pairs, transposed=transposed, rounded=rounded)
 
-    if not has_kernels(xs[0], kernels[0], rounded=rounded):
+    wide = kernels[0].dtype == jnp.float32
+    if not (wide and has_kernels(xs[0], kernels[0], rounded=rounded)):
         return plain(xs, kernels)
     return jax.lax.platform_dependent(xs, kernels, cpu=ours, default=plain)
 

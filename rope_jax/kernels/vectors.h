@@ -2,7 +2,8 @@
 //
 // The files that include this one are compiled once for each instruction set, with LANES floats in
 // a vector, ROWS rows in a tile of registers, and NAME(x) a name of its own. They include no template
-// of the C++ library: the linker could take a copy that was compiled for a newer processor.
+// of the C++ library, and their own are static: the linker could take a copy that was compiled for a
+// newer processor.
 
 #pragma once
 
@@ -27,7 +28,7 @@ struct Part {
   typedef float vec __attribute__((vector_size(4 * WIDTH)));
 };
 
-// One number of all lanes: the upper half is joined to the lower half, and so on. As a loop over an
+// Joins all lanes into one number: the upper half with the lower half, and so on. As a loop over an
 // array, GCC would do it in memory.
 template <int WIDTH, typename Join>
 INLINE float joined(typename Part<WIDTH>::vec x, Join join) {

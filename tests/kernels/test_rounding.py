@@ -13,7 +13,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.devices.hardware import has_amx
 from rope_jax.kernels import loading, projections
 from rope_jax.kernels.gated import hidden_layer
-from rope_jax.kernels.projections import project, weight_gradient
+from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.platform import model_for_platform
@@ -97,8 +97,6 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(few_tokens, monkey
     odd = draw(4, 3)
     with pytest.raises(jax.errors.JaxRuntimeError, match="in rows of even length"):
         jax.block_until_ready(hidden_layer(draw(9, 4), odd, odd, rounded=True))
-    with pytest.raises(jax.errors.JaxRuntimeError, match="neither float32 nor, for rounded"):
-        weight_gradient(draw(9, 4).astype(jnp.bfloat16), draw(9, 4), rounded=False)
     config = ModelConfig(
         **{"hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1},
         **{"num_attention_heads": 2, "product_dtype": "bfloat16"},
@@ -108,6 +106,22 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(few_tokens, monkey
     tokens = jnp.zeros((1, 6), jnp.int32)
     nll = model.nll(model.init(0), tokens, tokens, jnp.arange(6)[None], None, rotary)
     assert np.isfinite(nll).all()
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(
+    ("x_dtype", "columns"), [("float32", 6), ("bfloat16", 6), ("bfloat16", 5), ("float64", 6)]
+)
+def test_results_have_the_dtypes_of_what_is_multiplied(few_tokens, x_dtype, columns, rounded):
+    with jax.enable_x64(True):
+        x, kernel = draw(9, columns).astype(x_dtype), draw(columns, 4)
+        with jax.numpy_dtype_promotion("standard"):
+            y, pull_back = jax.vjp(lambda x, kernel: project(x, kernel, rounded), x, kernel)
+            dx, dkernel = pull_back(y)
+    assert y.dtype == dx.dtype == x.dtype
+    assert dkernel.dtype == kernel.dtype
+    wanted = np.asarray(x, np.float64) @ np.asarray(kernel, np.float64)
+    np.testing.assert_allclose(np.asarray(y, np.float64), wanted, atol=0.05)
 
 
 # Odd numbers of queries, keys and columns leave half of a pair empty.
