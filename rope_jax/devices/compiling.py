@@ -17,7 +17,7 @@ def compiler_options(platform: str) -> dict[str, Any] | None:
     would override both.
     """
     chosen = any(name in os.environ.get("XLA_FLAGS", "") for name in _ON_CPU)
-    chosen |= bool(jax.config.jax_disable_most_optimizations)  # type: ignore[attr-defined]
+    chosen |= jax.config.values["jax_disable_most_optimizations"]
     return _ON_CPU if platform == "cpu" and not chosen else None
 
 

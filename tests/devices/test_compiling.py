@@ -1,5 +1,7 @@
 """How programs are compiled on each platform, and what a user's own settings change."""
 
+from collections.abc import Iterator
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,14 +9,17 @@ import pytest
 
 from rope_jax.devices.compiling import compiled, compiler_options
 
-OPTION = "xla_backend_optimization_level"
+OPTION, SETTING = "xla_backend_optimization_level", "jax_disable_most_optimizations"
 
 
 @pytest.fixture
-def usual(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing says how much to optimize, as the tests' own settings do."""
+def usual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing says how much to optimize, as the tests' own settings may."""
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    monkeypatch.setattr(jax.config, "jax_disable_most_optimizations", False, raising=False)
+    before = jax.config.values[SETTING]
+    jax.config.update(SETTING, False)
+    yield
+    jax.config.update(SETTING, before)
 
 
 class Recorded:
@@ -42,7 +47,7 @@ def test_a_level_that_a_user_chose_stays(usual: None, monkeypatch: pytest.Monkey
     assert compiler_options("cpu") is None
     monkeypatch.setenv("XLA_FLAGS", "--some_flag=1")
     assert compiler_options("cpu") is not None
-    monkeypatch.setattr(jax.config, "jax_disable_most_optimizations", True, raising=False)
+    jax.config.update(SETTING, True)
     assert compiler_options("cpu") is None
 
 
