@@ -58,6 +58,7 @@ def _plain(x: Array, w_gate: Array, w_up: Array, rounded: bool) -> tuple[Hidden,
 
 
 def _dtype(rounded: bool) -> DTypeLike:
+    """The dtype of what is only a factor of further products."""
     return jnp.bfloat16 if rounded else jnp.float32
 
 
