@@ -1,12 +1,13 @@
 """Compare whole models with Hugging Face transformers, or write the golden files for tests.
 
 python scripts/golden_checkpoints.py --write            # tests/checkpoints/golden/*.npz
+python scripts/golden_checkpoints.py --keys             # tests/checkpoints/golden/config_keys.json
 python scripts/golden_checkpoints.py --check DIR [DIR …]    # logits of exported models
 python scripts/golden_checkpoints.py --sliding DIR --stride 64 --length 256 --tokens FILE.npy
 
 Needs an environment of its own, with torch; the tests read the golden files and need none of it:
 
-python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.23.0
+python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers==5.24.0
 /tmp/hf/bin/python scripts/golden_checkpoints.py --write
 
 --check: each DIR holds an exported model and, beside it, tokens.npy ([T] or [B, T]) and logits.npy
@@ -34,7 +35,10 @@ document-start token if there should be one), in nats per token, twice:
 
 import argparse
 import copy
+import importlib
+import inspect
 import json
+import re
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -46,7 +50,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.checkpoints.cases import FAMILIES, Case, Text, write_cases
+from tests.checkpoints.cases import FAMILIES, FOLDER, Case, Text, write_cases
 
 Settings = dict[str, Any]
 
@@ -397,6 +401,33 @@ def write() -> None:
         )
 
 
+# --- keys of config.json ---
+
+
+def write_keys() -> None:
+    """Write the keys that transformers' modelling code of each family reads, with defaults.
+
+    They are found in its text, so they include keys of other heads, such as num_labels.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    keys = {}
+    for family in FAMILIES:
+        config = CONFIG_MAPPING[family]()
+        code = importlib.import_module(type(config).__module__.replace("configuration", "modeling"))
+        text = inspect.getsource(code)
+        names = {*re.findall(r"config\.(\w+)", text), *re.findall(r'config, "(\w+)"', text)}
+        names |= {name for name in inspect.signature(type(config)).parameters if name != "kwargs"}
+        keys[family] = {
+            name: value
+            for name in sorted(names)
+            if isinstance(value := getattr(config, name, None), str | int | float | None)
+        }
+    path = FOLDER / "config_keys.json"
+    path.write_text(json.dumps(keys, indent=1) + "\n", encoding="utf-8")
+    print(f"{path.name}: {sum(map(len, keys.values()))} keys of {len(keys)} families")
+
+
 # --- exported models ---
 
 
@@ -479,13 +510,14 @@ def print_sliding(folder: Path, tokens: Path, length: int, stride: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the golden files")
+    parser.add_argument("--keys", action="store_true", help="write the keys of config.json")
     parser.add_argument("--check", type=Path, nargs="+", metavar="DIR", help="exported models")
     parser.add_argument("--sliding", type=Path, metavar="DIR", help="an exported model")
     parser.add_argument("--stride", type=int, help="for --sliding")
     parser.add_argument("--length", type=int, help="for --sliding: inputs per window")
     parser.add_argument("--tokens", type=Path, metavar="FILE.npy", help="for --sliding")
     arguments = parser.parse_args()
-    if not (arguments.write or arguments.check or arguments.sliding):
+    if not (arguments.write or arguments.keys or arguments.check or arguments.sliding):
         return parser.print_help()
     from transformers.utils import logging
 
@@ -493,6 +525,8 @@ def main() -> None:
     logging.disable_progress_bar()
     if arguments.write:
         write()
+    if arguments.keys:
+        write_keys()
     if arguments.sliding:
         if None in (arguments.stride, arguments.length, arguments.tokens):
             parser.error("--sliding needs --stride, --length and --tokens")

@@ -2,7 +2,8 @@
 
 A family is data: which keys of config.json set which fields of `ModelConfig`, which fields have
 the same value in every model of the family, and the names of its tensors. The decoder is the same
-for all. Read from the configuration_*.py and modeling_*.py of transformers 5.23.
+for all. Read from the configuration_*.py and modeling_*.py of transformers 5.24;
+`tests/checkpoints/golden/config_keys.json` lists the keys that these read, with their defaults.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +139,7 @@ class Family:
     rows:      its tensors, given the model.
     windows:   which layers slide.
     defaults:  transformers' values of keys about positions, if they are absent.
-    harmless:  keys that do not change the logits, besides `HARMLESS`.
+    ignored:   keys that the family's code does not read, although their names suggest it.
     partial:   whether it may rotate a part of each head.
     rope_types: the rope types that it may have; None: all.
     nope:      whether layers without rotation can be written (no_rope_layers).
@@ -152,7 +153,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     windows: Windows = _NO_WINDOWS
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    harmless: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     partial: bool = False
     rope_types: tuple[str, ...] | None = None
     nope: bool = False
@@ -319,7 +320,7 @@ _ALL = (
         "LlamaForCausalLM",
         (*_keys(), _ATTENTION_BIAS, _MLP_BIAS),
         _llama_rows,
-        harmless=frozenset({"is_llama_config", "rope_interleaved"}),  # SmolLM2's
+        ignored=frozenset({"rope_interleaved"}),  # SmolLM2's
     ),
     Family(
         "mistral",
@@ -335,7 +336,7 @@ _ALL = (
         _llama_rows,
         fixed={"qk_norm": True},
         windows=Windows(default=4096, types=_upper_layers, switch=True),
-        harmless=frozenset({"max_window_layers"}),
+        ignored=frozenset({"max_window_layers"}),
     ),
     Family(
         "qwen2",
@@ -344,7 +345,7 @@ _ALL = (
         _llama_rows,
         fixed={"qkv_bias": True},
         windows=Windows(default=4096, types=_upper_layers, switch=True),
-        harmless=frozenset({"max_window_layers", "use_mrope"}),
+        ignored=frozenset({"max_window_layers", "use_mrope"}),
     ),
     Family(
         "smollm3",
@@ -353,7 +354,7 @@ _ALL = (
         _llama_rows,
         windows=Windows(types=_unrotated_layers, switch=True),
         defaults={"rope_theta": 2_000_000.0},
-        harmless=frozenset({"max_window_layers"}),
+        ignored=frozenset({"max_window_layers"}),
         nope=True,
     ),
     Family(
@@ -364,7 +365,7 @@ _ALL = (
         windows=Windows(),
         # transformers' value counts even beside another one in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
-        harmless=frozenset(
+        ignored=frozenset(
             {"attention_bias", "full_attn_mod", "interpolate_factor", "lm_head_bias", "mlp_bias"}
         ),
         partial=True,
@@ -381,7 +382,7 @@ _ALL = (
         _llama_rows,
         fixed=_GEMMA,
         windows=Windows(default=4096, types=_every(2)),
-        harmless=frozenset({"cache_implementation", "hidden_act", "sliding_window_size"}),
+        ignored=frozenset({"hidden_act", "sliding_window_size"}),
     ),
     Family(
         "gemma3_text",
@@ -392,7 +393,7 @@ _ALL = (
         windows=Windows(default=4096, types=_every(6)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
         # transformers' code of Gemma 3 does not apply a cap in attention
-        harmless=frozenset({"attn_logit_softcapping", "cache_implementation"}),
+        ignored=frozenset({"attn_logit_softcapping"}),
         local=True,
     ),
     Family(
@@ -427,26 +428,6 @@ _ALL = (
 
 FAMILIES = {family.model_type: family for family in _ALL}
 """By model_type, in the order in which an export tries them."""
-
-HARMLESS = frozenset(
-    {
-        *("_attn_implementation", "_attn_implementation_autoset", "_flash_attn_2_enabled"),
-        *("_name_or_path", "architectures", "attention_dropout", "auto_map", "bos_token_id"),
-        *("chunk_size_feed_forward", "classifier_dropout", "dtype", "embd_pdrop", "eos_token_id"),
-        *("hidden_dropout", "id2label", "is_decoder", "is_encoder_decoder", "label2id"),
-        *("max_position_embeddings", "model_type", "output_attentions", "output_hidden_states"),
-        *("pad_token_id", "pretraining_tp", "problem_type", "resid_pdrop", "return_dict"),
-        *(
-            "torch_dtype",
-            "transformers.js_config",
-            "transformers_version",
-            "unsloth_fixed",
-            "unsloth_version",
-            "use_cache",
-        ),
-    }
-)
-"""Keys that do not change the logits of any family."""
 
 POSITION_KEYS = frozenset(
     {

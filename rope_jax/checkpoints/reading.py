@@ -4,17 +4,24 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from rope_jax.checkpoints.families import FAMILIES, HARMLESS, POSITION_KEYS, Family
+from rope_jax.checkpoints.families import FAMILIES, POSITION_KEYS, Family
+from rope_jax.checkpoints.keys import unread_keys
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.hf import layers_from_hf
 
-# Keys that change the logits in a way that no family here knows.
-_REFUSED = {
-    "quantization_config": "is quantized; use the checkpoint before it was quantized",
-    "use_bidirectional_attention": "is not a causal model",
+_ROPE = ("rope_scaling", "rope_parameters")
+# Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
+# and LongRoPE's that transformers reads for Phi-3.5-MoE only.
+_LEFT_OVER = {
+    "default": {
+        *("factor", "attention_factor", "original_max_position_embeddings", "low_freq_factor"),
+        *("high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+        *("short_factor", "long_factor", "finetuned"),
+    },
+    "longrope": {"short_mscale", "long_mscale"},
 }
 
 # Keys that are whole numbers, and their smallest values.
@@ -31,12 +38,14 @@ class Description(NamedTuple):
 
     model, rope: the sections of that name.
     window:      the length that it was last trained at (max_position_embeddings).
+    unread:      the keys that nothing reads, as text; their names do not suggest that they matter.
     """
 
     family: Family
     model: dict[str, Any]
     rope: dict[str, Any]
     window: int
+    unread: tuple[str, ...]
 
 
 def read_description(
@@ -44,22 +53,46 @@ def read_description(
 ) -> Description:
     """Return the model that a config.json describes.
 
-    file: its path, with which errors begin. ignored_keys: unknown keys that are of no consequence.
+    file: its path, with which errors begin.
+    ignored_keys: keys to leave out, also within rope_parameters.
 
     UserError: an unknown architecture; a key that is missing, has a value without a counterpart
-    here, or is unknown and not empty.
+    here, or that nothing reads although it may change the logits.
     """
     try:
+        hf = _cleaned(hf, ignored_keys)
         family = _family(hf)
-        _check_keys(hf, family, ignored_keys)
         _check_types(hf)
+        _check_supported(hf)
+        left_over: list[str] = []
+        hf = dict(hf) | {
+            key: _without_left_over(hf[key], key, left_over)
+            for key in _ROPE
+            if isinstance(hf.get(key), Mapping)
+        }
         model = dict(family.fixed)
         for key in family.keys:
             model |= key.read(hf)
-        rope, window = _rope(hf, family, model["num_hidden_layers"])
+        rope, window = _rope(hf, family, model)
+        known = {key.name for key in family.keys} | POSITION_KEYS | family.ignored
+        known -= _unread_positions(hf, family)
+        unread = unread_keys(hf, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
         raise UserError(f"{file}: {error}") from None
-    return Description(family, model, rope, window)
+    return Description(family, model, rope, window, (*left_over, *unread))
+
+
+def _cleaned(hf: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Return a mapping without the ignored keys, and with 32 for a whole number written as 32.0."""
+    cleaned = {}
+    for key, value in hf.items():
+        if isinstance(value, Mapping):
+            value = _cleaned(value, ignored)
+        elif key in _WHOLE and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if key not in ignored:
+            cleaned[key] = value
+    return cleaned
 
 
 def _family(hf: Mapping[str, Any]) -> Family:
@@ -71,27 +104,47 @@ def _family(hf: Mapping[str, Any]) -> Family:
     raise ValueError(f"model_type: {kind!r} is not one of {known}{code}")
 
 
-def _check_keys(hf: Mapping[str, Any], family: Family, ignored: Collection[str]) -> None:
-    """ValueError for a key that may change the logits and that nothing reads."""
-    for key, why in _REFUSED.items():
-        if hf.get(key):
-            raise ValueError(f"{key}: {why}")
-    known = {key.name for key in family.keys} | HARMLESS | POSITION_KEYS | family.harmless
-    known -= _unread_positions(hf, family)
-    for key, value in hf.items():
-        # what is off or empty cannot change anything
-        if key not in known and key not in ignored and value not in (None, False, 0, "", [], {}):
+def _check_supported(hf: Mapping[str, Any]) -> None:
+    """ValueError for what no family here can do."""
+    if hf.get("use_bidirectional_attention"):
+        raise ValueError("use_bidirectional_attention: is not a causal model")
+    quantized = hf.get("quantization_config")
+    # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
+    from_gguf = isinstance(quantized, Mapping) and quantized.get("quant_method") == "gguf"
+    if quantized and not from_gguf:
+        raise ValueError(
+            "quantization_config: is quantized; use the checkpoint before it was quantized"
+        )
+
+
+def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:
+    """Return rope parameters without keys that transformers does not read for their type.
+
+    unread: gets the names of those keys. ValueError: one of them looks like a scaling that was
+    meant to be used.
+    """
+    kept = {}
+    names = {"su": "longrope"}
+    kind = rope.get("rope_type", rope.get("type"))
+    for key, value in rope.items():
+        if isinstance(value, Mapping):
+            kept[key] = _without_left_over(value, f"{where}.{key}", unread)
+        elif value is None or key not in _LEFT_OVER.get(names.get(kind, kind), ()):
+            kept[key] = value
+        elif key in ("factor", "attention_factor", "short_factor", "long_factor") and value != 1:
             raise ValueError(
-                f"{key}: is {value!r}, which nothing here reads for {family.model_type}; if it "
-                f"does not change the logits, import it with "
-                f"scripts/import_hf.py MODEL ignored_keys=[{key}]"
+                f"{where}.{key}: is {show_value(value)}, but rope_type default does not scale; "
+                f"give the rope_type, or leave the key out with 'ignored_keys=[{key}]'"
             )
+        else:
+            unread.append(f"{where}.{key}")
+    return kept
 
 
 def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
     """Return the keys about layers that the family's code ignores, so that they may mislead."""
     unread = set() if family.nope else {"no_rope_layers", "no_rope_layer_interval"}
-    if not family.windows.exist:
+    if not family.windows.exist and hf.get("use_sliding_window") is not False:
         unread |= {"sliding_window", "use_sliding_window"}
         types = hf.get("layer_types")
         if isinstance(types, list) and any(kind != "full_attention" for kind in types):
@@ -142,10 +195,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _rope(hf: Mapping[str, Any], family: Family, count: int) -> tuple[dict[str, Any], int]:
-    """Return the section `rope`, and the length that the model was last trained at."""
+def _rope(
+    hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]
+) -> tuple[dict[str, Any], int]:
+    """Return the section `rope`, and the length that the model was last trained at.
+
+    model: what the config says of everything else.
+    """
+    count = model["num_hidden_layers"]
     windows = family.windows.read(hf, count)
-    layers, scaling = layers_from_hf(_completed(hf, family, count))
+    completed = _completed(hf, family, count)
+    if model.get("head_dim") is not None:  # Qwen 3 and Gemma have a default of their own
+        completed["head_dim"] = model["head_dim"]
+    layers, scaling = layers_from_hf(completed)
     # Where layers differ, those that see everything decide what a sweep scales.
     global_layers = [
         i
@@ -182,11 +244,17 @@ def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, A
         own = inside.get("rope_theta", given.get("rotary_emb_base", 10_000.0))
         if given.pop("rope_theta") != own:
             raise ValueError(f"rope_theta: is ignored by gpt_neox, whose base is {own}; remove it")
+    is_new = "rope_parameters" in given
+    aliases = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
     for key, default in family.defaults.items():
-        aliases = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}
-        if "rope_parameters" in given and key != "original_max_position_embeddings":
+        of_length = key == "original_max_position_embeddings"
+        if is_new and not of_length:
             continue
-        if aliases.get(key, key) not in inside and aliases.get(key, key) not in given:
+        name = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}.get(
+            key, key
+        )
+        # in rope_scaling, transformers does not read Phi-3's original length
+        if (name not in inside or (of_length and not is_new)) and name not in given:
             given.setdefault(key, default)
     if family.local:
         nested = given.get("rope_parameters")

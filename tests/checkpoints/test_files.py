@@ -263,21 +263,6 @@ def test_too_many_layers() -> None:
     )
 
 
-def test_an_unknown_key() -> None:
-    assert says(lambda: described(attention_multiplier=0.5)) == (
-        "config.json: attention_multiplier: is 0.5, which nothing here reads for llama; if it does "
-        "not change the logits, import it with scripts/import_hf.py MODEL "
-        "ignored_keys=[attention_multiplier]"
-    )
-    ignored = described(ignored=("attention_multiplier",), attention_multiplier=0.5)
-    assert ignored == described()
-
-
-@pytest.mark.parametrize("value", [None, False, 0, "", [], {}])
-def test_an_unknown_key_that_is_off(value: Any) -> None:
-    assert described(attention_multiplier=value) == described()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

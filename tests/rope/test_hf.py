@@ -120,6 +120,12 @@ def test_the_base_never_falls_back_silently():
         from_hf(inside | {"rope_theta": 1e4})
 
 
+def test_the_original_length_may_be_a_float():
+    rope = {"type": "yarn", "factor": 2.0, "original_max_position_embeddings": 32.0}
+    length = from_hf(BASE | {"rope_scaling": rope})[0].train_length
+    assert (length, type(length)) == (32, int)
+
+
 def test_partial_rotary_is_not_proportional():
     share = {"rope_theta": 1e4, "partial_rotary_factor": 0.25}
     partial = from_hf(BASE | {"rope_parameters": {"rope_type": "default"} | share})
@@ -134,9 +140,16 @@ def test_partial_rotary_is_not_proportional():
 @pytest.mark.parametrize(
     ("config", "rotary_dim"),
     [
-        ({"hidden_size": 4096, "num_attention_heads": 32}, 128),
+        ({"hidden_size": 4096, "num_attention_heads": 32, "model_type": "llama"}, 128),
         ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": 64}, 64),
-        ({"hidden_size": 4096, "num_attention_heads": 32, "head_dim": None}, 128),
+        (
+            {"hidden_size": 4096, "num_attention_heads": 32}
+            | {"head_dim": None, "model_type": "mistral"},
+            128,
+        ),
+        # Zamba 2 and JetMoE have names of their own, and heads wider than hidden_size / heads
+        ({"hidden_size": 2560, "num_attention_heads": 32, "attention_head_dim": 160}, 160),
+        ({"hidden_size": 2048, "num_attention_heads": 32, "kv_channels": 128}, 128),
         ({"hidden_size": 7168, "num_attention_heads": 128, "qk_rope_head_dim": 64}, 64),
         ({"head_dim": 80, "partial_rotary_factor": 0.4}, 32),
         ({"head_dim": 128, "rotary_dim": 64}, 64),
@@ -279,7 +292,14 @@ def test_bad_rope_parameters_are_refused_by_name(rope, message):
     [
         ({"max_position_embeddings": None}, "max_position_embeddings: is required"),
         ({"max_position_embeddings": 4096.5}, "max_position_embeddings: should be a whole number"),
-        ({"head_dim": None}, "hidden_size: is required"),
+        ({"head_dim": None, "model_type": "llama"}, "hidden_size: is required"),
+        # known to transformers, which has a default of its own for it (128)
+        (
+            {"head_dim": None, "hidden_size": 1024, "num_attention_heads": 16}
+            | {"model_type": "qwen3"},
+            "head_dim: is missing, and how wide the heads of model_type 'qwen3' are is not known",
+        ),
+        ({"head_dim": None, "hidden_size": 64, "num_attention_heads": 1}, "head_dim: is missing"),
         ({"alibi": True}, "alibi: is true; this model does not rotate"),
         ({"position_embedding_type": "nope"}, "position_embedding_type: is 'nope'; this model"),
         ({"rope_pct": 0.25}, "rope_pct: is not supported"),

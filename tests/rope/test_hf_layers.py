@@ -85,12 +85,20 @@ def test_llama_4_scouts_config_is_read():
     assert layers.head_dim == 128
 
 
-def test_phi_moes_own_m_is_read():
+def test_only_phi_moes_own_m_is_read():
+    """transformers 5.24 reads both keys for phimoe and neither for phi3."""
     rope = {"type": "longrope", "short_factor": [1.0] * 32, "long_factor": [2.0] * 32}
-    rope |= {"short_mscale": 1.25, "long_mscale": 1.25, "original_max_position_embeddings": 1024}
-    assert from_hf(BASE | {"rope_scaling": rope})[1].attention_factor == 1.25
+    rope |= {"short_mscale": 1.5, "long_mscale": 1.5}
+    lengths = {"max_position_embeddings": 64, "original_max_position_embeddings": 32}
+    config = BASE | lengths | {"rope_scaling": rope}
+    moe = config | {"model_type": "phimoe"}
+    assert from_hf(moe)[1].attention_factor == 1.5
     with pytest.raises(ValueError, match=r"^short_mscale: differs from long_mscale"):
-        from_hf(BASE | {"rope_scaling": rope | {"long_mscale": 1.5}})
+        from_hf(moe | {"rope_scaling": rope | {"long_mscale": 1.25}})
+    for model_type in ("phi3", "llama"):
+        geometry, scaling = from_hf(config | {"model_type": model_type})
+        # √(1 + ln 2 / ln 32), as transformers computes it
+        assert scaling.m(geometry) == pytest.approx(1.0954451150103321, rel=1e-12)
 
 
 def test_yarn_llamas_finetuned_flag_is_accepted():

@@ -1,6 +1,6 @@
 """Read a geometry and a strategy from a Hugging Face config dictionary, without torch.
 
-Covers every form that transformers 4.40 to 5.23 writes: `rope_scaling` beside `rope_theta` (with
+Covers every form that transformers 4.40 to 5.24 writes: `rope_scaling` beside `rope_theta` (with
 `type` or `rope_type`), `rope_parameters` that include the base, and one such dictionary per layer
 type. A key that its type does not use is an error that names it: transformers only warns, and a
 scaling that is silently off is a common bug.
@@ -41,7 +41,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
         "attention_factor",
         "short_factor",
         "long_factor",
-        # Phi-3.5-MoE's m for short and for long texts
+        # m for short and for long texts; transformers 5.24 reads them for Phi-3.5-MoE alone
         "short_mscale",
         "long_mscale",
     ),
@@ -62,6 +62,21 @@ _BASE_IS_10000 = {
 }
 # Of these, the types that, when unscaled, rotate the whole head, whatever the config says.
 _WHOLE_HEAD = _BASE_IS_10000 - {"phi3"}
+# Keys that state the width of the rotated heads.
+_HEAD_DIM = ("head_dim", "qk_rope_head_dim", "attention_head_dim", "kv_channels")
+# Model types for which it is hidden_size / num_attention_heads if none of these keys is given.
+# Others have a default of their own (Gemma 256, Qwen 3 128), so deriving theirs would be a guess.
+_HEAD_DIM_IS_DERIVED = {
+    *("apertus", "arcee", "bamba", "bitnet", "chameleon", "cohere", "cohere2", "diffllama"),
+    *("dots1", "ernie4_5_moe", "exaone", "exaone4", "exaone_moe", "falcon", "falcon_h1"),
+    *("flex_olmo", "glm4_moe", "glm4v_moe_text", "glm4v_text", "gpt_neox", "gpt_neox_japanese"),
+    *("granite", "granitemoe", "granitemoehybrid", "granitemoeshared", "hunyuan_v1_dense"),
+    *("hunyuan_v1_moe", "hyperclovax", "jais2", "lfm2", "lfm2_moe", "llama", "minimax"),
+    *("ministral", "mistral", "mixtral", "mllama_text_model", "modernbert-decoder", "nanochat"),
+    *("nemotron", "olmo", "olmo2", "olmo3", "olmo_hybrid", "olmoe", "persimmon", "phi", "phi3"),
+    *("phi4_multimodal", "phimoe", "qwen2", "qwen2_5_vl_text", "qwen2_moe", "qwen2_vl_text"),
+    *("qwen3_moe", "recurrent_gemma", "smollm3", "stablelm", "starcoder2"),
+}
 # Model types that rotate part of the head even if their config does not say so.
 _PART_OF_HEAD = {
     *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
@@ -81,8 +96,9 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     """Return the geometry and scaling in the dictionary of a Hugging Face config.json.
 
     rotary_dim is int(head_dim · partial_rotary_factor), where head_dim is `head_dim`,
-    `qk_rope_head_dim` or hidden_size / num_attention_heads; or the config's own `rotary_dim`; or
-    the whole head for `proportional`. train_length is `original_max_position_embeddings` if
+    `qk_rope_head_dim`, `attention_head_dim` or `kv_channels`, or hidden_size / num_attention_heads
+    for a model type that is known to derive it so; or the config's own `rotary_dim`; or the whole
+    head for `proportional`. train_length is `original_max_position_embeddings` if
     present, else `max_position_embeddings`, which `dynamic` always uses. A missing factor of YaRN
     or LongRoPE is max_position_embeddings / train_length.
 
@@ -283,6 +299,8 @@ def _settings(
         return {"type": "p_rope", "p": float(share), **own}
     if kind == "longrope":
         scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
+        if config.get("model_type") != "phimoe":
+            scales = []
         if len(set(map(str, scales))) > 1:
             raise ValueError(
                 "short_mscale: differs from long_mscale; only one m for both is supported"
@@ -331,9 +349,14 @@ def head_dim(config: Config, layer_type: str | None) -> int:
             return positive_int({"head_dim": found.pop()}, "head_dim")
     if layer_type == "full_attention" and config.get("global_head_dim"):
         return positive_int(config, "global_head_dim")  # Gemma 4's older form
-    for key in ("head_dim", "qk_rope_head_dim"):
+    for key in _HEAD_DIM:
         if config.get(key) is not None:
             return positive_int(config, key)
+    if config.get("model_type") not in _HEAD_DIM_IS_DERIVED:
+        raise ValueError(
+            f"head_dim: is missing, and how wide the heads of model_type "
+            f"{config.get('model_type')!r} are is not known; give head_dim"
+        )
     return positive_int(config, "hidden_size") // positive_int(config, "num_attention_heads")
 
 
@@ -342,6 +365,8 @@ def positive_int(config: Config, key: str) -> int:
     value = config.get(key)
     if value is None:
         raise ValueError(f"{key}: is required but was not given")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{key}: should be a whole number of at least 1, not {value!r}")
     return value
