@@ -99,7 +99,7 @@ def test_the_commands_for_windows_are_valid():
 def test_the_sweep_entries_are_what_the_text_says():
     (entries,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     config = SweepConfig.model_validate(yaml.safe_load(entries))
-    labels = ["trained", "none-rerope", "leaky", "grouped", "yarn-2-dual_chunk", "sinks"]
+    labels = ["trained", "rerope-logn", "leaky", "grouped", "yarn-2-dual_chunk", "sinks"]
     assert [entry.label for entry in config.scalings] == labels
     by_label = dict(zip(labels, config.scalings, strict=True))
     own = MAPS["rerope"](window=5)
@@ -161,7 +161,7 @@ def test_the_training_commands_are_valid(text, map_, position):
 def test_the_readmes_sweep_of_a_map_is_valid():
     words = command(section("## Position maps", README), "eval_ppl.py")
     config = load(SweepConfig, None, [word.strip("'") for word in words[1:]])
-    assert [entry.label for entry in config.scalings] == ["trained", "none-leaky_rerope"]
+    assert [entry.label for entry in config.scalings] == ["trained", "leaky_rerope-logn"]
 
 
 def test_what_linear_attention_refuses():

@@ -23,7 +23,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import load
 from rope_jax.config.model import Base
-from rope_jax.config.sweep import ENTRIES, AnyEntry, SweepEntry, TrainedEntry
+from rope_jax.config.sweep import ENTRIES, Scalings, SweepEntry, TrainedEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText
 from rope_jax.errors import UserError
@@ -44,7 +44,6 @@ def _check_suffix(path: str) -> str:
 
 
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
-ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False)]
 DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
 
 
@@ -60,7 +59,7 @@ class InspectionConfig(Frozen):
     length: Length | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
     )
-    scalings: ScalingEntries = Field(
+    scalings: Scalings = Field(
         description="one curve each: none, or a strategy with a fixed or auto (n/L) factor; with a "
         "training config also trained, and its stages' scalings are the default",
         default_factory=tuple,
@@ -72,16 +71,6 @@ class InspectionConfig(Frozen):
         RotaryGeometry(self.rotary_dim, self.base, self.train_length)
         return self
 
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> "InspectionConfig":
-        labels = [entry.label for entry in self.scalings]
-        repeated = {label for label in labels if labels.count(label) > 1}
-        if repeated:
-            raise ValueError(
-                f"scalings: {', '.join(sorted(repeated))} occurs twice; give one a name"
-            )
-        return self
-
 
 def _default_scalings() -> tuple[SweepEntry, ...]:
     autos = [ENTRIES[name].model_validate({"factor": "auto"}) for name in ("pi", "ntk", "yarn")]
@@ -91,7 +80,7 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 class ScalingConfig(InspectionConfig):
     """Config of scripts/show_scaling.py."""
 
-    scalings: ScalingEntries = Field(
+    scalings: Scalings = Field(
         description=InspectionConfig.model_fields["scalings"].description,
         default_factory=_default_scalings,
     )

@@ -7,11 +7,13 @@ each strategy, a model with exactly these keys is derived from the strategy's ow
 
 import functools
 import operator
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     TypeAdapter,
@@ -50,7 +52,7 @@ class SweepEntry(Frozen):
 
     type: str
     name: FolderName | None = Field(
-        None, description="the curve's name; null: its type, factor and map"
+        None, description="the curve's name; null: its type, factor, map and query scale"
     )
     map: AnyMap | None = Field(
         None, description="position map beside the scaling; null: none, or trained: as trained"
@@ -93,10 +95,12 @@ class SweepEntry(Frozen):
 
     @property
     def label(self) -> str:
-        """The curve's name, unique in the sweep."""
-        inner = getattr(self, "inner", None)
-        map_type = self.map.type if self.map else ""
-        parts = (self.type, inner.type if inner else "", self.factor_label, map_type)
+        """The curve's name: its own, or what it reads with, such as "yarn-8-rerope-logn"."""
+        scaling = "" if self.type == "none" and self.map else self.type
+        inner, map_, query_scale = (
+            getattr(getattr(self, key, None), "type", "") for key in ("inner", "map", "query_scale")
+        )
+        parts = (scaling, inner, self.factor_label, map_, query_scale)
         return self.name or "-".join(part for part in parts if part)
 
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
@@ -230,6 +234,46 @@ else:
     ]
 
 
+def _with_unique_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
+    """Name entries of one label by the settings in which they differ: "rerope-window=64".
+
+    ValueError: they differ in none that a name can show.
+    """
+    settings = [_settings(entry) for entry in entries]
+    found = list(entries)
+    for i, entry in enumerate(entries):
+        alike = [one for one, e in zip(settings, entries, strict=True) if e.label == entry.label]
+        common = set.intersection(*(set(one.items()) for one in alike))
+        own = [
+            f"{key.rpartition('.')[2]}={x}"
+            for key, x in settings[i].items()
+            if (key, x) not in common
+        ]
+        if entry.name is None and own:
+            found[i] = entry.model_copy(update={"name": "-".join([entry.label, *own])})
+    labels = [entry.label for entry in found]
+    if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        raise ValueError(f"{', '.join(twice)} occurs twice; give one a name")
+    return tuple(found)
+
+
+def _settings(entry: SweepEntry) -> dict[str, str]:
+    """Return the settings that are not defaults and can be part of a name, by dotted key."""
+
+    def flat(settings: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+        for key, value in settings.items():
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}.")
+            elif re.fullmatch(r"[\w.+-]{1,40}", text, re.ASCII):
+                yield prefix + key, text
+
+    return dict(flat(entry.model_dump(exclude_defaults=True, exclude={"name"}), ""))
+
+
+Scalings = Annotated[tuple[AnyEntry, ...], Field(strict=False), AfterValidator(_with_unique_labels)]
+
+
 def _default_scalings() -> tuple[SweepEntry, ...]:
     return TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained", "pi", "ntk", "yarn"])
 
@@ -268,7 +312,7 @@ class SameTokensConfig(Frozen):
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
-    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
+    scalings: Annotated[Scalings, Field(min_length=1)] = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
         "in a bare name such as pi",
         default_factory=_default_scalings,
@@ -293,14 +337,6 @@ class SameTokensConfig(Frozen):
         description="memory for one batch, which sets its size at each length; null: half of an "
         "accelerator's memory, or 1/32 GiB on a CPU, which is fastest with small batches",
     )
-
-    @model_validator(mode="after")
-    def _labels_are_unique(self) -> "SameTokensConfig":
-        labels = [entry.label for entry in self.scalings]
-        twice = {label for label in labels if labels.count(label) > 1}
-        if twice:
-            raise ValueError(f"scalings: {', '.join(sorted(twice))} occurs twice; give one a name")
-        return self
 
     @model_validator(mode="after")
     def _lengths_ascend(self) -> "SameTokensConfig":
@@ -417,7 +453,7 @@ class TrainingSweepConfig(SameTokensConfig):
         "against; null: seq_len of the first stage, or with init_from the length that the "
         "checkpoint was last trained at",
     )
-    scalings: Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False)] = Field(
+    scalings: Annotated[Scalings, Field(min_length=1)] = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
         "in a bare name such as pi",
         default_factory=lambda: (TrainedEntry(),),

@@ -76,7 +76,7 @@ class InspectedModel:
 
 
 def scaling_label(scaling: Scaling) -> str:
-    """Return a scaling's type and factor, the label under which a sweep shows it."""
+    """Return the label under which a sweep shows a scaling."""
     return ENTRIES[scaling.type].model_validate(scaling.model_dump()).label
 
 

@@ -99,7 +99,8 @@ def test_an_automatic_factor_is_length_over_window_and_at_least_1(read):
 def test_every_extension_factor_may_be_automatic(read, kind):
     settings = example(kind, factor="auto")
     (entry,) = entries(read, f"[{json.dumps(settings)}]")
-    assert (entry.label, entry.factor_label) == (f"{kind}-auto", "auto")
+    parts = (kind, "auto", settings.get("query_scale", {}).get("type"))
+    assert (entry.label, entry.factor_label) == ("-".join(filter(None, parts)), "auto")
     for length, factor in [(32, 1.0), (128, 1.0), (192, 1.5), (4096, 32.0)]:
         wanted = parse_scaling(settings | {"factor": factor})
         assert entry.at(length, 128, NTKScaling(factor=3)) == wanted
@@ -167,6 +168,37 @@ def test_entries_replace_the_trained_scaling(read):
     (pi,) = entries(read, "[{type: pi, factor: 4}]")
     assert isinstance(pi, SweepEntry)
     assert pi.at(1024, 128, PIScaling(factor=2)) == PIScaling(factor=4)
+
+
+NAMES = {
+    "[{type: none, map: {type: rerope}}, {type: none, map: {type: rerope}, query_scale: "
+    "{type: logn}}]": ["rerope", "rerope-logn"],
+    "[{type: yarn, factor: 8, map: {type: rerope}, query_scale: {type: logn}}, {type: yarn, "
+    "factor: 8, query_scale: {type: power}}]": ["yarn-8-rerope-logn", "yarn-8-power"],
+    "[{type: none, query_scale: {type: logn}}, none]": ["none-logn", "none"],
+    # one name, and what differs
+    "[{type: none, map: {type: rerope}}, {type: none, map: {type: rerope, window: 64}}]": [
+        "rerope",
+        "rerope-window=64",
+    ],
+    "[{type: yarn, factor: 8, beta_slow: 2}, {type: yarn, factor: 8, beta_slow: 2, beta_fast: 8.5, "
+    "ramp: rotations}]": ["yarn-8", "yarn-8-beta_fast=8.5-ramp=rotations"],
+    "[{type: none, map: {type: rerope, window: 8}, name: mine}, {type: none, map: {type: rerope, "
+    "window: 16}}]": ["mine", "rerope"],
+    "[{type: bucketed, factors: [1, 4], inner: {type: yarn}}, {type: bucketed, factors: [1, 4], "
+    "inner: {type: yarn, beta_fast: 8}}]": [
+        "bucketed-yarn-1-4",
+        "bucketed-yarn-1-4-beta_fast=8",
+    ],
+}
+
+
+@pytest.mark.parametrize(("text", "names"), NAMES.items())
+def test_automatic_names_tell_apart_what_differs(read, text, names):
+    config = read(f"scalings: {text}", schema=SweepConfig)
+    assert [entry.label for entry in config.scalings] == names
+    # a sweep's own sweep.yaml is read with the same names
+    assert SweepConfig.model_validate(config.model_dump()) == config
 
 
 @pytest.mark.parametrize(

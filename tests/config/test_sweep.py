@@ -68,7 +68,7 @@ def test_an_entry_gives_its_map_with_numbers(config):
     # k = (n − 1 − w)/(L − 1 − w) = 415/31, rounded up
     made = [entry.map_at(512, 128, own) for entry in config.scalings]
     assert made == [own, None, None, None, LeakyReRoPE(window=96, k=13.39)]
-    assert config.scalings[4].label == "none-leaky_rerope"
+    assert config.scalings[4].label == "leaky_rerope"
 
 
 def test_a_maps_numbers_may_not_go_with_the_automatic_ones(config):

@@ -110,9 +110,9 @@ def test_every_measurement_with_a_map_is_what_numpy_computes():
     auto = parse({"type": "leaky_rerope"})
     at = {
         "trained": lambda n: None,
-        "none-leaky_rerope": lambda n: parse(LEAKY),
+        "leaky_rerope": lambda n: parse(LEAKY),
         "auto": lambda n: auto.at(16, n),
-        "none-streaming": lambda n: parse(SINKS),
+        "streaming": lambda n: parse(SINKS),
     }
     for m in result.measurements:
         assert m.map == at[m.entry](m.length)
@@ -277,7 +277,7 @@ def test_layers_may_differ_only_in_the_far_frequencies():
     assert shapes == {(0, 8): {2}, (0, 16): {2}, (0, 64): {2}, (2, 64): {2}}
     # θ/4 − 2·θ/8 = 0: each layer's own frequencies arrived
     mapped, plain = (
-        found[name, "same_tokens", 64].sums.nll for name in ("none-far_frequencies", "trained")
+        found[name, "same_tokens", 64].sums.nll for name in ("far_frequencies", "trained")
     )
     np.testing.assert_allclose(mapped, plain, rtol=1e-6)
 
@@ -297,7 +297,7 @@ def refusal(entries, lengths=LENGTHS, **settings):
 def test_a_model_that_does_not_read_maps_refuses_them():
     entry = {"type": "none", "map": LEAKY}
     says = refusal(["trained", entry], takes_maps=False)
-    assert says == "scalings: none-leaky_rerope: map: this model cannot read with a position map"
+    assert says == "scalings: leaky_rerope: map: this model cannot read with a position map"
     says = refusal(["trained"], takes_maps=False, trained_map=parse(LEAKY))
     assert says == "scalings: trained: map: this model cannot read with a position map"
 

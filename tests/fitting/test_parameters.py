@@ -364,13 +364,13 @@ REFUSED = {
     "another map": (
         {"type": "none", "map": {"type": "string"}},
         {},
-        "start: none-string: map string cannot be fitted; start from rerope, leaky_rerope, "
+        "start: string: map string cannot be fitted; start from rerope, leaky_rerope, "
         "far_frequencies or fitted",
     ),
     "a divisor of 0": (
         STARTS["rerope"],
         {"learn": ["far_divisor"]},
-        "start: none-rerope: learn: far_divisor: the far keys of rerope have frequency 0, which no "
+        "start: rerope-logn: learn: far_divisor: the far keys of rerope have frequency 0, which no "
         "divisor changes; learn far_frequencies, or start from leaky_rerope",
     ),
     "no rotation": (
@@ -381,8 +381,8 @@ REFUSED = {
     "another query scale": (
         {"type": "none", "query_scale": {"type": "ministral", "beta": 0.1}},
         {"learn": ["query_scale"]},
-        "start: none: learn: query_scale ministral has another form than s·max(1, ln n / ln L)^p; "
-        "start from logn, from power with s 1, or from none",
+        "start: none-ministral: learn: query_scale ministral has another form than "
+        "s·max(1, ln n / ln L)^p; start from logn, from power with s 1, or from none",
     ),
     "bounds that leave out the start": (
         {"type": "yarn", "factor": 4.0},
@@ -397,8 +397,7 @@ REFUSED = {
     "auto without a solution": (
         {"type": "none", "map": {"type": "leaky_rerope", "window": 15}},
         {},
-        "start: none-leaky_rerope: window: 15 is too large for a window of 16 tokens; give at most "
-        "14",
+        "start: leaky_rerope: window: 15 is too large for a window of 16 tokens; give at most 14",
     ),
 }
 

@@ -286,7 +286,7 @@ REFUSED = {
     ),
     "start beyond the window": (
         {"start": {"type": "none", "map": {"type": "rerope", "window": 16}}},
-        "start: none-rerope: map.window: 16 is too large for a window of 16 tokens; give at mo",
+        "start: rerope: map.window: 16 is too large for a window of 16 tokens; give at mo",
     ),
     "nothing changes": (
         {"start": {"type": "pi", "factor": 4}},

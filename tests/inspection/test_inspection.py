@@ -106,7 +106,7 @@ def test_show_scaling_prints_tables_and_draws_a_figure(show, folder):
     at_the_edge = [line for line in wave.get_lines() if line.get_linestyle() == "None"]
     assert [list(line.get_xdata()) for line in at_the_edge] == [[4, 5, 6, 7], list(range(8))]
 
-    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto"]
+    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto-logn"]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == names
     rows = table(out, "turns in the training window, L·θ'/(2π)")
     assert rows[0] == ["0", "40.7", "40.7", "40.7", "40.7", "0", "10.2"]
@@ -120,7 +120,7 @@ def test_show_scaling_prints_tables_and_draws_a_figure(show, folder):
     assert summary["p_rope"][:2] == ["6.283 … ∞", "1 … 0"]
     assert summary["drope"][:2] == ["∞", "0"]
     assert summary["yarn-4"][2] == f"{1 + 0.1 * math.log(4):.4g}"
-    assert summary["pi-auto"][3] == f"1 … {math.log(1024) / math.log(256):.3g}"
+    assert summary["pi-auto-logn"][3] == f"1 … {math.log(1024) / math.log(256):.3g}"
     assert imread(folder / "scaling.png").std() > 0.02
     assert {path.name for path in folder.iterdir()} == {
         "run.yaml",
@@ -165,7 +165,7 @@ def test_plot_decay_writes_a_figure_a_csv_and_tables(show, folder):
     out, figure = show("plot_decay.py", "length=300", "rotary_dim=16", "bases=[1, 100]", SIX)
     with (folder / "decay.csv").open(newline="", encoding="utf-8") as file:
         header, *rows = csv.reader(file)
-    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto"]
+    names = ["none", "yarn-4", "yarn-auto", "p_rope", "drope", "pi-auto-logn"]
     assert header == ["distance", "base 1", "base 100", *names]
     columns = np.array(rows, np.float64).T
     np.testing.assert_array_equal(columns[0], np.arange(300))

@@ -48,7 +48,7 @@ def test_maps_with_automatic_settings_are_those_of_the_length(run, monkeypatch):
         assert (plain["nll"] == auto["nll"]) == (length <= 16)
         assert auto["map"] == ("" if length <= 16 else "leaky_rerope+window=12+k=17")
         assert not auto["auto"]  # which is about factors
-    assert found["none-streaming", 64]["map"] == "streaming+sinks=2+recent=13"
+    assert found["streaming", 64]["map"] == "streaming+sinks=2+recent=13"
 
     def interrupted(self, key, figures):
         set_item(self, key, figures)
@@ -107,5 +107,5 @@ def test_an_entry_is_refused_if_it_works_at_no_stage_of_the_steps(steps, window,
     if not refused:
         check_run_entries(STAGED, config)
         return
-    with pytest.raises(UserError, match=r"^scalings: none-rerope: map.window: "):
+    with pytest.raises(UserError, match=r"^scalings: rerope: map.window: "):
         check_run_entries(STAGED, config)

@@ -174,7 +174,7 @@ def test_lost_lines_are_reported(swept: Swept, tmp_path: Path) -> None:
         ({"targets": 9, "lengths": [32]}, r"sweep\.lengths: 16 is too short for 9 scored targets"),
         (
             {"lengths": [16], "scalings": [{"type": "none", "map": {"type": "rerope"}}]},
-            r"sweep\.scalings: none-rerope: map\.type: rerope with auto settings acts beyond",
+            r"sweep\.scalings: rerope: map\.type: rerope with auto settings acts beyond",
         ),
     ],
 )
