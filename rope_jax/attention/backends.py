@@ -178,17 +178,27 @@ def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Floa
     return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
-def choose_backend(model: ModelConfig, platform: str | None = None) -> ModelConfig:
-    """Return a model's config with a backend in place of `auto`: cpu where it can run, else xla.
+# From here on, all scores of a window at once take more memory than a machine should spend on them:
+# 16 heads of 2,048 tokens take 256 MiB.
+_LONGEST_OF_XLA = 2048
 
-    platform: as in `check_backend`.
+
+def choose_backend(
+    model: ModelConfig, platform: str | None = None, longest: int = 0
+) -> ModelConfig:
+    """Return a model's config with a backend in place of `auto`.
+
+    It is cpu where that can run, else xla for windows of at most 2,048 tokens, else blockwise.
+
+    platform: as in `check_backend`. longest: tokens of the longest window that it is trained at.
     """
     if model.attention != "auto":
         return model
     on_cpu = model.model_copy(update={"attention": "cpu"})
     if _obstacle(on_cpu, platform or jax.default_backend()) is None:
         return on_cpu
-    return model.model_copy(update={"attention": "xla"})
+    attention = "xla" if longest <= _LONGEST_OF_XLA else "blockwise"
+    return model.model_copy(update={"attention": attention})
 
 
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from rope_jax.checkpoints.describing import Written, describe
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER, read_json
+from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
+from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.writing import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.strategy import read_strategy

@@ -1,6 +1,5 @@
 """The files of a Hugging Face checkpoint: found, checked and read, without running any code."""
 
-import contextlib
 import hashlib
 import json
 import re
@@ -9,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  safetensors finds numpy's bfloat16 only once this is imported
-import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
+from rope_jax.checkpoints import adapter
+from rope_jax.checkpoints.adapter import Adapter, is_adapter, read_adapter
+from rope_jax.checkpoints.opening import damaged, opened, read_json
 from rope_jax.errors import UserError
-from rope_jax.rope.files import read_limited
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+SENTENCEPIECE = "tokenizer.model"
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ACCOMPANYING = (
@@ -27,14 +27,24 @@ ACCOMPANYING = (
 )
 """Small files that an import keeps, for an export to give back."""
 # What a download needs: no code, no pickles, no second copy in another format.
-PATTERNS = (*ACCOMPANYING, TOKENIZER, INDEX, "model*.safetensors")
+PATTERNS = (
+    *(*ACCOMPANYING, TOKENIZER, SENTENCEPIECE, INDEX, "model*.safetensors"),
+    *(adapter.CONFIG, adapter.WEIGHTS),
+)
 
-_MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Buffers that older versions saved with the weights. They follow from the config, and some are
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
+# What torch.compile, data parallelism and multimodal models put before the names of the weights of
+# a language model, and what is in its place.
+_PREFIXES = {
+    "_orig_mod.": "",
+    "module.": "",
+    "model.language_model.": "model.",
+    "language_model.": "",
+}
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
@@ -43,6 +53,8 @@ class TensorInfo:
     """Where a tensor is, and what its file says about it."""
 
     file: Path
+    stored: str
+    """Its name there; ours has no prefix."""
     shape: tuple[int, ...]
     dtype: str
     """numpy's name: float64, float32, float16 or bfloat16."""
@@ -54,35 +66,73 @@ class CheckpointFiles:
     Raises UserError if there are no safetensors, a file of the index is missing, or one is damaged.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, adapter: Adapter | None = None) -> None:
+        """adapter: what is merged into the weights as they are read."""
+        self.folder, self.adapter = folder, adapter
         self.config = read_json(folder / CONFIG)
         self._shards = _shards(folder)
-        self.tensors = {name: info for path in self._shards for name, info in _infos(path)}
-        index = folder / INDEX
-        if index.is_file():
-            listed = {n: f for n, f in _weight_map(index).items() if not _LEFTOVERS.fullmatch(n)}
-            if missing := sorted(set(listed) - set(self.tensors)):
+        self.tensors: dict[str, TensorInfo] = {}
+        for path in self._shards:
+            for name, info in _infos(path):
+                if name in self.tensors:
+                    raise UserError(
+                        f"{path}: {info.stored} and {self.tensors[name].stored} are the same weight"
+                    )
+                self.tensors[name] = info
+        self._check_index()
+        if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
+            raise UserError(
+                f"{adapter.folder}: changes {absent[0]}, which {folder} does not contain"
+            )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What is special about the files, for the user to read."""
+        found = []
+        stored = [info.stored for info in self.tensors.values()]
+        prefixes = [p for p in _PREFIXES if any(name.startswith(p) for name in stored)]
+        if prefixes:
+            found.append(f"names without the prefix {' or '.join(prefixes)}")
+        if self._shards[0].name == SINGLE and (self.folder / INDEX).is_file():
+            found.append(f"{SINGLE} read instead of the files that {INDEX} lists")
+        if self.adapter:
+            found.append(f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}")
+        return found
+
+    def _check_index(self) -> None:
+        """UserError if a file lacks a tensor that the index lists."""
+        index = self.folder / INDEX
+        if not index.is_file() or self._shards[0].name == SINGLE:
+            return
+        stored = {info.stored for info in self.tensors.values()}
+        for name, file in sorted(_weight_map(index).items()):
+            if name not in stored and not _LEFTOVERS.fullmatch(name):
                 raise UserError(
-                    f"{index}: lists {missing[0]}, but {listed[missing[0]]} does not contain it; "
-                    "download the checkpoint again"
+                    f"{index}: lists {name}, but {file} does not contain it; download the "
+                    "checkpoint again"
                 )
 
     @property
     def tokenizer(self) -> Path:
-        """Path of tokenizer.json. UserError if there is none."""
-        path = self.folder / TOKENIZER
-        if not path.is_file():
-            raise UserError(
-                f"{path}: no such file; save it with tokenizers' or transformers' fast tokenizer "
-                "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-            )
-        return path
+        """Path of tokenizer.json, or else of tokenizer.model. UserError if there is neither."""
+        folders = [self.adapter.folder, self.folder] if self.adapter else [self.folder]
+        for folder in folders:
+            for name in (TOKENIZER, SENTENCEPIECE):
+                if (folder / name).is_file():
+                    return folder / name
+        raise UserError(
+            f"{self.folder / TOKENIZER}: no such file; save it with tokenizers' or transformers' "
+            "fast tokenizer (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+        )
 
     def identity(self) -> str:
         """Return a hash of what the checkpoint's files are: their paths, sizes and times."""
-        names = [CONFIG, TOKENIZER, "tokenizer_config.json", INDEX]
-        paths = [self.folder / name for name in names] + self._shards
+        paths = [
+            *(self.folder / CONFIG, self.tokenizer, self.folder / "tokenizer_config.json"),
+            *(self.folder / INDEX, *self._shards),
+        ]
+        if self.adapter:
+            paths += [self.adapter.folder / name for name in (adapter.CONFIG, adapter.WEIGHTS)]
         facts = [
             (str(path.resolve()), (status := path.stat()).st_size, status.st_mtime_ns)
             for path in paths
@@ -95,7 +145,7 @@ class CheckpointFiles:
         for path in self._shards:
             names = [name for name, info in self.tensors.items() if info.file == path]
             with opened(path) as file:
-                yield Shard(path, names, file)
+                yield Shard(path, names, file, self)
 
 
 @dataclass(frozen=True)
@@ -105,14 +155,31 @@ class Shard:
     path: Path
     names: list[str]
     file: Any
+    files: CheckpointFiles
 
     def read(self, name: str) -> NDArray[Any]:
         """Return a tensor. UserError if the file is damaged."""
         try:
-            tensor: NDArray[Any] = self.file.get_tensor(name)
+            tensor: NDArray[Any] = self.file.get_tensor(self.files.tensors[name].stored)
         except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise _damaged(self.path, error) from None
-        return tensor
+            raise damaged(self.path, error) from None
+        return self.files.adapter.merged(name, tensor) if self.files.adapter else tensor
+
+
+def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
+    """Open a checkpoint, a local folder or an id on the hub, or an adapter and its base model.
+
+    Raises UserError.
+    """
+    folder = find_folder(model, revision)
+    if not is_adapter(folder):
+        return CheckpointFiles(folder)
+    found = read_adapter(folder)
+    try:
+        base = find_folder(found.base, None)
+    except UserError as error:
+        raise UserError(f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}") from None
+    return CheckpointFiles(base, found)
 
 
 def find_folder(model: str, revision: str | None) -> Path:
@@ -149,7 +216,7 @@ def is_checkpoint(model: str) -> bool:
         folder = Path(model).expanduser()
         if (folder / "config.yaml").exists():
             return False
-        if (folder / CONFIG).is_file():
+        if (folder / CONFIG).is_file() or is_adapter(folder):
             return True
         # runs/dmeo is a misspelt run, not a model of the owner "runs"
         return bool(_HUB_ID.fullmatch(model)) and not folder.exists() and not folder.parent.exists()
@@ -158,7 +225,10 @@ def is_checkpoint(model: str) -> bool:
 
 
 def _shards(folder: Path) -> list[Path]:
+    """Return the files with the weights: the single one if it is there, like transformers."""
     index, single = folder / INDEX, folder / SINGLE
+    if single.is_file():
+        return [single]
     if index.is_file():
         paths = [folder / name for name in sorted(set(_weight_map(index).values()))]
         for path in paths:
@@ -167,8 +237,6 @@ def _shards(folder: Path) -> list[Path]:
                     f"{path}: is missing, and {INDEX} lists it; download the checkpoint again"
                 )
         return paths
-    if single.is_file():
-        return [single]
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     if pickles:
         raise UserError(
@@ -202,57 +270,22 @@ def _weight_map(index: Path) -> Mapping[str, str]:
 
 def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:
     with opened(path) as file:
-        for name in file.keys():  # noqa: SIM118  not a mapping
+        for stored in file.keys():  # noqa: SIM118  not a mapping
+            name = _without_prefix(stored)
             if _LEFTOVERS.fullmatch(name):
                 continue
-            part = file.get_slice(name)
+            part = file.get_slice(stored)
             dtype = part.get_dtype()
             if dtype not in _DTYPES:
                 raise UserError(
-                    f"{path}: {name} has type {dtype}; only {', '.join(_DTYPES)} can be read, so "
+                    f"{path}: {stored} has type {dtype}; only {', '.join(_DTYPES)} can be read, so "
                     "use the checkpoint before it was quantized"
                 )
-            yield name, TensorInfo(path, tuple(part.get_shape()), _DTYPES[dtype])
+            yield name, TensorInfo(path, stored, tuple(part.get_shape()), _DTYPES[dtype])
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file. UserError if it is truncated or damaged."""
-    try:
-        opened = safe_open(path, framework="numpy")
-    except (SafetensorError, OSError, ValueError) as error:
-        raise _damaged(path, error) from None
-    with opened as file:
-        yield file
-
-
-def _damaged(path: Path, error: Exception) -> UserError:
-    message = " ".join(str(error).split())
-    return UserError(f"{path}: is truncated or damaged ({message}); download the checkpoint again")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file. UserError if it cannot be read or is none."""
-    try:
-        content = json.loads(read_limited(path, _MOST_JSON))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: is not JSON") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: is not a JSON object")
-    return content
-
-
-def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Whether two arrays are equal bit for bit, NaNs and signs of zero included."""
-    return (
-        a.dtype == b.dtype
-        and a.shape == b.shape
-        and np.array_equal(
-            np.ascontiguousarray(a).reshape(-1).view(np.uint8),
-            np.ascontiguousarray(b).reshape(-1).view(np.uint8),
-        )
-    )
+def _without_prefix(name: str) -> str:
+    for prefix, instead in _PREFIXES.items():
+        if name.startswith(prefix):
+            return _without_prefix(instead + name.removeprefix(prefix))
+    return name

@@ -9,9 +9,16 @@ import jax
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, find_folder
+from rope_jax.checkpoints.files import (
+    ACCOMPANYING,
+    TOKENIZER,
+    CheckpointFiles,
+    open_checkpoint,
+)
 from rope_jax.checkpoints.loading import load_parameters
+from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import Description, read_description
+from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.config.checkpoints import ImportConfig, Imported
 from rope_jax.config.differences import different_keys
 from rope_jax.config.explain import validate
@@ -41,7 +48,7 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     The run's only checkpoint is that of step 0. The same call does nothing for one that is already
     imported. Raises UserError; nothing is left then.
     """
-    files = CheckpointFiles(find_folder(model, config.revision))
+    files = open_checkpoint(model, config.revision)
     description = read_description(
         files.config, str(files.folder / "config.json"), config.ignored_keys
     )
@@ -69,15 +76,18 @@ def _training_config(
     description: Description,
 ) -> tuple[Config, Tokenizer]:
     """Return the config of the run, and the tokenizer."""
-    content = read_content(files.tokenizer)
-    bos = config.bos
-    if bos == "auto":
-        bos = start_token(content, str(files.tokenizer))
-    tokenizer = JsonTokenizer(content, bos, str(files.tokenizer))
+    file = files.tokenizer
+    if file.name == TOKENIZER:
+        content = read_content(file)
+    else:
+        settings = file.with_name("tokenizer_config.json")
+        content = converted(file, read_json(settings) if settings.is_file() else {})
+    bos = start_token(content, str(file)) if config.bos == "auto" else config.bos
     known = description.model["vocab_size"]
+    tokenizer = JsonTokenizer(content, bos, str(file), known)
     if tokenizer.vocab_size > known:
         raise UserError(
-            f"{files.tokenizer}: has {tokenizer.vocab_size:,} tokens, but config.json says that "
+            f"{file}: has {tokenizer.vocab_size:,} tokens, but config.json says that "
             f"the model knows {known:,}; use the tokenizer that belongs to it"
         )
     stored = {info.dtype for info in files.tensors.values()}
@@ -113,8 +123,12 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
         return False
     if run.config_file.is_file():
         found = run.load_config()
-        # the same folder has several spellings; `identity` is made of absolute paths
-        different = [key for key in different_keys(training, found) if key != "imported.model"]
+        # The same folder has several spellings; `identity` is made of absolute paths. What `auto`
+        # stands for does not matter, and older imports have blockwise in its place.
+        same = {"imported.model"}
+        if training.model.attention == "auto":
+            same.add("model.attention")
+        different = [key for key in different_keys(training, found) if key not in same]
         if not different:
             return True
         if different == ["imported.identity"]:
@@ -149,13 +163,15 @@ def _import(
             f"mesh.fsdp: the weights take {in_gib(each)} GiB on each device, and there are "
             f"{in_gib(device_bytes())}; split them over more devices, or give param_dtype=bfloat16"
         )
+    unread = {"ignored keys": ", ".join(description.unread)} if description.unread else {}
     print_overview(
         console,
         f"import {training.name}",
         {
             "checkpoint": f"{files.folder}, {description.family.architecture}",
+            **unread,
             "weights": f"{sum(leaf.size for leaf in leaves):,} numbers, {in_gib(size)} GiB in "
-            f"{training.model.param_dtype}",
+            f"{'; '.join([training.model.param_dtype, *files.remarks])}",
             "positions": f"base {training.rope.base:g}, scaling {training.rope.scaling.type}, "
             f"L {training.geometry.train_length:,}, window {training.stages[0].seq_len:,} tokens",
             "tokenizer": f"{tokenizer.vocab_size:,} tokens; document start: "

@@ -15,7 +15,8 @@ from jaxtyping import Array, Int
 from numpy.typing import NDArray
 
 from rope_jax import stopping
-from rope_jax.checkpoints.files import CheckpointFiles, same_bits
+from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.table import Place, Row, Table, flattened, nested
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params

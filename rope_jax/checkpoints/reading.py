@@ -250,9 +250,7 @@ def _completed(hf: Mapping[str, Any], family: Family, count: int) -> dict[str, A
         of_length = key == "original_max_position_embeddings"
         if is_new and not of_length:
             continue
-        name = {"rotary_emb_base": "rope_theta", "rotary_pct": "partial_rotary_factor"}.get(
-            key, key
-        )
+        name = aliases.get(key, key)
         # in rope_scaling, transformers does not read Phi-3's original length
         if (name not in inside or (of_length and not is_new)) and name not in given:
             given.setdefault(key, default)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax import stopping
-from rope_jax.checkpoints.files import INDEX, SINGLE, opened, same_bits
+from rope_jax.checkpoints.files import INDEX, SINGLE
+from rope_jax.checkpoints.opening import opened, same_bits
 from rope_jax.checkpoints.table import Place, Row, Table, flattened
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params

@@ -41,7 +41,9 @@ class ImportConfig(Frozen):
         None, description="type of the activations; null: that of the weights"
     )
     attention: AttentionName = Field(
-        "blockwise", description="backend; blockwise: memory linear in the length"
+        "auto",
+        description="backend; auto: cpu where it can run, else xla for windows of at most 2,048 "
+        "tokens and blockwise for longer ones",
     )
     layers: Literal["unrolled", "scanned"] = Field(
         "scanned", description="unrolled runs faster on CPU, scanned compiles faster"
@@ -53,7 +55,9 @@ class ImportConfig(Frozen):
         "tokenizer's post-processor adds; null: none",
     )
     ignored_keys: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="unknown keys of config.json that do not change the logits"
+        (),
+        description="keys of config.json to leave out, also within rope_parameters, because they "
+        "do not change the logits",
     )
     data: DataConfig = Field(StdlibData(), description="texts of the run; a sweep may read others")
     mesh: MeshConfig = MeshConfig()

@@ -14,18 +14,22 @@ def for_platform(config: Config, platform: str | None = None) -> Config:
 
     platform: as in `model_for_platform`.
     """
-    model = model_for_platform(config.model, platform)
+    longest = max(stage.seq_len for stage in config.stages)
+    model = model_for_platform(config.model, platform, longest)
     check_backend(model, platform)
     return config.model_copy(update={"model": model})
 
 
-def model_for_platform(model: ModelConfig, platform: str | None = None) -> ModelConfig:
+def model_for_platform(
+    model: ModelConfig, platform: str | None = None, longest: int = 0
+) -> ModelConfig:
     """Return a model's config with choices in place of `auto`.
 
     platform: "cpu", "tpu" or "gpu"; None: that of this machine.
+    longest: tokens of the longest window that it is trained at.
     """
     platform = platform or jax.default_backend()
-    model = choose_backend(model, platform)
+    model = choose_backend(model, platform, longest)
     if model.product_dtype != "auto":
         return model
     rounds = platform == "cpu" and _multiplies_bfloat16()

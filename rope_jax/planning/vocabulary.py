@@ -23,5 +23,7 @@ def planned_vocabulary(config: Config, run: Path | None = None) -> int:
     elif isinstance(config.tokenizer, BPETokenizerConfig):
         size = config.tokenizer.vocab_size
     else:
-        size = open_tokenizer(config.tokenizer, config.data).vocab_size
+        size = open_tokenizer(
+            config.tokenizer, config.data, known=config.model.vocab_size
+        ).vocab_size
     return vocabulary_size(config.model, size)

@@ -171,7 +171,9 @@ class RunDirectory:
 
         UserError as `rope_jax.data.tokenizers.open_tokenizer`, or if the run began with another.
         """
-        tokenizer = open_tokenizer(config.tokenizer, config.data, self.tokenizer_file, warn)
+        tokenizer = open_tokenizer(
+            config.tokenizer, config.data, self.tokenizer_file, warn, config.model.vocab_size
+        )
         if self._recorded("tokenizer") not in (None, tokenizer.name):
             raise UserError(
                 f"{self.tokenizer_file}: is not the tokenizer that the run began with; restore it "

@@ -8,21 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint, same_bits
+from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint
 from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.checkpoints.resolving import run_of
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.console import plain_console
-from rope_jax.data.tokenizers import ByteTokenizer
+from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
 from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
 from tests.checkpoints.cases import FAMILIES as GOLDEN
 from tests.checkpoints.folders import byte_checkpoint, config_of, golden_case, loaded
 
@@ -154,6 +158,40 @@ def test_a_missing_shard(folder: Path) -> None:
     )
 
 
+def test_a_stale_index_beside_the_single_file(folder: Path) -> None:
+    """transformers reads the single file, too."""
+    write_index(folder, {"model.absent": "model-00001-of-00009.safetensors"})
+    files = CheckpointFiles(folder)
+    assert [shard.path.name for shard in files.shards()] == ["model.safetensors"]
+    assert files.remarks == [
+        "model.safetensors read instead of the files that model.safetensors.index.json lists"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "shown"),
+    [
+        (lambda name: f"_orig_mod.{name}", "_orig_mod."),
+        (lambda name: f"module.{name}", "module."),
+        (lambda name: f"module._orig_mod.{name}", "module."),
+        (lambda name: f"language_model.{name}", "language_model."),
+        (lambda name: name.replace("model.", "model.language_model."), "model.language_model."),
+    ],
+)
+def test_weights_under_a_prefix(folder: Path, prefix: Callable[[str], str], shown: str) -> None:
+    plain = loaded(folder)[1]
+    tensors = load_file(folder / "model.safetensors")
+    save_file({prefix(n): t for n, t in tensors.items()}, folder / "model.safetensors")
+    found = loaded(folder)[1]
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), plain, found))
+    assert CheckpointFiles(folder).remarks == [f"names without the prefix {shown}"]
+
+
+def test_a_weight_with_and_without_a_prefix(folder: Path) -> None:
+    edit_tensors(folder, _orig_mod__model__norm__weight=np.ones(48, np.float32))
+    assert "are the same weight" in says(CheckpointFiles, folder)
+
+
 def test_an_index_that_lists_a_tensor_that_its_file_lacks(folder: Path) -> None:
     index = in_shards(folder)
     file = "model-00001-of-00002.safetensors"
@@ -169,6 +207,7 @@ def test_an_index_that_lists_a_tensor_that_its_file_lacks(folder: Path) -> None:
     [{"a": "../secret.safetensors"}, {"a": "/etc/passwd"}, {"a": 3}, {}, [], None, "a"],
 )
 def test_an_index_that_names_no_files_beside_it(folder: Path, weight_map: Any) -> None:
+    (folder / "model.safetensors").unlink()
     write_index(folder, weight_map)
     (folder.parent / "secret.safetensors").write_bytes(b"")
     assert says(CheckpointFiles, folder) == (
@@ -523,6 +562,30 @@ def test_a_tokenizer_larger_than_the_vocabulary(tmp_path: Path) -> None:
         f"{folder}/tokenizer.json: has {size} tokens, but config.json says that the model knows "
         "200; use the tokenizer that belongs to it"
     )
+
+
+def test_an_added_token_that_the_model_does_not_know(folder: Path) -> None:
+    """Only a text that holds it is refused: a padding token often has id vocab_size."""
+    path = folder / "tokenizer.json"
+    library = Tokenizer.from_file(str(path))
+    size = library.get_vocab_size()
+    library.add_tokens(["<extra>"])
+    library.save(str(path))
+    edit_config(folder, vocab_size=size)
+    tensors = load_file(folder / "model.safetensors")
+    cut = {name: tensor[:size].copy() for name, tensor in tensors.items() if len(tensor) == 264}
+    save_file(tensors | cut, folder / "model.safetensors")
+    imported(folder)
+    run = RunDirectory(folder.parent / "runs" / folder.name)
+    tokenizer = run.open_tokenizer(run.load_config())
+    assert tokenizer.vocab_size == size
+    assert tokenizer.encode("ab").tolist() == [97, 98]
+    assert says(tokenizer.encode, "a<extra>") == (
+        f"tokenizer.path: {run.tokenizer_file} gives token {size} ('<extra>') for a text, outside "
+        f"the vocabulary of {size}"
+    )
+    unlimited = JsonTokenizer(path.read_text(), "<|begin_of_text|>", "x")
+    assert (unlimited.vocab_size, unlimited.name == tokenizer.name) == (size + 1, False)
 
 
 def test_a_damaged_tokenizer(folder: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints import importing
-from rope_jax.checkpoints.files import same_bits
 from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.resolving import run_of
 from rope_jax.checkpoints.table import flattened
 from rope_jax.config.checkpoints import ImportConfig
@@ -128,7 +128,7 @@ def test_an_import_is_an_ordinary_run(llama: Path) -> None:
     assert config.imported is not None
     assert config.imported.model == str(llama / "tiny")
     assert (config.model.param_dtype, config.model.dtype) == ("float32", "float32")
-    assert (config.model.attention, config.model.layers) == ("blockwise", "scanned")
+    assert (config.model.attention, config.model.layers) == ("auto", "scanned")
     assert config.stages[0].seq_len == config.geometry.train_length == 32
     assert config.model.vocab_size == 264
     assert {"python", "packages", "devices"} <= json.loads(run.environment_file.read_text()).keys()
@@ -425,3 +425,15 @@ def test_the_command_sweeps_a_checkpoint(tmp_path: Path) -> None:
     again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert again.returncode == 0, again.stderr
     assert "runs/tiny: already imported" in again.stdout
+
+
+def test_an_older_import_with_another_backend_is_still_that_import(tmp_path: Path) -> None:
+    """Imports had blockwise where they have auto now."""
+    folder = byte_checkpoint(tmp_path / "tiny")
+    config = ImportConfig(runs_dir=str(tmp_path / "runs"))
+    run = import_checkpoint(str(folder), config, plain_console(quiet=True))
+    text = run.config_file.read_text()
+    run.config_file.write_text(text.replace("attention: auto", "attention: blockwise"))
+    assert "attention: blockwise" in run.config_file.read_text()
+    again = import_checkpoint(str(folder), config, plain_console(quiet=True))
+    assert again.load_config().model.attention == "blockwise"

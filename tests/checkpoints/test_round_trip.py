@@ -12,7 +12,8 @@ from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import CheckpointFiles, same_bits
+from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
 from rope_jax.checkpoints.table import Table, flattened
 from rope_jax.checkpoints.writing import write_weights

@@ -28,10 +28,12 @@ class JsonTokenizer:
     is split like any other text.
     """
 
-    def __init__(self, content: str, bos: str | None, where: str) -> None:
+    def __init__(self, content: str, bos: str | None, where: str, known: int | None = None) -> None:
         """content: of a tokenizer.json. bos: text of the token that starts a document.
 
         where: the file, as errors name it.
+        known: size of the model's vocabulary. The tokenizer may have added tokens beyond it, and
+            only a text that holds one of them is refused.
 
         UserError: the content is damaged, `bos` is not a token, or the tokenizer's own
         post-processor would add anything else to a document than `bos` before it.
@@ -42,11 +44,13 @@ class JsonTokenizer:
         self._library.encode_special_tokens = True  # like text, that is
         self._content, self._where = content, where
         self.bos_id = None if bos is None else self._id_of(bos)
-        self.vocab_size = self._count_tokens()
+        self.vocab_size = self._count_tokens(known)
         self._dtype = token_dtype(self.vocab_size)
         self.added = self._check_post_processor(bos)
         digest = hashlib.sha256(content.encode()).hexdigest()
         self.name = f"tokenizer.json {digest[:32]} bos {bos!r}"
+        if self.vocab_size < self._count_tokens(None):  # texts with the other tokens are refused
+            self.name += f" below {self.vocab_size}"
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a text, without a document start."""
@@ -77,13 +81,15 @@ class JsonTokenizer:
     def _as_tokens(self, ids: list[int]) -> Tokens:
         tokens = np.array(ids, np.uint32)
         if tokens.size and tokens.max() >= self.vocab_size:  # would wrap in 16 bits
+            token = int(tokens.max())
             raise UserError(
-                f"tokenizer.path: {self._where} gives token {tokens.max()}, outside its vocabulary "
-                f"of {self.vocab_size}"
+                f"tokenizer.path: {self._where} gives token {token} "
+                f"({self._library.id_to_token(token)!r}) for a text, outside the vocabulary of "
+                f"{self.vocab_size}"
             )
         return tokens.astype(self._dtype)
 
-    def _count_tokens(self) -> int:
+    def _count_tokens(self, known: int | None) -> int:
         """Return a number that is above every token which a document can hold.
 
         Special tokens other than the document start are never produced, and may lie beyond the
@@ -91,7 +97,11 @@ class JsonTokenizer:
         """
         found = {*self._library.get_vocab(with_added_tokens=False).values()}
         added = self._library.get_added_tokens_decoder()
-        found |= {token for token, about in added.items() if not about.special}
+        found |= {
+            token
+            for token, about in added.items()
+            if not about.special and (known is None or token < known)
+        }
         if not found:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
         return max(found | ({self.bos_id} if self.bos_id is not None else set())) + 1

@@ -32,6 +32,7 @@ def open_tokenizer(
     data: DataConfig,
     copy: Path | None = None,
     warn: Callable[[str], Any] = print,
+    known: int | None = None,
 ) -> Tokenizer:
     """Return the tokenizer that a run's config describes.
 
@@ -39,26 +40,28 @@ def open_tokenizer(
     cached beside the token files, under what identifies the texts.
     copy: the run's own tokenizer.json, which is preferred if it exists.
     warn: called with one line if the cached tokenizer is damaged.
+    known: size of the model's vocabulary, see `JsonTokenizer`; null: that of the tokenizer.
 
     Raises UserError for a file that cannot be read or does not fit, and as `load_documents` does.
     """
     if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
         return ByteTokenizer()
     if copy is not None and copy.exists():
-        return read_tokenizer(copy, config.start)
+        return read_tokenizer(copy, config.start, known)
     if isinstance(config, FileTokenizerConfig):
-        return read_tokenizer(_path_of(config), config.start)
+        return read_tokenizer(_path_of(config), config.start, known)
     return _trained(config, data, warn)
 
 
-def read_tokenizer(path: Path, bos: str | None) -> JsonTokenizer:
+def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> JsonTokenizer:
     """Return the tokenizer of a tokenizer.json.
 
     bos: text of the token that starts a document; None: documents have no start.
+    known: as in `open_tokenizer`.
 
     Raises UserError if the file cannot be read, or as `JsonTokenizer` does.
     """
-    return JsonTokenizer(read_content(path), bos, str(path))
+    return JsonTokenizer(read_content(path), bos, str(path), known)
 
 
 def read_content(path: Path) -> str:

@@ -1,0 +1,106 @@
+"""A LoRA adapter, merged into the weights of its base model while these are read.
+
+    W' = W + s·B·A,    s = lora_alpha/r, or lora_alpha/√r with use_rslora
+
+Source: Hu et al., arXiv 2106.09685; the files are those of the library PEFT.
+
+Shapes: A [r, inputs], B [outputs, r], W [outputs, inputs].
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.checkpoints.opening import opened, read_json
+from rope_jax.config.values import show_value
+from rope_jax.errors import UserError
+
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+
+# What plain LoRA does not have. None of these can be merged by one product for each matrix.
+_PLAIN: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none", None),
+    **dict.fromkeys(("use_dora", "fan_in_fan_out", "lora_bias"), (False, None)),
+    **dict.fromkeys(("modules_to_save", "target_parameters"), (None, [])),
+    **dict.fromkeys(("alpha_pattern", "layer_replication"), (None, {}, [])),
+}
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A folder with adapter_config.json and adapter_model.safetensors."""
+
+    folder: Path
+    base: str
+    """The model that it changes: a folder, or an id on the hub."""
+    alpha: float
+    by_root: bool
+    """Whether alpha is divided by √r instead of r."""
+    factors: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+    """A and B by the name of the weight that they change."""
+
+    def merged(self, name: str, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return a tensor of the base model with what the adapter adds to it, in float32."""
+        if name not in self.factors:
+            return weight
+        a, b = self.factors[name]
+        rank = a.shape[0]
+        if a.ndim != 2 or b.shape != (weight.shape[0], rank) or a.shape[1:] != weight.shape[1:]:
+            raise UserError(
+                f"{self.folder / WEIGHTS}: lora_A {list(a.shape)} and lora_B {list(b.shape)} do "
+                f"not fit {name} {list(weight.shape)} of {self.base}"
+            )
+        scale = self.alpha / (math.sqrt(rank) if self.by_root else rank)
+        return weight.astype(np.float32) + np.float32(scale) * (b @ a)
+
+
+def is_adapter(folder: Path) -> bool:
+    """Whether a folder holds an adapter instead of a model."""
+    return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
+
+
+def read_adapter(folder: Path) -> Adapter:
+    """Return the adapter in a folder. UserError unless it is plain LoRA."""
+    path = folder / CONFIG
+    config = read_json(path)
+    for key, plain in _PLAIN.items():
+        if key in config and config[key] not in plain:
+            raise UserError(
+                f"{path}: {key}: is {show_value(config[key])}, and only plain LoRA can be merged "
+                "here; merge the adapter with PEFT (merge_and_unload), and save the model"
+            )
+    base, alpha = config.get("base_model_name_or_path"), config.get("lora_alpha")
+    if not isinstance(base, str) or not base:
+        raise UserError(
+            f"{path}: base_model_name_or_path: should name the base model, not {show_value(base)}"
+        )
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+        raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
+    return Adapter(folder, base, alpha, bool(config.get("use_rslora")), _factors(folder / WEIGHTS))
+
+
+def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
+    """Return A and B by the name of the weight that they change."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; save the adapter as safetensors")
+    parts: dict[str, dict[str, NDArray[np.float32]]] = {}
+    with opened(path) as file:
+        for name in file.keys():  # noqa: SIM118  not a mapping
+            module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
+            if kind not in ("A.weight", "B.weight"):
+                raise UserError(
+                    f"{path}: {name}: is not a factor of plain LoRA, and only that can be merged "
+                    "here; merge the adapter with PEFT (merge_and_unload), and save the model"
+                )
+            factor = np.asarray(file.get_tensor(name)).astype(np.float32)
+            parts.setdefault(f"{module}.weight", {})[kind[0]] = factor
+    for name, factors in parts.items():
+        if len(factors) < 2:
+            raise UserError(f"{path}: {name} has only one of lora_A and lora_B")
+    return {name: (factors["A"], factors["B"]) for name, factors in parts.items()}

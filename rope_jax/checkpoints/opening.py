@@ -1,0 +1,61 @@
+"""JSON and safetensors files: opened and read with errors of one line, never running any code."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes  # noqa: F401  safetensors finds numpy's bfloat16 only once this is imported
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+
+from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
+
+_MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file. UserError if it is truncated or damaged."""
+    try:
+        opened = safe_open(path, framework="numpy")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise damaged(path, error) from None
+    with opened as file:
+        yield file
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """Return the error for a safetensors file that cannot be read."""
+    message = " ".join(str(error).split())
+    return UserError(f"{path}: is truncated or damaged ({message}); download the checkpoint again")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file. UserError if it cannot be read or is none."""
+    try:
+        content = json.loads(read_limited(path, _MOST_JSON))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: is not JSON") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: is not a JSON object")
+    return content
+
+
+def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two arrays are equal bit for bit, NaNs and signs of zero included."""
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and np.array_equal(
+            np.ascontiguousarray(a).reshape(-1).view(np.uint8),
+            np.ascontiguousarray(b).reshape(-1).view(np.uint8),
+        )
+    )

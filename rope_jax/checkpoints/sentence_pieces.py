@@ -1,0 +1,134 @@
+"""A tokenizer.model (SentencePiece) as the equivalent tokenizer.json.
+
+A published checkpoint of an older Llama or Mistral has only the former. Needs the library
+`sentencepiece`, an optional extra.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+_SPACE = "▁"
+_MOST_BYTES = 2**26
+_NEVER = -1e9  # a score; 64 bits, so adding it to others loses nothing that matters
+_UNIGRAM, _BPE = 1, 2  # values of `model_type`
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # values of a piece's `type`
+
+
+def converted(path: Path, settings: dict[str, Any]) -> str:
+    """Return the content of a tokenizer.json that splits texts as a tokenizer.model does.
+
+    settings: of tokenizer_config.json, which says whether a text begins with the start token.
+
+    UserError: the file cannot be read, `sentencepiece` is not installed, or the model is neither
+    BPE nor unigram.
+    """
+    try:
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
+    except ImportError:
+        raise UserError(
+            f"{path}: is a tokenizer of SentencePiece; to read it, pip install "
+            "'rope-jax[sentencepiece]', or save a tokenizer.json beside it"
+        ) from None
+    model = ModelProto()
+    try:
+        model.ParseFromString(read_limited(path, _MOST_BYTES))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error})") from None
+    except Exception as error:  # protobuf's DecodeError
+        raise UserError(f"{path}: is not a model of SentencePiece ({error})") from None
+    trainer, pieces = model.trainer_spec, model.pieces
+    if not pieces:  # any short text may be a message without them
+        raise UserError(f"{path}: is not a model of SentencePiece")
+    if trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:
+        raise UserError(
+            f"{path}: is neither a BPE nor a unigram model that marks the spaces before words; "
+            "save a tokenizer.json beside it"
+        )
+    from tokenizers import AddedToken, decoders, processors
+
+    library = _unigram(model) if trainer.model_type == _UNIGRAM else _bpe(model)
+    library.normalizer = _normalizer(model.normalizer_spec)
+    library.decoder = decoders.Sequence(
+        [
+            *(decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()),
+            decoders.Strip(content=" ", left=int(model.normalizer_spec.add_dummy_prefix)),
+        ]
+    )
+    library.add_special_tokens(
+        [AddedToken(piece.piece, normalized=False) for piece in pieces if piece.type == _CONTROL]
+    )
+    library.add_tokens(
+        [
+            AddedToken(piece.piece, normalized=False)
+            for piece in pieces
+            if piece.type == _USER_DEFINED
+        ]
+    )
+    if trainer.bos_id >= 0 and settings.get("add_bos_token", True):
+        bos = pieces[trainer.bos_id].piece
+        library.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", special_tokens=[(bos, trainer.bos_id)]
+        )
+    return library.to_str()
+
+
+def _bpe(model: Any) -> "Library":
+    """Return a BPE that always merges the two neighbours which give the piece of highest score.
+
+    Text that spells a control piece or a byte, such as "<s>", is not merged to it.
+    """
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
+    merges = []
+    for piece in (piece for piece in model.pieces if piece.type == _NORMAL):
+        splits = [(piece.piece[:i], piece.piece[i:]) for i in range(1, len(piece.piece))]
+        merges += [
+            (piece.score, ids[left], ids[right], left, right)
+            for left, right in splits
+            if left in ids and right in ids
+        ]
+    merges.sort(key=lambda merge: (-merge[0], merge[1], merge[2]))
+    return Library(
+        models.BPE(
+            ids,
+            [(left, right) for *_, left, right in merges],
+            unk_token=model.pieces[model.trainer_spec.unk_id].piece,
+            fuse_unk=True,
+            byte_fallback=model.trainer_spec.byte_fallback,
+        )
+    )
+
+
+def _unigram(model: Any) -> "Library":
+    """Return a unigram model, in which text that spells a control piece or a byte is text, too."""
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    return Library(
+        models.Unigram(
+            [(p.piece, p.score if p.type == _NORMAL else _NEVER) for p in model.pieces],
+            model.trainer_spec.unk_id,
+            model.trainer_spec.byte_fallback,
+        )
+    )
+
+
+def _normalizer(spec: Any) -> Any:
+    from tokenizers import Regex, normalizers
+
+    steps: list[Any] = []
+    if spec.precompiled_charsmap:
+        steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
+    if spec.remove_extra_whitespaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    if spec.add_dummy_prefix:
+        steps.append(normalizers.Prepend(_SPACE))
+    return normalizers.Sequence([*steps, normalizers.Replace(" ", _SPACE)])

@@ -1,0 +1,100 @@
+"""tokenizer.model: converted to a tokenizer.json that splits texts alike."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer
+
+from rope_jax.checkpoints.files import CheckpointFiles
+from rope_jax.checkpoints.importing import import_checkpoint
+from rope_jax.checkpoints.sentence_pieces import converted
+from rope_jax.config.checkpoints import ImportConfig
+from rope_jax.console import plain_console
+from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
+from tests.checkpoints.folders import byte_checkpoint
+
+WORDS = (Path(__file__).parents[2] / "LICENSE").read_text()
+TEXTS = (
+    WORDS[:3000],
+    "  two  spaces, a\ttab\nand a line\r\n",
+    "Größe naïve ½ ﬁne 😀 日本",
+    "",
+    " ",
+    "<s> is text",
+)
+
+
+def trained(folder: Path, kind: str, size: int = 400, **settings: object) -> Path:
+    """Train a tokenizer.model on the licence, whose characters are part of the vocabulary."""
+    folder.mkdir(parents=True, exist_ok=True)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*WORDS.splitlines(), *["a < b > c"] * 40]),
+        model_prefix=str(folder / "tokenizer"),
+        model_type=kind,
+        vocab_size=size,
+        minloglevel=2,
+        **({"byte_fallback": True} | settings),
+    )
+    return folder / "tokenizer.model"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize("spaces", [False, True])
+def test_texts_are_split_alike(tmp_path: Path, kind: str, spaces: bool) -> None:
+    path = trained(
+        tmp_path,
+        kind,
+        remove_extra_whitespaces=spaces,
+        add_dummy_prefix=not spaces,
+        normalization_rule_name="nmt_nfkc" if spaces else "identity",
+    )
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    ours = Tokenizer.from_str(converted(path, {}))
+    ours.encode_special_tokens = True
+    for text in TEXTS:
+        ids = theirs.encode(text)
+        assert ours.encode(text, add_special_tokens=False).ids == ids, text
+        assert ours.decode(ids) == theirs.decode(ids), text
+        assert ours.encode(text).ids == [theirs.bos_id(), *ids], text
+    without = Tokenizer.from_str(converted(path, {"add_bos_token": False}))
+    assert without.encode(WORDS[:50]).ids == theirs.encode(WORDS[:50])
+
+
+def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -> None:
+    folder = byte_checkpoint(tmp_path / "tiny")
+    (folder / "tokenizer.json").unlink()
+    path = trained(folder, "bpe", size=264, byte_fallback=False)
+    assert CheckpointFiles(folder).tokenizer == path
+    run = import_checkpoint(
+        str(folder), ImportConfig(runs_dir=str(tmp_path / "runs")), plain_console(quiet=True)
+    )
+    assert isinstance(run, RunDirectory)
+    tokenizer = run.open_tokenizer(run.load_config())
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    assert tokenizer.encode(WORDS[:300]).tolist() == theirs.encode(WORDS[:300])
+    assert tokenizer.bos_id == theirs.bos_id()
+    assert json.loads(run.tokenizer_file.read_text())["model"]["type"] == "BPE"
+
+
+def test_without_the_library_its_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    path = tmp_path / "tokenizer.model"
+    with pytest.raises(UserError) as caught:
+        converted(path, {})
+    assert str(caught.value) == (
+        f"{path}: is a tokenizer of SentencePiece; to read it, pip install "
+        "'rope-jax[sentencepiece]', or save a tokenizer.json beside it"
+    )
+
+
+def test_a_file_that_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"IQ== 0\nIg== 1\n")  # the form of tiktoken, under the same name
+    with pytest.raises(UserError, match=r"tokenizer\.model: is not a model of SentencePiece"):
+        converted(path, {})
