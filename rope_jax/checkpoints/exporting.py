@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     stage = training.stage_at(step)
-    scaling, map_, length = _positions(training, config, stage)
-    scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
     original = _original(run, training)
+    scaling, map_, length = _positions(training, config, stage)
+    length = max(length, *_declared(run, training, stage, original))
+    scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
     own = original.get(CONFIG, {}).get("model_type")
     written = _described(training, scaling, length, model.vocab_size, config.family, own)
     _, params = next(iter(checkpoints))
@@ -67,6 +69,13 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
             "folder": str(out),
         },
     )
+    longest = written.keys["max_position_embeddings"]
+    if longest < length:
+        print_warning(
+            console,
+            f"{out}: max_position_embeddings is {longest:,}, from which dynamic scaling grows, "
+            f"although the model reads {length:,} tokens",
+        )
     for what in lost:
         print_warning(console, f"{out}: written without {what}: transformers has no form for it")
     try:
@@ -113,6 +122,19 @@ def _positions(
         raise UserError(f"strategy: {error}") from None
     fitted = strategy.made_by.get("length", [length])
     return strategy.scaling, strategy.map, max([length, *fitted])
+
+
+def _declared(
+    run: RunDirectory, training: Config, stage: int, original: dict[str, Any]
+) -> list[int]:
+    """Return the lengths that the model was trained at before, or that its source declared.
+
+    A fine-tune with shorter windows does not shorten what the model reads.
+    """
+    lengths = [one.length for one in training.stages[: stage + 1]]
+    for _, earlier in _sources(run, training):
+        lengths += [one.length for one in earlier.stages]
+    return [*lengths, original.get(CONFIG, {}).get("max_position_embeddings") or 0]
 
 
 def _without_what_is_lost(
@@ -172,7 +194,7 @@ def _original(run: RunDirectory, training: Config) -> dict[str, Any]:
 
     {} for a run that was neither imported nor started from an import.
     """
-    source = _imported_from(run, training)
+    source = next((run for run, config in _sources(run, training) if config.imported), None)
     if source is None:
         return {}
     paths = [path for name in ACCOMPANYING if (path := source.huggingface / name).is_file()]
@@ -182,16 +204,15 @@ def _original(run: RunDirectory, training: Config) -> dict[str, Any]:
     }
 
 
-def _imported_from(run: RunDirectory, training: Config) -> RunDirectory | None:
-    """Return the imported run that a run's weights come from; None: there is none, or not here."""
-    while training.imported is None:
-        if training.init_from is None:
-            return None
+def _sources(run: RunDirectory, training: Config) -> Iterator[tuple[RunDirectory, Config]]:
+    """Yield a run and those that its weights come from, as far as they are here."""
+    yield run, training
+    while training.init_from is not None:
         run = RunDirectory(Path(training.init_from.run))
         if not run.config_file.is_file():
-            return None
+            return
         training = run.load_config()
-    return run
+        yield run, training
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

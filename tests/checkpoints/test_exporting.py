@@ -244,6 +244,31 @@ def test_a_stage_extended_with_yarn(whole: Run, tmp_path: Path) -> None:
     assert config["rope_scaling"] == {k: v for k, v in rope.items() if k != "rope_theta"}
 
 
+@pytest.mark.parametrize("is_here", [True, False])
+def test_a_shorter_fine_tune_keeps_the_length_of_its_source(
+    whole: Run, tmp_path: Path, is_here: bool
+) -> None:
+    """The run itself read 32 tokens in its second stage, and an import that it began with 128."""
+    source = byte_checkpoint(tmp_path / "hub" / "source")
+    imported = import_checkpoint(
+        str(source), ImportConfig(runs_dir=str(tmp_path)), plain_console(quiet=True)
+    )
+    assert imported.load_config().stages[0].seq_len == 128
+    run = RunDirectory(tmp_path / "shorter")
+    run.path.mkdir()
+    (run.path / "checkpoints").symlink_to(whole[1].checkpoints)
+    raw = whole[0].model_dump(mode="json")
+    raw["init_from"] = {"run": str(imported.path if is_here else tmp_path / "gone")}
+    raw["stages"][0]["seq_len"], raw["stages"][1]["seq_len"] = 32, 16
+    raw["stages"][1]["scaling"] = None
+    raw["rope"]["train_length"] = 16
+    run.config_file.write_text(dump(validate(Config, raw, "test")))
+    exported(run, tmp_path / "out")
+    length = 128 if is_here else 32
+    assert read(tmp_path / "out")["max_position_embeddings"] == length
+    assert read(tmp_path / "out", "tokenizer_config.json")["model_max_length"] == length
+
+
 def strategy_file(path: Path, **content: Any) -> Path:
     write_strategy(Strategy.model_validate(content), path)
     return path
