@@ -73,15 +73,10 @@ class StageConfig(Frozen):
             raise ValueError(f"positions.{error}") from None
         if self.mixed is not None:
             try:
-                self.mixed.check(self.seq_len, self.micro_batch)
+                self.mixed.check(self.seq_len, self.batch_size)
             except ValueError as error:
                 raise ValueError(f"mixed.{error}") from None
         return self
-
-    @property
-    def micro_batch(self) -> int:
-        """Rows of a micro-batch."""
-        return self.batch_size // self.grad_accumulation
 
     @property
     def length(self) -> int:

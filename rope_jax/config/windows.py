@@ -93,13 +93,13 @@ class MixedConfig(Frozen):
     """
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
-        description="share of the rows that hold short windows, in every micro-batch"
+        description="share of the rows of every batch that hold short windows"
     )
     seq_len: Length = Field(description="tokens per short window; divides the stage's seq_len")
     scaling: AnyScaling = Field(NoScaling(), description="scaling of the short windows")
 
     def rows_of(self, windows: int) -> int:
-        """Return how many rows of a micro-batch hold short windows.
+        """Return how many rows of a batch hold short windows.
 
         ValueError: their share is not a whole number of rows; the message names shares that are.
         """
@@ -108,14 +108,11 @@ class MixedConfig(Frozen):
         if abs(exact - rows) <= _TOLERANCE and 0 < rows < windows:
             return rows
         if windows == 1:
-            raise ValueError(
-                "fraction: a micro-batch of 1 row cannot be split; raise batch_size or lower "
-                "grad_accumulation"
-            )
+            raise ValueError("fraction: a batch of 1 row cannot be split; raise batch_size")
         near = {min(max(int(exact) + more, 1), windows - 1) / windows for more in (0, 1)}
         raise ValueError(
-            f"fraction: {self.fraction:g} of {windows} rows (batch_size / grad_accumulation) is "
-            f"not a whole number of rows; give {' or '.join(f'{x:.6g}' for x in sorted(near))}"
+            f"fraction: {self.fraction:g} of {windows} rows (batch_size) is not a whole "
+            f"number of rows; give {' or '.join(f'{x:.6g}' for x in sorted(near))}"
         )
 
     def check(self, seq_len: int, windows: int) -> None:

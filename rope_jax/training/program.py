@@ -146,8 +146,8 @@ class StageProgram:
 
     @property
     def _row_groups(self) -> list[RowGroup]:
-        """The rows of a micro-batch of training."""
-        rows, mixed = self._stage.micro_batch, self._stage.mixed
+        """The rows of a training batch."""
+        rows, mixed = self._stage.batch_size, self._stage.mixed
         if mixed is None:
             return [RowGroup(rows, self._scaling, self._stage.length)]
         short = mixed.rows_of(rows)

@@ -101,9 +101,9 @@ def make_train_step(
 ) -> TrainStep:
     """Return the jitted step. It donates the state passed in, which must not be used again.
 
-    The batch [B, T] is split into `grad_accumulation` micro-batches. Each one's loss is divided by
-    the number of tokens in the whole batch and the gradients are summed, so the step does not
-    depend on the split.
+    The batch [B, T] is split into `grad_accumulation` micro-batches, and with it the frequencies of
+    its rows. Each one's loss is divided by the number of tokens in the whole batch and the
+    gradients are summed, so the step does not depend on the split.
 
     out_shardings: shardings of (state, metrics); None: XLA chooses.
     positioning: completes the frequencies at a batch's positions; None: nothing is missing.
@@ -117,31 +117,27 @@ def make_train_step(
         # Divide the loss, not the gradient: one number instead of one per parameter.
         return sums.nll.sum() / tokens, sums
 
-    gradient_of_share = gradient_of(loss_share)
-
-    def gradient(
-        params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
-    ) -> tuple[Params, LossSums]:
-        if positioning is not None:
-            rotary = positioning(rotary, batch.positions)
-        return gradient_of_share(params, batch, rotary, tokens)
+    gradient = gradient_of(loss_share)
 
     def step(state: TrainState, batch: Batch, rotary: Rotary) -> tuple[TrainState, StepMetrics]:
         tokens = batch.weights.sum()
+        if positioning is not None:
+            rotary = positioning(rotary, batch.positions)
         if grad_accumulation == 1:
             grads, sums = gradient(state.params, batch, rotary, tokens)
         else:
-            micro_batches = jax.tree.map(
-                lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch
+            micro_batches = (
+                jax.tree.map(lambda x: x.reshape(grad_accumulation, -1, *x.shape[1:]), batch),
+                jax.tree.map(functools.partial(_split_rows, parts=grad_accumulation), rotary),
             )
             first = jax.tree.map(lambda x: x[0], micro_batches)
             zeros = jax.tree.map(
                 lambda x: jnp.zeros(x.shape, x.dtype),
-                jax.eval_shape(gradient, state.params, first, rotary, tokens),
+                jax.eval_shape(gradient, state.params, *first, tokens),
             )
 
-            def accumulate(total: Any, micro_batch: Batch) -> tuple[Any, None]:
-                new = gradient(state.params, micro_batch, rotary, tokens)
+            def accumulate(total: Any, micro_batch: tuple[Batch, Rotary]) -> tuple[Any, None]:
+                new = gradient(state.params, *micro_batch, tokens)
                 return jax.tree.map(jnp.add, total, new), None
 
             (grads, sums), _ = jax.lax.scan(accumulate, zeros, micro_batches)
@@ -152,3 +148,13 @@ def make_train_step(
         return TrainState(params, opt_state), StepMetrics(sums, optax.tree.norm(grads))
 
     return jax.jit(step, donate_argnums=0, out_shardings=out_shardings)
+
+
+def _split_rows(leaf: Any, parts: int) -> Array:
+    """Split the axis of rows, the second of every leaf of a `Rotary`, into parts [parts, …].
+
+    An axis of size 1, which all rows share, is repeated.
+    """
+    if leaf.shape[1] == 1:
+        return jnp.broadcast_to(leaf, (parts, *leaf.shape))
+    return jnp.moveaxis(leaf.reshape(leaf.shape[0], parts, -1, *leaf.shape[2:]), 1, 0)

@@ -99,9 +99,9 @@ def _describe_windows(stage: StageConfig) -> list[str]:
     if stage.positions.type != "plain":
         lines.append(f"{stage.positions.type} positions below {stage.length:,}")
     if stage.mixed is not None:
-        rows, short = stage.mixed.rows_of(stage.micro_batch), stage.mixed
+        rows, short = stage.mixed.rows_of(stage.batch_size), stage.mixed
         lines.append(
-            f"{rows} of {stage.micro_batch} rows: windows of {short.seq_len} tokens, "
+            f"{rows} of {stage.batch_size} rows: windows of {short.seq_len} tokens, "
             f"{short.scaling.type}"
         )
     if stage.documents != DocumentsConfig():

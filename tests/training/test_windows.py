@@ -48,8 +48,8 @@ def batch_of(config):
     split = split_of(*(rng.integers(0, 256, n).tolist() for n in rng.integers(0, 40, 60)))
     stage, short = config.stages[0], None
     if stage.mixed is not None:
-        rows = stage.mixed.rows_of(stage.micro_batch)
-        short = ShortRows(stage.mixed.seq_len, rows, stage.micro_batch)
+        rows = stage.mixed.rows_of(stage.batch_size)
+        short = ShortRows(stage.mixed.seq_len, rows, stage.batch_size)
     return training_batch(
         split,
         seed=0,
@@ -118,7 +118,7 @@ def test_a_mixed_step_is_the_sum_of_two_batches(accumulation, pattern, scaling):
     _, metrics = program.stage(0).train_step(state, Batch(*map(jnp.asarray, batch)))
 
     # The short windows as a batch of windows of S tokens.
-    is_short = np.arange(8) % stage.micro_batch < 8 // accumulation // 4
+    is_short = np.arange(8) < 2
     short = Batch(*(leaf[is_short].reshape(-1, 8) for leaf in batch))
     long = Batch(*(leaf[~is_short] for leaf in batch))
     assert short.tokens.shape == (8, 8)
@@ -155,9 +155,30 @@ def test_a_learned_table_has_all_positions_that_are_trained():
 
 def test_a_rounded_fraction_of_the_rows_is_enough():
     mixed = {"fraction": 0.3333, "seq_len": 8}
-    config = config_of({"batch_size": 6, "grad_accumulation": 2, "mixed": mixed})
-    stage = config.stages[0]
-    assert stage.mixed.rows_of(stage.micro_batch) == 1
+    stage = config_of({"batch_size": 3, "mixed": mixed}).stages[0]
+    assert stage.mixed.rows_of(stage.batch_size) == 1
+
+
+def test_the_losses_do_not_depend_on_the_accumulation(config, tmp_path):
+    """Over several steps: which rows are short, their scaling and their query scale included."""
+    losses = {}
+    for accumulation in (1, 2, 4):
+        stage = {
+            "steps": 4,
+            "seq_len": 32,
+            "batch_size": 4,
+            "grad_accumulation": accumulation,
+            "scaling": YARN,
+            "positions": {"type": "pose", "length": 200},
+            "mixed": {"fraction": 0.25, "seq_len": 8, "scaling": {"type": "pi", "factor": 2.0}},
+        }
+        config_ = config(tmp_path, name=f"by-{accumulation}", stages=[stage], log_every_steps=1)
+        run = train(config_, plain_console(quiet=True))
+        lines = [json.loads(line) for line in run.metrics_file.read_text().splitlines()]
+        losses[accumulation] = [line["train/loss"] for line in lines if "train/loss" in line]
+    assert len(losses[1]) == 4
+    assert losses[2] == pytest.approx(losses[1], rel=2e-6)
+    assert losses[4] == pytest.approx(losses[1], rel=2e-6)
 
 
 STAGES = {
