@@ -120,16 +120,20 @@ class TensorBoardWriter:
         }
         self._write(0, summary=summary.custom_scalars(lines))
 
-    def hparams(self, settings: Mapping[str, str], outcome: Mapping[str, float]) -> None:
+    def hparams(
+        self, settings: Mapping[str, str], outcome: Mapping[str, float], metrics: Sequence[str]
+    ) -> None:
         """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
 
-        The columns appear in the order of `settings`, of which TensorBoard shows the first five at
-        first. tensorboardX's own add_hparams would create a separate run for it.
+        The columns are `settings` and then `metrics`, in their orders, of which TensorBoard shows
+        the first five each at first. It takes them from whichever run it happens to read first, so
+        all runs that it may show together have to declare the same ones, measured or not.
+        tensorboardX's own add_hparams would create a separate run for it.
         """
         # TensorBoard sorts the columns by name, and shows them under their display names
         names = {f"{number:02d}_{name}": name for number, name in enumerate(settings)}
         by_name = {sorted_name: settings[name] for sorted_name, name in names.items()}
-        for part in summary.hparams(by_name, dict(outcome)):
+        for part in summary.hparams(by_name, dict.fromkeys(metrics)):
             plugin = part.value[0].metadata.plugin_data
             content = HParamsPluginData.FromString(plugin.content)
             for info in content.experiment.hparam_infos:

@@ -17,11 +17,11 @@ from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.summary import CurveSummary, SweepSummary
+from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.task_results import TaskRow
-from rope_jax.evaluation.task_summary import EffectiveLength
 from rope_jax.runs.logs import TensorBoardWriter
 from rope_jax.runs.markdown import yaml_block
+from rope_jax.tasks import TASKS
 
 # Groups of charts; those of the other units come after all others.
 _UNITS = {
@@ -30,6 +30,13 @@ _UNITS = {
     "unit_bits_per_byte": "bits per byte",
 }
 _BY_STEP = "perplexity_by_step"
+# The columns of every scaling of every sweep, measured or not: see `TensorBoardWriter.hparams`.
+METRICS = (
+    "summary/usable_length",
+    "summary/blow_up_at_longest",
+    "summary/gain_over_truncation_at_longest",
+    *(f"summary/effective_length_{task}" for task in TASKS),
+)
 
 
 def write_events(
@@ -64,12 +71,8 @@ def write_events(
             writer.scalars(length, values)
         last = [row for row in own if row.step == newest.step][-1]
         settings = _settings(last, config, training, newest.window)
-        effective = {
-            task: by_name[name].effective
-            for task, by_name in newest.tasks.items()
-            if name in by_name
-        }
-        writer.hparams(settings, _outcome(newest.curves.get(name)) | _effective(effective))
+        outcome = _outcome(newest.curves.get(name)) | _effective(newest, name, config)
+        writer.hparams(settings, outcome, METRICS)
         writer.close()
     writer = TensorBoardWriter(folder)
     layout = _layout(table, summary)
@@ -141,12 +144,18 @@ def _task_values(rows: Sequence[TaskRow], name: str, step: int) -> dict[int, dic
     }
 
 
-def _effective(lengths: Mapping[str, EffectiveLength]) -> dict[str, float]:
-    """Return effective lengths as outcomes; 0 where not even the shortest length passes."""
-    return {
-        f"summary/effective_length_{task}": float(found.length or 0)
-        for task, found in lengths.items()
-    }
+def _effective(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[str, float]:
+    """Return a scaling's effective lengths as outcomes; 0 where not even the shortest passes.
+
+    By the task's type, because a sweep can name its tasks as it likes; of several, the shortest.
+    """
+    found: dict[str, float] = {}
+    for task in config.tasks:
+        summary = newest.tasks.get(task.label, {}).get(name)
+        if summary is not None:
+            tag = f"summary/effective_length_{task.task}"
+            found[tag] = min(found.get(tag, math.inf), float(summary.effective.length or 0))
+    return found
 
 
 def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:

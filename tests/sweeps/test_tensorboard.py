@@ -5,16 +5,24 @@ import math
 
 import numpy as np
 import pytest
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.custom_scalar import layout_pb2
-from tensorboard.plugins.hparams import metadata, plugin_data_pb2
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+from tensorboard.plugins.hparams.backend_context import Context
+from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Estimate, UsableLength
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.evaluation.task_summary import EffectiveLength, TaskSummary
 from rope_jax.sweeps.tensorboard import write_events
+from rope_jax.tasks import TASKS
 
 
 def row(name, length, nll, protocol="same_tokens", **fields):
@@ -80,9 +88,10 @@ TRAINING = Config.model_validate(
 )
 
 
-def write(folder, table, summary):
+def write(folder, table, summary, **config):
     images = {"curve": np.zeros((4, 6, 3), np.uint8)}
-    write_events(folder, table, summary, images, SweepConfig(name="short"), TRAINING)
+    settings = SweepConfig.model_validate({"name": "short"} | config)
+    write_events(folder, table, summary, images, settings, TRAINING)
 
     def read(name=""):
         found = EventAccumulator(str(folder / name), size_guidance={"scalars": 0})
@@ -179,14 +188,62 @@ def test_hyperparameters_tell_the_curves_apart_with_whole_numbers(written):
         "factor": "4",
         "map": "",
     }
-    assert {info.name.tag for info in experiment.metric_infos} == {
-        "summary/usable_length",
-        "summary/blow_up_at_longest",
-        "summary/gain_over_truncation_at_longest",
-    }
+    assert [info.name.tag for info in experiment.metric_infos] == METRICS
     assert points(written("ntk-4"), "summary/blow_up_at_longest") == pytest.approx({0: 1.3})
     # without a summary there is no outcome
     assert "summary/usable_length" not in written("trained").Tags()["scalars"]
+
+
+# The same for every sweep, because TensorBoard takes its columns from one run for all of them.
+METRICS = [
+    *(f"summary/{name}" for name in
+      ("usable_length", "blow_up_at_longest", "gain_over_truncation_at_longest")),
+    *(f"summary/effective_length_{task}" for task in TASKS),
+]  # fmt: skip
+
+
+def in_tensorboard(folder, runs):
+    """Return the rows of TensorBoard's HParams, {run: {metric: value}}, and its metric columns.
+
+    runs: in the order in which TensorBoard reads them.
+    """
+    multiplexer = EventMultiplexer()
+    for run in runs:
+        multiplexer.AddRun(str(folder / run), run)
+    multiplexer.Reload()
+    provider = MultiplexerDataProvider(multiplexer, str(folder))
+    context = Context(TBContext(data_provider=provider))
+    succeeded = [api_pb2.STATUS_SUCCESS]
+    asked = api_pb2.ListSessionGroupsRequest(allowed_statuses=succeeded, slice_size=100)
+    groups = Handler(RequestContext(), context, "", asked).run().session_groups
+    tags = context.hparams_metadata(RequestContext(), "")
+    found = context.experiment_from_metadata(RequestContext(), "", True, tags, [])
+    shown = {g.name: {m.name.tag: m.value for m in g.metric_values} for g in groups}
+    return shown, [info.name.tag for info in found.metric_infos]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_columns_of_all_sweeps_are_shown_whichever_run_is_read_first(tmp_path, reverse):
+    def effective(length):
+        return TaskSummary({}, EffectiveLength(length, length, length, False), 0.85)
+
+    tasks = {"far": {"trained": effective(64)}, "near": {"trained": effective(16)}}
+    tasks["needle"] = {"trained": effective(None)}
+    asked = dataclasses.replace(SUMMARY.newest, tasks=tasks, curves={})
+    named = [{"task": "passkey", "name": name} for name in ("far", "near")]
+    write(tmp_path / "short", TABLE, SUMMARY)
+    write(tmp_path / "tasks", TABLE[:2], SweepSummary(asked), tasks=[*named, {"task": "needle"}])
+    runs = ["short/trained", "short/ntk-4", "tasks/trained"]
+    shown, columns = in_tensorboard(tmp_path, sorted(runs, reverse=reverse))
+    assert columns == METRICS
+    assert shown["short/ntk-4"] == pytest.approx(
+        dict(zip(METRICS, [0, 1.3, -0.25], strict=False)), rel=1e-6
+    )
+    # by the task's type, and of two named otherwise, the shortest
+    assert shown["tasks/trained"] == {
+        "summary/effective_length_passkey": 16,
+        "summary/effective_length_needle": 0,
+    }
 
 
 def test_all_scalings_are_on_one_chart(several):
