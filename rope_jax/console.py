@@ -89,6 +89,15 @@ def print_wrapped(console: Console, text: str, style: str = "") -> None:
         console.print(Text(line, style=style), soft_wrap=True)
 
 
+def describe_duration(seconds: float) -> str:
+    """Return a duration as an estimate: "about 40 seconds", "about 3 hours"."""
+    for unit, length, most in (("second", 1, 90), ("minute", 60, 90), ("hour", 3600, 48)):
+        if seconds < most * length:
+            count = max(1, round(seconds / length))
+            return f"about {count} {unit}{'s' * (count != 1)}"
+    return f"about {round(seconds / 86400):,} days"
+
+
 def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
     """Return a bar: the task's description, the bar, `counters`, the time left, the field `now`.
 

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rope_jax.console import (
     Column,
+    describe_duration,
     describe_scaling,
     plain_console,
     print_columns,
@@ -183,3 +184,17 @@ def test_progress_in_a_terminal_is_escaped_and_keeps_its_own_controls():
     assert r"a\x1b" in said
     assert "\x1b]0;" not in said
     assert "\x1b[?25l" in said  # Rich hides the cursor
+
+
+def test_durations_are_rounded_to_what_an_estimate_can_say():
+    for seconds, text in {
+        0.2: "about 1 second",
+        89: "about 89 seconds",
+        91: "about 2 minutes",
+        5000: "about 83 minutes",
+        5500: "about 2 hours",
+        100_000: "about 28 hours",
+        200_000: "about 2 days",
+        1e9: "about 11,574 days",
+    }.items():
+        assert describe_duration(seconds) == text

@@ -30,6 +30,15 @@ def flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     return 3 * sum(_forward_flops(model, vocab_size, seq_len))
 
 
+def window_flops(model: ModelConfig, vocab_size: int, length: int, scored: int) -> float:
+    """FLOPs of a forward pass over one window, whose head computes `scored` of the tokens.
+
+    Sliding windows and position maps count like plain attention.
+    """
+    unscored = 2.0 * model.hidden_size * (model.vocab_size or vocab_size) * (length - scored)
+    return length * sum(_forward_flops(model, vocab_size, length)) - unscored
+
+
 def repeated_flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) -> float:
     """FLOPs of one training token that `remat` adds: those of a forward pass, or of a part of it.
 

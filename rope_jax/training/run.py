@@ -22,10 +22,11 @@ from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import shortage_as
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.peak import peak_flops
+from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import load_kernels
+from rope_jax.model.cost import flops_per_token
 from rope_jax.model.platform import for_platform, model_for_platform, numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
@@ -160,6 +161,7 @@ def _train_in(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
             devices=device_line(numbers_in_words(config.model)),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
+            seconds=flops_after(done, program) / reached_flops(peak),
             corpus=corpus.report,
             tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),
             done=done,
@@ -178,6 +180,16 @@ def _train_in(
         checkpoints.wait()
         minutes = (time.perf_counter() - began) / 60
         conclude(console, last, minutes, trainer.validation_loss)
+
+
+def flops_after(done: int, program: Program) -> float:
+    """Return the FLOPs of the training steps after step `done`."""
+    config, total = program.config, 0.0
+    for stage, span in zip(config.stages, stage_spans(config), strict=True):
+        steps = max(0, span.end - max(done, span.end - stage.steps))
+        tokens = steps * stage.batch_size * stage.seq_len
+        total += tokens * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+    return total
 
 
 def _compile_after(

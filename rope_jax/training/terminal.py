@@ -9,6 +9,7 @@ from rich.progress import MofNCompleteColumn
 from rope_jax.config.training import Config, StageConfig
 from rope_jax.config.windows import DocumentsConfig
 from rope_jax.console import (
+    describe_duration,
     describe_map,
     describe_scaling,
     print_message,
@@ -30,8 +31,12 @@ def announce(
     corpus: Sequence[str],
     tokenizer: str,
     done: int,
+    seconds: float,
 ) -> None:
-    """Print an overview of a run; one line if it is finished. done: its last trained step."""
+    """Print an overview of a run; one line if it is finished.
+
+    done: its last trained step. seconds: an estimate of what the others take.
+    """
     model, geometry, stages = config.model, config.geometry, config.stages
     last = sum(stage.steps for stage in stages)
     if done >= last:
@@ -70,6 +75,7 @@ def announce(
             lines.append(describe_map(map_))
         lines += _describe_windows(stage)
         rows["training" if len(stages) == 1 else f"stage {number}"] = lines
+    rows["time"] = f"{describe_duration(seconds)}, compiling and validation not counted"
     if done:
         rows["resumes"] = f"after step {done:,} of {last:,}"
     print_overview(console, f"training {config.name}", rows)
@@ -155,6 +161,9 @@ class TrainingProgress:
         now = ", ".join(filter(None, (self._training, self._validation)))
         self._bar.update(self._task, completed=step, now=now)
         if self._bar.disable:  # print lines
+            left = self._bar.tasks[self._task].time_remaining
+            if left and step < self._total:
+                news += f", {describe_duration(left)} left"
             self._console.print(f"step {step}/{self._total}  {news}")
 
 

@@ -2,11 +2,14 @@
 
 import io
 import re
+from types import SimpleNamespace
 
 import pytest
 
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.model.cost import flops_per_token
+from rope_jax.training.run import flops_after
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
 NAME = "a[red]x[/]:smile:"
@@ -42,8 +45,25 @@ def announced(done, width=200, then=(), more=None, **stage):
         corpus=["train: [/] [bold]"],
         tokenizer="bytes, 257 tokens; document start: [/]",
         done=done,
+        seconds=7000.0,
     )
     return printed(out)
+
+
+def test_an_estimate_of_the_time_is_shown():
+    assert "  time       about 2 hours, compiling and validation not counted\n" in announced(0)
+
+
+def test_the_estimate_counts_the_steps_that_are_left():
+    stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}, {"steps": 3, "seq_len": 32}]
+    stages[1]["batch_size"] = 2
+    config = Config.model_validate({"name": "a", "optim": {"warmup_steps": 1}, "stages": stages})
+    program = SimpleNamespace(config=config, vocab_size=257)
+    first, second = (flops_per_token(config.model, 257, n) for n in (16, 32))
+    assert flops_after(0, program) == 5 * 64 * first + 3 * 64 * second
+    assert flops_after(4, program) == 64 * first + 3 * 64 * second
+    assert flops_after(6, program) == 2 * 64 * second
+    assert flops_after(8, program) == 0
 
 
 def test_names_and_paths_are_printed_as_they_are():
