@@ -77,7 +77,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
             protocols=("sliding",), stride=stride, scalings=trained, bos="none", max_blocks=8
         )
         result = loaded.sweep(config, [covered], params, step, [window])
-        nll = rows(result, loaded.origin(step, loaded.corpus.test))[0].nll
+        nll = rows(result, loaded.origin(step))[0].nll
         print(
             f"{out.name}: --sliding --length {window} --stride {stride}: {nll:.6f} nats per token"
         )

@@ -47,15 +47,16 @@ def cell(point: Point, show: Show) -> Cell:
         if interval.startswith("["):
             halves = "", ""
         return Cell(perplexity_text(point.nll), interval, halves, gains)
-    scale = 1.0 if show == "nats" else point.bits_per_nat
-    if scale is None:
-        return EMPTY
-    low, high = point.ci_low * scale, point.ci_high * scale
+    value, low, high = point.nll, point.ci_low, point.ci_high
+    if show == "bits_per_byte":
+        if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
+            return EMPTY
+        value, low, high = point.bpb, point.bpb_low, point.bpb_high
     halves = _halves(low, high)
     interval = halves[0]
-    if interval and (high - low) / 2 > scale * point.nll:
+    if interval and (high - low) / 2 > value:
         interval, halves = f"[{low:.3f}, {high:.3f}]", ("", "")
-    return Cell(f"{scale * point.nll:.3f}", interval, halves, gains)
+    return Cell(f"{value:.3f}", interval, halves, gains)
 
 
 def gain_text(point: Point) -> str:

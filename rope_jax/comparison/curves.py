@@ -1,6 +1,5 @@
 """Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from rope_jax.evaluation.statistics import (
     Estimate,
     Sums,
     UsableLength,
+    bits_per_byte,
     difference,
     established_length,
     perplexity,
@@ -41,6 +41,8 @@ class Point:
     ci_high: float
     ppl: float
     bpb: float | None
+    bpb_low: float | None
+    bpb_high: float | None
     tokens: int
     documents: int
     units: int
@@ -58,7 +60,7 @@ class Point:
     window. Paired by document, and by seed if both groups have the same seeds; same_tokens only,
     and only where there are several groups."""
     bits_per_nat: float | None
-    """Bits per byte that equal one nat per token; None if unknown."""
+    """Bits per byte that equal one nat per token on the scored tokens; None if unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,8 +126,8 @@ def compare(
         row.bpb is None for sweep in sweeps for row in sweep.rows
     ):
         raise UserError(
-            "show: these results have no bits per byte, because the bytes per token of their texts "
-            "are not known; choose perplexity or nats"
+            "show: these results have no bits per byte, because the bytes of the scored tokens are "
+            "not known; choose perplexity or nats, or sweep again"
         )
     groups = group_sweeps(sweeps, [mismatch.sweep for mismatch in mismatches])
     first = next(group for group in groups if not group.marked)
@@ -188,9 +190,7 @@ class _Pooling:
         key = PointKey.of(row)
         sums = [sweep.sums[key] for sweep in self._sweeps]
         pooled = pooled_mean(sums, **self._bootstrap)
-        bits_per_nat = None if row.bpb is None or not row.nll else row.bpb / row.nll
-        if bits_per_nat is not None and not math.isfinite(bits_per_nat):
-            bits_per_nat = None
+        bits = bits_per_byte(sums, **self._bootstrap)
         return Point(
             map=row.map,
             factor=row.factor,
@@ -202,7 +202,9 @@ class _Pooling:
             ci_low=pooled.low,
             ci_high=pooled.high,
             ppl=perplexity(pooled.value),
-            bpb=None if bits_per_nat is None else bits_per_nat * pooled.value,
+            bpb=None if bits is None else bits.value,
+            bpb_low=None if bits is None else bits.low,
+            bpb_high=None if bits is None else bits.high,
             tokens=row.tokens,
             documents=row.documents,
             units=row.units,
@@ -211,7 +213,7 @@ class _Pooling:
             gain=self._gain(key, sums),
             from_first=self._difference_from_first(key, sums),
             above_truncation=self._above_truncation(key, sums),
-            bits_per_nat=bits_per_nat,
+            bits_per_nat=sums[0].bits_per_nat,
         )
 
     def _difference_from_trained(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:

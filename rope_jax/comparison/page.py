@@ -139,6 +139,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "last": point.last_position,
         "nll": _number(point.nll),
         "interval": [_number(point.ci_low), _number(point.ci_high)],
+        "bits": [_number(x) for x in (point.bpb, point.bpb_low, point.bpb_high) if x is not None],
         "bits_per_nat": point.bits_per_nat,
         "tokens": point.tokens,
         "resampled": units_text(point.units, point.documents),

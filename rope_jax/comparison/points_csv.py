@@ -10,8 +10,9 @@ from rope_jax.runs.tables import format_csv as format_table
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
     *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
-    *("ci_high", "ppl", "bpb", "tokens", "documents", "units", "nll_by_seed"),
-    *("difference", "difference_low", "difference_high", "gain", "gain_low", "gain_high"),
+    *("ci_high", "ppl", "bpb", "bpb_low", "bpb_high", "tokens", "documents", "units"),
+    *("nll_by_seed", "difference", "difference_low", "difference_high"),
+    *("gain", "gain_low", "gain_high"),
     *("from_first", "from_first_low", "from_first_high"),
     *("above_truncation", "above_truncation_low", "above_truncation_high", "settings"),
 )
@@ -56,6 +57,8 @@ def _point_cells(point: Point) -> dict[str, Any]:
         "ci_high": point.ci_high,
         "ppl": point.ppl,
         "bpb": point.bpb,
+        "bpb_low": point.bpb_low,
+        "bpb_high": point.bpb_high,
         "tokens": point.tokens,
         "documents": point.documents,
         "units": point.units,

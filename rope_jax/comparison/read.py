@@ -35,6 +35,11 @@ def read_sweep(folder: Path) -> Sweep:
     """
     files = SweepFiles(folder)
     rows, sums = files.rows(), files.sums()
+    for row in rows:
+        key = PointKey.of(row)
+        if row.bpb is not None and key in sums and sums[key].bytes is None:
+            # of an earlier version, and a token is a byte: see `SweepFiles.rows`
+            sums[key] = sums[key]._replace(bytes=sums[key].weight)
     entries = _read_entries(folder / "sweep.yaml")
     _check_rows(folder, rows, sums, {entry.label for entry in entries})
     summaries = files.summaries()

@@ -27,7 +27,9 @@ _MOST_BYTES = 2**26
 _SUMMARY = "summary.json"
 # What a table from an earlier version lacks, with what stands for it; no figure shows it but `map`.
 _ABSENT = {"map": "", "corpus": "", "bos": "", "targets": "", "units": "0"}
+_ABSENT |= {"bpb_low": "", "bpb_high": ""}
 _FLOATS = ("nll", "ci_low", "ci_high")
+_OPTIONAL = ("factor", "bpb", "bpb_low", "bpb_high")
 _INTEGERS = ("length", "first_position", "last_position", "step", "documents", "units")
 
 
@@ -120,7 +122,7 @@ def _read_rows(path: Path) -> list[Row]:
 def _row(line: Mapping[str, str]) -> Row:
     values: dict[str, object] = {key: text_of_cell(line[key]) for key in Row._fields}
     values |= {column: _number(line, column, float) for column in _FLOATS}
-    values |= {c: _number(line, c, float) if line[c] else None for c in ("factor", "bpb")}
+    values |= {c: _number(line, c, float) if line[c] else None for c in _OPTIONAL}
     values |= {column: _number(line, column, int) for column in _INTEGERS}
     if not 0 < _number(line, "last_position", int) < 2**31:
         raise ValueError(f"last_position should be a length, not {line['last_position']}")

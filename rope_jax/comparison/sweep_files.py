@@ -44,6 +44,9 @@ _FLOATS = {
     "nll",
     "ppl",
     "bpb",
+    "bpb_low",
+    "bpb_high",
+    "bytes",
     "value",
     "ci_low",
     "ci_high",
@@ -53,9 +56,14 @@ _FLOATS = {
     "chance",
 }
 _FLAGS = {"auto", "reliable", "taken_out"}
-_MAY_BE_EMPTY = {"factor", "bpb", "stride", "depth", "distance", "chance"}
+_MAY_BE_EMPTY = {
+    *("factor", "bpb", "bpb_low", "bpb_high", "bytes", "stride", "depth", "distance", "chance")
+}
 # Columns that earlier versions did not write, with the column that had the same, or None: empty.
-_LATER = {"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"}
+_LATER = {
+    **{"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"},
+    **dict.fromkeys(("bpb_low", "bpb_high", "bytes")),
+}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -112,32 +120,37 @@ class SweepFiles:
         self._checksums = read_checksums(folder)
 
     def rows(self) -> list[Row]:
-        """Return the rows of results.csv."""
+        """Return the rows of results.csv.
+
+        Bits per byte of an earlier version count only where a token is a byte: they were of all
+        texts, which the scored tokens need not have.
+        """
         path = self._folder / "results.csv"
-        rows = [Row(*values) for values in self._read_table(path, Row._fields)]
+        rows = [_known_bits(Row(*values)) for values in self._read_table(path, Row._fields)]
         if not rows:
             raise UserError(f"{path}: holds no results; sweep again")
         return rows
 
     def sums(self) -> dict[PointKey, Sums]:
         """Return the sums of each point, with the units in the order of their numbers."""
-        by_key: dict[PointKey, dict[int, tuple[float, float]]] = defaultdict(dict)
+        by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
         path = self._folder / "documents.csv"
         for values in self._read_table(path, DocumentRow._fields):
             row = DocumentRow(*values)
             by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.unit] = (
                 row.nll,
                 row.weight,
+                math.nan if row.bytes is None else row.bytes,
             )
         sums = {}
         for key, units in by_key.items():
-            nll, weight = np.array([units[number] for number in sorted(units)]).T
+            nll, weight, size = np.array([units[number] for number in sorted(units)]).T
             if not weight.sum():
                 raise UserError(
                     f"{path}: every weight of {key.name} at {key.length} by {key.protocol} is 0; "
                     "sweep again"
                 )
-            sums[key] = Sums(nll=nll, weight=weight)
+            sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
         return sums
 
     def tasks(self) -> list[TaskRow]:
@@ -204,6 +217,13 @@ class SweepFiles:
         }
         cells = [by_name.get(column, nothing) for column in columns]
         return zip(*map(functools.partial(_values, path), columns, cells), strict=True)
+
+
+def _known_bits(row: Row) -> Row:
+    """Return a row without the bits per byte of an earlier version, unless a token is a byte."""
+    if row.bpb is None or row.bpb_low is not None or math.isclose(row.bpb * math.log(2), row.nll):
+        return row
+    return row._replace(bpb=None)
 
 
 def _values(path: Path, column: str, cells: Sequence[str]) -> list[Any]:

@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
@@ -110,6 +111,14 @@ class Job:
         scored = self.windows.scored_tokens(self.length)
         return np.bincount(self.windows.unit, scored / self._divisor())
 
+    def bytes(self) -> Float64[np.ndarray, " U"] | None:
+        """Return the bytes of the scored targets of each unit; yarn_compat: sums of windows' means.
+
+        None: they are not known.
+        """
+        scored = self.measured.scored_bytes(self.windows, self.length)
+        return None if scored is None else np.bincount(self.windows.unit, scored / self._divisor())
+
     def unit_documents(self) -> Int64[np.ndarray, " U"]:
         """Return the index of each unit's document among those of the sweep."""
         _, first = np.unique(self.windows.unit, return_index=True)
@@ -138,6 +147,7 @@ class Plan:
         takes_maps: bool = True,
         longest: int | None = None,
         words: Words | None = None,
+        token_bytes: NDArray[Any] | None = None,
     ) -> None:
         """Choose the documents and check every setting against them and the model.
 
@@ -147,12 +157,14 @@ class Plan:
             out, but documents and targets are those of all lengths, so that models with different
             limits can be compared.
         words: how texts become tokens; None: only protocols can be measured.
+        token_bytes: bytes of text by token [V]; None: they are not known.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
         self.layers, self.trained, self.window = layers, trained, window
         self.config, self.bos_id = config, bos_id
         self.trained_map, self.longest = trained_map, longest
+        self.token_bytes = token_bytes
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
@@ -166,6 +178,9 @@ class Plan:
             seed=config.seed,
         )
         self.documents, self.units = len(chosen.tokens), chosen.units
+        largest = max(int(stream[1:].max()) for stream in chosen.tokens)  # of the targets
+        if token_bytes is not None and largest >= len(token_bytes):
+            raise UserError(f"token_bytes: has no entry for token {largest} of the documents")
         self.measured = (
             *self._protocols(chosen),
             *self._tasks(chosen, documents, words),
@@ -259,6 +274,7 @@ class Plan:
                 seed=config.seed,
                 bos=config.bos,
                 bos_id=self.bos_id,
+                token_bytes=self.token_bytes,
             )
             for protocol in config.protocols
         ]

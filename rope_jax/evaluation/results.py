@@ -1,15 +1,17 @@
 """The tables of a sweep's results: one tidy row per measurement, and one per unit."""
 
-import math
 from typing import NamedTuple
 
 from rope_jax.evaluation.protocols import SLIDING
-from rope_jax.evaluation.statistics import RELIABLE_UNITS, mean_nll, perplexity
+from rope_jax.evaluation.statistics import RELIABLE_UNITS, bits_per_byte, mean_nll, perplexity
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 
 
 class Row(NamedTuple):
     """One measurement. nll and its 95% interval [ci_low, ci_high] are in nats per token.
+
+    bpb and [bpb_low, bpb_high] are in bits per byte of the scored targets; None: their bytes are
+    not known.
 
     Each window's scored targets run from first_position to last_position. With sliding and
     yarn_compat this holds only for a document's first window, in which every target is scored.
@@ -34,6 +36,8 @@ class Row(NamedTuple):
     nll: float
     ppl: float
     bpb: float | None
+    bpb_low: float | None
+    bpb_high: float | None
     metric: str
     """What `value` and its interval are, as in the table of tasks: nats."""
     value: float
@@ -68,6 +72,8 @@ class DocumentRow(NamedTuple):
     """A document, or one of its blocks; numbered within the row."""
     nll: float
     weight: float
+    bytes: float | None
+    """Of the text of the scored tokens, divided as `weight` is; None: not known."""
 
 
 class Origin(NamedTuple):
@@ -76,7 +82,6 @@ class Origin(NamedTuple):
     run: str
     step: int
     seed: int
-    bytes_per_token: float | None
     corpus: str
 
 
@@ -104,20 +109,17 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
             unit=number,
             nll=nll,
             weight=weight,
+            bytes=None if m.sums.bytes is None else m.sums.bytes[number],
         )
         for m in made.values()
         for number, (nll, weight) in enumerate(zip(m.sums.nll, m.sums.weight, strict=True))
     ]
 
 
-def bits_per_byte(nll: float, origin: Origin) -> float | None:
-    """Convert nats per token to bits per byte; None if the bytes per token are unknown."""
-    return nll / math.log(2) / origin.bytes_per_token if origin.bytes_per_token else None
-
-
 def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
     config = result.config
     nll = mean_nll(m.sums, resamples=config.resamples, seed=config.seed)
+    bits = bits_per_byte([m.sums], resamples=config.resamples, seed=config.seed)
     entry = next(entry for entry in config.scalings if entry.label == m.entry)
     return Row(
         name=m.entry,
@@ -136,7 +138,9 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         split=config.split,
         nll=nll.value,
         ppl=perplexity(nll.value),
-        bpb=bits_per_byte(nll.value, origin),
+        bpb=None if bits is None else bits.value,
+        bpb_low=None if bits is None else bits.low,
+        bpb_high=None if bits is None else bits.high,
         metric="nats",
         value=nll.value,
         ci_low=nll.low,

@@ -35,10 +35,20 @@ class Sums(NamedTuple):
     """float64 [D], summed nats of the scored tokens; yarn_compat: the sum of the windows' means"""
     weight: NDArray[Any]
     """[D], how many tokens were scored; yarn_compat: how many windows"""
+    bytes: NDArray[Any] | None = None
+    """[D], bytes of text of the scored tokens; yarn_compat: the sum of the windows' means; None:
+    they are not known."""
 
     def mean(self) -> float:
         """Return the mean in nats per token, Σ nll / Σ weight."""
         return float(self.nll.sum() / self.weight.sum())
+
+    @property
+    def bits_per_nat(self) -> float | None:
+        """Bits per byte that equal one nat per token; None: the bytes are not known."""
+        if self.bytes is None:
+            return None
+        return float(self.weight.sum() / self.bytes.sum()) / math.log(2)
 
 
 class UsableLength(NamedTuple):
@@ -82,6 +92,19 @@ class Estimate(NamedTuple):
 def mean_nll(sums: Sums, *, resamples: int, seed: int) -> Estimate:
     """Return `sums.mean()` with its interval."""
     return _ratio(sums.nll, sums.weight, resamples, seed)
+
+
+def bits_per_byte(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate | None:
+    """Return Σ nll / Σ bytes in bits, over the documents of several seeds.
+
+    The interval is that of `pooled_mean`: a resample has the nats and the bytes of its documents.
+    None: their bytes are not known, or a document has none.
+    """
+    known = [Sums(s.nll, s.bytes) for s in seeds if s.bytes is not None and s.bytes.all()]
+    if len(known) < len(seeds):
+        return None
+    nats = pooled_mean(known, resamples=resamples, seed=seed)
+    return nats.mapped(lambda value: value / math.log(2))
 
 
 def paired_difference(one: Sums, other: Sums, *, resamples: int, seed: int) -> Estimate:

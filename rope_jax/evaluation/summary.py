@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rope_jax.evaluation.protocols import UnitKind
-from rope_jax.evaluation.results import Origin, bits_per_byte
+from rope_jax.evaluation.results import Origin
 from rope_jax.evaluation.statistics import (
     RELIABLE_UNITS,
     Estimate,
     UsableLength,
+    bits_per_byte,
     established_length,
     paired_difference,
     perplexity,
@@ -95,9 +96,12 @@ class SweepSummary:
 def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
     """Summarize the sweep of one checkpoint."""
     baseline = result.baseline
-    nll = None if baseline is None else baseline.sums.mean()
+    nll = bits = None
     curves = {}
     if baseline is not None:
+        config = result.config
+        nll = baseline.sums.mean()
+        bits = bits_per_byte([baseline.sums], resamples=config.resamples, seed=config.seed)
         reference = _trained_entry(result, baseline)
         for entry in result.config.scalings:
             curves[entry.label] = _curve(result, entry.label, baseline, reference)
@@ -108,7 +112,7 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         window=result.window,
         nll_at_window=nll,
         perplexity_at_window=None if nll is None else perplexity(nll),
-        bpb_at_window=None if nll is None else bits_per_byte(nll, origin),
+        bpb_at_window=None if bits is None else bits.value,
         tolerance=result.config.tolerance,
         documents=result.documents,
         unit_kind=result.unit_kind if max(counts) > result.documents else "documents",

@@ -132,30 +132,25 @@ class SweepResult:
 
     # The imports below are inside the methods because those modules import this one.
 
-    def to_frame(self, *, bytes_per_token: float | None = None) -> "pandas.DataFrame":
+    def to_frame(self) -> "pandas.DataFrame":
         """Return one row per measurement, with the columns of results.csv but those about a run.
 
-        nll and its 95% interval, ci_low and ci_high, are in nats per token.
-
-        bytes_per_token: of the texts, for the column `bpb`, bits per byte; None: it has no values.
+        nll and its 95% interval, ci_low and ci_high, are in nats per token; bpb and its interval,
+        bpb_low and bpb_high, in bits per byte, without values unless the sweep got `token_bytes`.
         """
         from rope_jax.evaluation.frame import results_frame
 
-        return results_frame(self, bytes_per_token)
+        return results_frame(self)
 
-    def plot(
-        self, *, bytes_per_token: float | None = None, title: str = ""
-    ) -> "matplotlib.figure.Figure":
+    def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
         """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
 
         The figure is as wide as `figure_width` of the sweep's settings says. It is made without
         pyplot; a notebook shows it, and `savefig` writes it to a file.
-
-        bytes_per_token: of the texts, for an axis in bits per byte; None: there is no such axis.
         """
         from rope_jax.evaluation.figure import results_figure
 
-        return results_figure(self, bytes_per_token, title)
+        return results_figure(self, title)
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
@@ -180,6 +175,7 @@ def sweep(
     bos_id: int | None = None,
     nll_of_last: LastNLLFunction | LastScoresFunction | None = None,
     words: Words | None = None,
+    token_bytes: NDArray[Any] | None = None,
     row_bytes: Callable[[int], float] = lambda length: _BYTES_PER_TOKEN * length,
     row_multiple: Callable[[int], int] = lambda length: 1,
     journal: Journal | None = None,
@@ -209,6 +205,8 @@ def sweep(
         entry with a map is refused.
     longest: the most tokens the model can read (default: any number); longer lengths are left out.
     words: how the model's tokens are made, which tasks need; its bos_id counts for their samples.
+    token_bytes: how many bytes of text each token stands for, [vocabulary], for results in bits per
+        byte: those of the scored targets count (default: they are not known).
 
     What is measured:
     scalings: entries as in a sweep file: "trained", {"type": "ntk", "factor": "auto"}, …
@@ -247,6 +245,7 @@ def sweep(
         takes_maps=takes_maps,
         longest=longest,
         words=words,
+        token_bytes=token_bytes,
     )
     jobs, baseline = plan.jobs(), plan.baseline_job()
     _check_host_memory(jobs)
@@ -383,7 +382,7 @@ def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
         protocol=job.measured.label,
         length=job.length,
         first_position=int(job.windows.first.min()),
-        sums=Sums(nll=np.array(nats), weight=job.weights()),
+        sums=Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
         unit_documents=job.unit_documents(),
         tokens=job.tokens,
         targets=job.measured.fingerprint(job.length, job.cell),

@@ -11,7 +11,7 @@ import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int32
@@ -77,6 +77,10 @@ class Measured(ABC):
         """Return what the NLLs of a window are divided by before they are added up."""
         return np.ones(len(windows.start))
 
+    def scored_bytes(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"] | None:
+        """Return the bytes of text of the scored targets of each window; None: unknown."""
+        return None
+
 
 class PerplexityProtocol(Measured):
     """A protocol of perplexity on a sweep's documents."""
@@ -96,12 +100,13 @@ class PerplexityProtocol(Measured):
         seed: int,
         bos: Bos,
         bos_id: int | None,
+        token_bytes: NDArray[Any] | None,
     ) -> None:
         """Prepare a protocol; see `protocols.plan` and `protocols.blocks_per_document`."""
         self.label = protocol
         self._protocol, self._streams = protocol, streams
         self._lengths, self._targets, self._stride, self._seed = lengths, targets, stride, seed
-        self._bos, self._bos_id = bos, bos_id
+        self._bos, self._bos_id, self._token_bytes = bos, bos_id, token_bytes
         self._blocks = protocols.blocks_per_document(
             max_blocks,
             protocol,
@@ -124,6 +129,14 @@ class PerplexityProtocol(Measured):
             seed=self._seed,
             units=self._streams.units,
         )
+
+    def scored_bytes(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"] | None:
+        if self._token_bytes is None:
+            return None
+        begin, end = windows.start + windows.first, windows.start + length + 1
+        spans = zip(*(x.tolist() for x in (windows.document, begin, end)), strict=True)
+        scored = [self._streams.tokens[document][slice(*span)] for document, *span in spans]
+        return np.array([self._token_bytes[targets].sum() for targets in scored], np.float64)
 
     def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
         return protocols.cut(

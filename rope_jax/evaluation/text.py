@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from rope_jax.config.presentation import Show
+from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Estimate, perplexity
 
 QUANTITIES: Mapping[Show, str] = {
@@ -32,6 +33,13 @@ def value_text(nll: float, bpb: float | None, show: Show) -> str:
     if show == "perplexity":
         return perplexity_text(nll)
     return f"{bpb if show == 'bits_per_byte' and bpb is not None else nll:.3f}"
+
+
+def half_width(row: Row, show: Show) -> float:
+    """Return half the width of a row's 95% interval, in bits per byte or in nats per token."""
+    if show == "bits_per_byte" and row.bpb_low is not None and row.bpb_high is not None:
+        return (row.bpb_high - row.bpb_low) / 2
+    return (row.ci_high - row.ci_low) / 2
 
 
 def perplexity_text(nll: float) -> str:

@@ -288,9 +288,9 @@ def _perplexity_ticks(low: float, high: float, most: int) -> NDArray[np.float64]
 
 
 def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
-    """Add a right-hand axis in bits per byte, if the points have them."""
+    """Add a right-hand axis in bits per byte, if the points have them and score the same bytes."""
     ratios = [point.nll / point.bpb for point in points if point.bpb and math.isfinite(point.bpb)]
-    if not ratios:
+    if not ratios or np.ptp(ratios) > 1e-9 * ratios[0]:  # one axis cannot show several
         return
     nats_per_bpb = ratios[0]  # nats per token that equal one bit per byte
 

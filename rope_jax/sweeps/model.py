@@ -132,13 +132,23 @@ class LoadedModel:
     def _memory_at(self, length: int) -> MemoryPlan:
         return self.memory.sharing(length, self.available, self.memory_gib)
 
-    def origin(self, step: int, split: TokenSplit) -> Origin:
-        """Return where the results of a checkpoint come from. split: the texts that were read."""
+    def token_bytes(self, split: TokenSplit, texts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the bytes of text of each token [V], for a split whose tokens are `texts`.
+
+        All tokens of the split add up to the bytes of its texts: where the tokenizer changed these,
+        the difference is spread over all tokens.
+        """
+        by_token = self.corpus.tokenizer.token_bytes
+        tokens = sum(map(len, texts))
+        counted = sum(int(by_token[text].sum()) for text in texts)
+        return by_token * (round((split.bytes_per_token or 0) * tokens) / max(counted, 1))
+
+    def origin(self, step: int) -> Origin:
+        """Return where the results of a checkpoint come from."""
         return Origin(
             run=self.training.name,
             step=step,
             seed=self.training.seed,
-            bytes_per_token=split.bytes_per_token,
             corpus=self.corpus.fingerprint[:16],
         )
 

@@ -129,6 +129,7 @@ def _sweep(
     programs: dict[Any, Any] = {}
     results: list[Result] = []
     texts = split.texts()
+    token_bytes = loaded.token_bytes(split, texts)
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
             result = loaded.sweep(
@@ -137,6 +138,7 @@ def _sweep(
                 params,
                 step,
                 lengths,
+                token_bytes=token_bytes,
                 journal=_journal(run, training, config, loaded.corpus, step, console),
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
@@ -144,7 +146,7 @@ def _sweep(
                     _describe_reuse(reused, total), style="dim"
                 ),
             )
-            results.append((result, loaded.origin(step, split)))
+            results.append((result, loaded.origin(step)))
     return results
 
 

@@ -10,6 +10,7 @@ from rope_jax.evaluation.statistics import Estimate
 from rope_jax.evaluation.summary import CheckpointSummary
 from rope_jax.evaluation.text import (
     QUANTITIES,
+    half_width,
     half_width_text,
     interval_text,
     usable_text,
@@ -172,8 +173,7 @@ def _cell(row: Row, show: Show, best: str) -> _Cell:
     if show == "perplexity":
         interval = interval_text(Estimate(value=row.nll, low=row.ci_low, high=row.ci_high))
     else:
-        scale = row.bpb / row.nll if show == "bits_per_byte" and row.bpb and row.nll else 1.0
-        half = scale * (row.ci_high - row.ci_low) / 2
+        half = half_width(row, show)
         interval = half_width_text(half) if math.isfinite(half) else ""
     return _Cell(value, interval, value == best)
 

@@ -17,6 +17,7 @@ from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSu
 from rope_jax.evaluation.text import (
     QUANTITIES,
     caption,
+    half_width,
     half_width_text,
     interval_text,
     usable_text,
@@ -257,8 +258,7 @@ def _intervals(row: Row, show: Show) -> tuple[str, str, str]:
         wide = interval_text(nll)
         half = (perplexity(nll.high) - perplexity(nll.low)) / 2
     else:
-        scale = row.bpb / row.nll if show == "bits_per_byte" and row.bpb and row.nll else 1.0
-        half = scale * (nll.high - nll.low) / 2
+        half = half_width(row, show)
         wide = half_width_text(half) if half >= 0 else ""
     if not wide.startswith("±"):
         return (f" {wide}", f" {wide}", f" {wide}") if wide else ("", "", "")

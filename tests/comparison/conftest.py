@@ -71,6 +71,7 @@ def sweep_of(tmp_path):
         noise = np.random.default_rng([seed, len(run)]).normal(0, 0.05, documents)
         level = np.linspace(1.0, 3.0, documents) + shift + noise
         weight = WEIGHT[:documents]
+        size = weight * (1 + np.arange(documents) % 3)  # bytes
 
         def measured(entry: str, protocol: str, length: int, step: int) -> Measurement:
             nll = (level + offsets[entry][length] + 10 / step) * weight
@@ -81,7 +82,7 @@ def sweep_of(tmp_path):
                 protocol=protocol,
                 length=length,
                 first_position=length - 3,
-                sums=Sums(nll, weight),
+                sums=Sums(nll, weight, size),
                 unit_documents=np.arange(documents),
                 tokens=int(weight.sum()),
                 targets=targets if protocol == "same_tokens" else f"{targets}-{length}",
@@ -110,7 +111,7 @@ def sweep_of(tmp_path):
                 baseline=baseline,
                 compilations=4,
             )
-            results.append((result, Origin(run, step, seed, 2.0, corpus)))
+            results.append((result, Origin(run, step, seed, corpus)))
         place = folder / "evals" / name
         place.mkdir(parents=True)
         (place / "sweep.yaml").write_text(dump(settings))

@@ -45,6 +45,8 @@ def test_a_single_run_has_the_intervals_of_its_sweep(sweep_of):
         p = point(found.curves, row.name, row.length, protocol=row.protocol)
         assert (p.nll, p.ci_low, p.ci_high) == pytest.approx((row.nll, row.ci_low, row.ci_high))
         assert (p.ppl, p.bpb) == pytest.approx((row.ppl, row.bpb))
+        assert (p.bpb_low, p.bpb_high) == pytest.approx((row.bpb_low, row.bpb_high))
+        assert p.bpb == pytest.approx(p.nll * p.bits_per_nat)
         assert (p.tokens, p.documents, p.nll_by_seed) == (row.tokens, 24, (p.nll,))
         assert (p.first_position, p.last_position) == (row.first_position, row.last_position)
         assert (p.from_first, p.above_truncation) == (None, None)

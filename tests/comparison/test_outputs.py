@@ -133,6 +133,7 @@ def test_the_page_has_every_curve_and_fetches_nothing(comparison):
         )
         for one, p in zip(shown["points"], curve.points, strict=True):
             assert (one["protocol"], one["length"], one["nll"]) == (p.protocol, p.length, p.nll)
+            assert one["bits"] == [p.bpb, p.bpb_low, p.bpb_high]
             assert one["nll"] * one["bits_per_nat"] == pytest.approx(p.bpb)
             assert one["seeds"] == list(p.nll_by_seed)
     assert [style["name"] for style in data["names"]] == ["trained", "yarn-4"]

@@ -1,6 +1,7 @@
 """Results are read completely, or refused."""
 
 import csv
+import math
 import os
 import re
 import shutil
@@ -10,6 +11,7 @@ import pytest
 
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.sweeps import PointKey
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Sums
 from rope_jax.runs.checksums import write_checksums
@@ -30,6 +32,29 @@ def test_written_results_are_read_back(sweep_of):
     assert isinstance(sums, Sums)
     assert sums.mean() == pytest.approx(row.nll, rel=1e-12)
     assert '"beta_fast":32' in sweep.settings["yarn-4"]
+
+
+@pytest.mark.parametrize("is_byte", [True, False])
+def test_bits_per_byte_of_earlier_versions_count_where_a_token_is_a_byte(sweep_of, is_byte):
+    """They were of the bytes of all texts, and neither those scored nor an interval are known."""
+    folder = sweep_of("one") / "evals/demo"
+    for name, absent in (("results", ("bpb_low", "bpb_high")), ("documents", ("bytes",))):
+        with (folder / f"{name}.csv").open(newline="") as file:
+            lines = list(csv.DictReader(file))
+        for line in lines:
+            for column in absent:
+                del line[column]
+            if name == "results":
+                line["bpb"] = float(line["nll"]) / math.log(2) / (1 if is_byte else 2)
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            table = csv.DictWriter(file, lines[0], lineterminator="\n")
+            table.writeheader()
+            table.writerows(lines)
+    sweep = read_sweep(folder)
+    for row in sweep.rows:
+        sums = sweep.sums[PointKey.of(row)]
+        assert row.bpb == (row.nll / math.log(2) if is_byte else None)
+        assert sums.bytes is (sums.weight if is_byte else None)
 
 
 def test_the_baselines_sums_are_read_even_if_it_is_not_a_curve(sweep_of):
@@ -243,11 +268,11 @@ def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
 @pytest.mark.parametrize("weight", ["-1.0", "nan", "inf", "5e-324"])
 def test_a_weight_that_no_document_has_is_refused(sweep_of, weight):
     path = sweep_of("one") / "evals/demo/documents.csv"
-    path.write_text(path.read_text().replace(",4.0\n", f",{weight}\n", 1))
+    path.write_text(path.read_text().replace(",4.0,4.0\n", f",{weight},4.0\n", 1))
     with pytest.raises(UserError, match=r"documents.csv: line 2: weight should be 0 or a"):
         read_sweep(path.parent)
-    path.write_text(re.sub(r",[^,]*\n(?!$)", ",0.0\n", path.read_text()))
-    path.write_text(path.read_text().replace("0.0\n", "weight\n", 1))
+    path.write_text(re.sub(r",[^,]*,[^,]*\n(?!$)", ",0.0,8.0\n", path.read_text()))
+    path.write_text(path.read_text().replace("0.0,8.0\n", "weight,bytes\n", 1))
     with pytest.raises(UserError, match=r"documents.csv: every weight of trained at 8 by same_tok"):
         read_sweep(path.parent)
 

@@ -161,8 +161,9 @@ def test_what_is_listed_can_be_chosen(sweep_of, show, title, scale):
     assert text.startswith(f"{title} of one; same_tokens")
     assert f"Each cell is in {title}, " in markdown
     for p in values(found, "yarn-4").values():
-        value = p.nll * (p.bits_per_nat if scale is None else scale)
-        half = (p.ci_high - p.ci_low) / 2 * (p.bits_per_nat if scale is None else scale)
+        value, half = p.nll, (p.ci_high - p.ci_low) / 2
+        if scale is None:
+            value, half = p.bpb, (p.bpb_high - p.bpb_low) / 2
         assert f"{value:.3f} {half_width_text(half)}" in text
         assert f"{value:.3f} {half_width_text(half)}" in markdown.replace("*", "")
     if scale is None:

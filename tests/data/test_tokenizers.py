@@ -47,6 +47,24 @@ def library(**parts):
     return made
 
 
+def spaces_as_blocks():
+    """Return the content of a tokenizer.json that falls back to bytes, as Llama 2's and Gemma's."""
+    pieces = ["<s>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁a", "日"]
+    vocabulary = {piece: token for token, piece in enumerate(pieces)}
+    made = Tokenizer(
+        models.BPE(vocabulary, [("▁", "a")], unk_token="<unk>", byte_fallback=True, fuse_unk=True)
+    )
+    made.normalizer = normalizers.Replace(" ", "▁")
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(parts)
+    made.add_special_tokens([AddedToken(text, special=True) for text in ("<s>", "<unk>")])
+    made.add_tokens([AddedToken("\n\n", normalized=False), AddedToken("\n\n\n", normalized=False)])
+    return made.to_str()
+
+
+SPACES_AS_BLOCKS = spaces_as_blocks()
+
+
 def template(single):
     return TemplateProcessing(single=single, special_tokens=[("<s>", 0), ("</s>", 1)])
 
@@ -261,6 +279,27 @@ def test_a_text_that_has_no_tokens_is_explained():
 @given(text=st.text() | st.text(alphabet=TEXT))
 def test_bpe_recovers_any_text_exactly(bpe, text):
     assert bpe.decode(bpe.encode(text)) == text
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.text())
+def test_the_bytes_of_tokens_add_up_to_those_of_the_text(bpe, text):
+    """Also where a token ends within a character, and of spaces written as "▁"."""
+    pieces = JsonTokenizer(SPACES_AS_BLOCKS, "<s>", "pieces")
+    for tokenizer in (ByteTokenizer(), bpe, pieces):
+        sizes = tokenizer.token_bytes
+        assert (sizes.shape, sizes[tokenizer.bos_id]) == ((tokenizer.vocab_size,), 0)
+        assert sizes[tokenizer.encode(text)].sum() == len(text.encode())
+
+
+def test_the_bytes_of_a_token_are_those_it_stands_for(bpe):
+    tokens = bpe.encode("the name")
+    assert bpe.token_bytes[tokens].tolist() == [len(bpe.decode(tokens[i : i + 1])) for i in
+                                                range(len(tokens))]  # fmt: skip
+    assert bpe.token_bytes[tokens].max() > 1
+    pieces = JsonTokenizer(SPACES_AS_BLOCKS, "<s>", "pieces")
+    # <s>, <unk>, 256 bytes, then ▁, a, ▁a, 日, and two that the file adds
+    assert pieces.token_bytes.tolist() == [0, 0, *[1] * 256, 1, 1, 2, 3, 2, 3]
 
 
 def test_bpe_recovers_awkward_text_and_merges_what_it_was_trained_on(bpe):

@@ -31,7 +31,7 @@ LENGTHS = [16, 32, 64]
 RNG = np.random.default_rng(0)
 DOCUMENTS = [RNG.integers(0, 90, size) for size in (150, 40, *range(200, 223))]
 KEYS = [np.sort(RNG.permutation(len(document))[: len(document) // 6]) for document in DOCUMENTS]
-ORIGIN = Origin(run="toy", step=5, seed=0, bytes_per_token=1.0, corpus="none")
+ORIGIN = Origin(run="toy", step=5, seed=0, corpus="none")
 
 
 def places(windows):

@@ -14,7 +14,7 @@ from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling, PIScaling
 
-ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
+ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")
 TOKENS = np.array([4.0] * 24 + [8.0] * 6)
 LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
 # Offsets added to every token's NLL, by curve and length. The window is 16.
@@ -33,7 +33,7 @@ def measurement(entry, length, offset, *, protocol="same_tokens", first=None, se
         protocol=protocol,
         length=length,
         first_position=first or length - 3,
-        sums=Sums((LEVEL + offset) * TOKENS, TOKENS),
+        sums=Sums((LEVEL + offset) * TOKENS, TOKENS, 2.5 * TOKENS),
         unit_documents=np.arange(len(TOKENS)),
         tokens=int(TOKENS.sum()),
         targets="0123456789abcdef",
@@ -73,7 +73,7 @@ def test_a_row_has_every_field(result):
     nll = np.average(LEVEL, weights=TOKENS) + 0.01
     interval = mean_nll(result.measurements[-1].sums, resamples=50, seed=1)
     assert row.value == row.nll
-    assert row._replace(nll=0, ppl=0, bpb=0, value=0) == Row(
+    assert row._replace(nll=0, ppl=0, bpb=0, bpb_low=0, bpb_high=0, value=0) == Row(
         name="pi-auto",
         scaling="pi",
         map="",
@@ -91,6 +91,8 @@ def test_a_row_has_every_field(result):
         nll=0,
         ppl=0,
         bpb=0,
+        bpb_low=0,
+        bpb_high=0,
         metric="nats",
         value=0,
         ci_low=interval.low,
@@ -108,6 +110,8 @@ def test_a_row_has_every_field(result):
     assert row.ppl == pytest.approx(math.exp(nll), rel=1e-12)
     # 2.5 bytes per token: nats per token → bits per byte
     assert row.bpb == pytest.approx(nll / 2.5 * math.log2(math.e), rel=1e-12)
+    ends = np.array([row.ci_low, row.ci_high]) / 2.5 / math.log(2)
+    assert [row.bpb_low, row.bpb_high] == pytest.approx(ends, rel=1e-12)
     assert row.ci_low < row.nll < row.ci_high
 
 
@@ -144,8 +148,26 @@ def test_the_stride_is_the_distance_between_windows(protocol, length, stride):
     assert (row.stride, row.first_position, row.last_position) == (stride, 9, 16)
 
 
-def test_tokens_of_unknown_width_have_no_bits_per_byte(result):
-    assert rows(result, ORIGIN._replace(bytes_per_token=None))[0].bpb is None
+@pytest.mark.parametrize("size", [None, np.where(TOKENS == 4, 10.0, 0.0)])
+def test_tokens_of_unknown_width_have_no_bits_per_byte(size):
+    one = measurement("trained", 16, 0.0)
+    one = dataclasses.replace(one, sums=one.sums._replace(bytes=size))
+    (row,) = rows(result_of([one]), ORIGIN)
+    assert (row.bpb, row.bpb_low, row.bpb_high) == (None, None, None)
+
+
+def test_bits_per_byte_are_of_the_bytes_that_are_scored_and_so_is_their_interval():
+    """Documents of 1 byte per token and of many: the interval is that of Σ nats / Σ bytes."""
+    size = TOKENS * np.linspace(1.0, 7.0, 30) ** 2
+    one = measurement("trained", 16, 0.0)
+    one = dataclasses.replace(one, sums=one.sums._replace(bytes=size))
+    (row,) = rows(result_of([one]), ORIGIN)
+    by_byte = mean_nll(Sums(one.sums.nll, size), resamples=50, seed=1)
+    wanted = np.array(by_byte) / math.log(2)
+    assert (row.bpb, row.bpb_low, row.bpb_high) == pytest.approx(tuple(wanted), rel=1e-12)
+    # long tokens cost more here, but not as much more as they are longer: not the scaled interval
+    scaled = np.array([row.ci_low, row.ci_high]) * row.bpb / row.nll
+    assert abs(row.bpb_low / scaled[0] - 1) > 0.02
 
 
 @pytest.mark.parametrize(("documents", "reliable"), [(19, False), (20, True)])

@@ -24,7 +24,7 @@ def result():
 
 
 def test_the_frame_has_the_values_of_results_csv_without_those_of_a_run(result):
-    frame = result.to_frame(bytes_per_token=2.5)
+    frame = result.to_frame()
     assert list(frame) == [
         name for name in Row._fields if name not in ("step", "run", "seed", "corpus", "split")
     ]
@@ -40,7 +40,10 @@ def test_the_frame_has_the_values_of_results_csv_without_those_of_a_run(result):
 
 
 def test_the_frame_can_be_computed_with(result):
-    frame = result.to_frame()
+    measured = [
+        dataclasses.replace(m, sums=m.sums._replace(bytes=None)) for m in result.measurements
+    ]
+    frame = dataclasses.replace(result, measurements=measured).to_frame()
     assert frame.bpb.isna().all()
     assert {name: str(frame[name].dtype) for name in ("factor", "bpb", "stride", "nll")} == {
         "factor": "float64",
@@ -55,7 +58,7 @@ def test_the_frame_can_be_computed_with(result):
 
 
 def test_the_figure_has_the_curves_the_window_and_truncation(result):
-    figure = result.plot(bytes_per_token=2.5, title="mine")
+    figure = result.plot(title="mine")
     assert isinstance(figure, Figure)
     assert figure.get_figwidth() == pytest.approx(6.8)
     narrow = dataclasses.replace(
@@ -122,6 +125,11 @@ def test_the_table_shows_nats_if_the_sweep_does(result):
     half = (row.ci_high - row.ci_low) / 2
     assert f'<td style="text-align: right">{row.nll:.3f} ± {half:.2f}</td>' in html
     assert "Nats per token" in html
+    config = result.config.model_copy(update={"show": "bits_per_byte"})
+    html = dataclasses.replace(result, config=config)._repr_html_()
+    half = (row.bpb_high - row.bpb_low) / 2
+    assert f'<td style="text-align: right">{row.bpb:.3f} ± {half:.2g}</td>' in html
+    assert "Bits per byte" in html
 
 
 def test_the_table_of_each_protocol_is_its_own():

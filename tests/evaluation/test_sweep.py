@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.evaluation.protocols import make_streams, plan
 from rope_jax.rope import (
@@ -261,3 +262,23 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
     done = [0, 96, 192, 288, 384, 384, 480, 576, 576]
     labels = ["length 16"] * 5 + ["length 8"] * 3 + ["done"]
     assert calls == [(a, b, 576) for a, b in zip(labels, done, strict=True)]
+
+
+@pytest.mark.parametrize("bos", ["document", "every_window", "none"])
+def test_the_bytes_are_those_of_the_scored_targets(bos):
+    """In document d every token is d, and has d + 1 bytes."""
+    documents = [np.full(70 + d, d) for d in range(4)]
+    settings = {"documents": documents, "protocols": PROTOCOLS, "lengths": [8, 16, 32], "bos": bos}
+    settings |= {"nll": cheap_nll, "targets": 4, "stride": 5, "max_blocks": 2}
+    result = run(["trained"], **settings, token_bytes=np.arange(1, 5))
+    assert len(result.measurements) == 15
+    for m in result.measurements:
+        wanted = m.sums.weight * (m.unit_documents + 1)
+        # also of yarn_compat, whose weights are windows
+        np.testing.assert_allclose(m.sums.bytes, wanted, rtol=1e-12)
+    same = run(["trained"], **settings, token_bytes=np.ones(4)).measurements
+    assert all(np.array_equal(m.sums.bytes, m.sums.weight) for m in same)
+    assert result.to_frame().bpb.notna().all()
+    assert run(["trained"], **settings).to_frame().bpb.isna().all()
+    with pytest.raises(UserError, match=r"^token_bytes: has no entry for token 3 of the documents"):
+        run(["trained"], **settings, token_bytes=np.ones(3))

@@ -23,7 +23,7 @@ DOCUMENTS = [
     np.random.default_rng(size).integers(ord("a"), ord("z"), size) for size in range(220, 245)
 ]
 WORDS = Words(lambda text: np.frombuffer(text.encode(), np.uint8), 257, BOS, has_words=False)
-ORIGIN = Origin(run="toy", step=5, seed=0, bytes_per_token=1.0, corpus="none")
+ORIGIN = Origin(run="toy", step=5, seed=0, corpus="none")
 PASSKEY = {"task": "passkey", "samples": 20, "depths": [0, 0.5, 1]}
 
 

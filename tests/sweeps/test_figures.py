@@ -36,6 +36,8 @@ def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step
         nll=nll,
         ppl=math.exp(nll) if nll < 700 else math.inf,
         bpb=None,
+        bpb_low=None,
+        bpb_high=None,
         metric="nats",
         value=nll,
         ci_low=nll - width,
@@ -99,6 +101,17 @@ def test_each_curve_is_a_line_through_its_perplexities():
     for band, by_length in zip(bands, CURVES.values(), strict=True):
         low, high = min(by_length.values()) - 0.1, max(by_length.values()) + 0.1
         np.testing.assert_allclose([band.y0, band.y1], np.exp([low, high]))
+
+
+def test_the_axis_in_bits_per_byte_needs_targets_of_equal_bytes():
+    def right_axes(bytes_per_token):
+        points = zip(ROWS, bytes_per_token, strict=True)
+        made = draw([row._replace(bpb=row.nll / size / math.log(2)) for row, size in points])
+        (axis,) = made.axes
+        return [child.get_ylabel() for child in axis.child_axes]
+
+    assert right_axes([4.0] * 9) == ["bits per byte"]
+    assert right_axes([4.0, 4.0, 5.0] * 3) == []  # as of other positions at every length
 
 
 def test_a_figure_is_saved_as_an_image(tmp_path):

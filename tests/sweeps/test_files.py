@@ -24,7 +24,7 @@ from rope_jax.evaluation.sweep import Measurement, SweepResult
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.sweeps.files import write_folder, write_results
 
-ORIGIN = Origin(run="demo", step=500, seed=3, bytes_per_token=2.5, corpus="c0ffee")
+ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")
 WEIGHT = np.array([4.0] * 24 + [8.0] * 6)
 LEVEL = np.linspace(1.0, 3.0, 30)  # nats per token, by document
 
@@ -41,7 +41,7 @@ def measurement(entry="trained", length=16, offset=0.0, nll_7=None):
         protocol="same_tokens",
         length=length,
         first_position=length - 3,
-        sums=Sums(nll, WEIGHT),
+        sums=Sums(nll, WEIGHT, 2.5 * WEIGHT),
         unit_documents=np.arange(len(WEIGHT)),
         tokens=int(WEIGHT.sum()),
         targets="0123456789abcdef",
@@ -108,7 +108,7 @@ def test_csv_and_jsonl_hold_the_rows(result, tmp_path):
     assert len(documents) == 30 * len(table)
     assert documents[31] == [
         *("trained", "same_tokens", "16", "500", "1", "1"),
-        *map(str, (LEVEL[1] * 4, 4.0)),
+        *map(str, (LEVEL[1] * 4, 4.0, 10.0)),
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "documents.csv",

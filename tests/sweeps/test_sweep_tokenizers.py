@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
+from tokenizers import Tokenizer
 
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.explain import validate
@@ -106,11 +107,26 @@ def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
     corpus = open_corpus(config.data, tokenizer)
     assert run.recorded_corpus() == corpus.fingerprint
     rows, printed = swept(bpe)
-    ratio = corpus.test.bytes_per_token
-    assert ratio > 1.5
+    streams = protocols.make_streams(
+        corpus.test.texts(), longest=16, max_documents=64, bos="document", bos_id=0, seed=0
+    )
+    library = Tokenizer.from_str(tokenizer.json())
     for row in rows:
         assert row.bos == "document"
-        assert row.bpb == pytest.approx(row.nll / math.log(2) / ratio, abs=1e-12)
+        windows = protocols.plan(
+            *("same_tokens", streams.tokens, row.length),
+            **{"lengths": [8, 16], "targets": 4, "blocks": 2, "stride": 4, "seed": 0},
+            units=streams.units,
+        )
+        scored = [
+            streams.tokens[document][start + row.length - 3 : start + row.length + 1]
+            for document, start in zip(windows.document, windows.start, strict=True)
+        ]
+        # a character for each byte
+        size = sum(len(library.id_to_token(int(token))) for window in scored for token in window)
+        assert size > 1.5 * row.tokens
+        assert row.bpb == pytest.approx(row.nll * row.tokens / size / math.log(2), rel=1e-12)
+        assert row.bpb_low < row.bpb < row.bpb_high
         assert 0.5 < row.nll < math.log(270) + 0.5
     shown = f"bpe, 270 tokens; document start: {START_TOKEN} (token 0); its own post-processor"
     assert shown in printed
@@ -179,6 +195,25 @@ def test_a_sweep_may_read_other_texts_without_those_of_the_run(bpe, tmp_path):
     # the config of the sweep's folder gives the same sweep again
     again, _ = swept(bpe, **written.model_dump(mode="json") | {"name": "again"})
     assert [row.nll for row in again] == [row.nll for row in rows]
+
+
+def test_bits_per_byte_are_of_the_tokens_that_are_scored(bpe, tmp_path):
+    """Of two kinds of documents, only those of one byte per token are long enough."""
+    unmerged = str.maketrans("abcdefilnoprstuw\né ", "0123456789+-*/=<>()")
+    long = [text[:150].translate(unmerged) for text in texts(7, 24)]
+    for index, text in enumerate([*long, *(text[:150] for text in texts(8, 72))]):
+        (tmp_path / f"{index}.txt").write_text(text)
+    data = {"type": "text", "files": [str(tmp_path / "*.txt")]}
+    data |= {"cache_dir": str(tmp_path / "cache")}
+    rows, printed = swept(bpe, name="kinds", data=data, lengths=[64, 128], show="bits_per_byte")
+    written = load(SweepConfig, bpe[0].evals / "kinds" / "sweep.yaml")
+    corpus = open_corpus(written.data, bpe[0].open_tokenizer(bpe[1]), only="test")
+    assert corpus.test.bytes_per_token > 1.4  # over all documents
+    for row in rows:
+        assert row.documents == 24
+        ends = np.array([row.nll, row.ci_low, row.ci_high]) / math.log(2)
+        assert [row.bpb, row.bpb_low, row.bpb_high] == pytest.approx(ends, rel=1e-12)
+        assert f"{row.bpb:.3f}" in printed
 
 
 def tokenizer_text(run, tokens):

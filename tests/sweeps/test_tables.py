@@ -18,6 +18,7 @@ def row(name, length, nll, **fields):
     values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
+    values |= {"bpb_low": nll / 2 - 0.05, "bpb_high": nll / 2 + 0.05}
     values |= {"documents": 24, "units": 24, "reliable": True}
     values |= {"metric": "nats", "value": nll} | fields
     return Row(**values)

@@ -78,7 +78,9 @@ DEMO = {
 def demo(width, show="perplexity", **options):
     """Return what is printed for three curves, of which rerope-logn is below truncation."""
     table = [
-        row(name, length, nll, bpb=1.5 * nll, tokens=2048)._replace(units=options.get("units", 24))
+        row(name, length, nll, tokens=2048, units=options.get("units", 24))._replace(
+            bpb=1.5 * nll, bpb_low=1.5 * nll - 0.15, bpb_high=1.5 * nll + 0.15
+        )
         for name, values in DEMO.items()
         for length, nll in zip(LENGTHS, values, strict=True)
     ]

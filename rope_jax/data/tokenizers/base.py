@@ -31,6 +31,10 @@ class Tokenizer(Protocol):
         """The token that starts a document; None: documents begin with their first token."""
 
     @property
+    def token_bytes(self) -> NDArray[np.int64]:
+        """How many bytes of UTF-8 each token stands for: [vocab_size]; 0 for document starts."""
+
+    @property
     def added(self) -> str:
         """What the tokenizer's own post-processor would add to a text, for the user to read."""
 

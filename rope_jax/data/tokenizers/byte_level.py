@@ -18,6 +18,7 @@ class ByteTokenizer:
     vocab_size = 257
     bos_id: int | None = 256
     added = "nothing"
+    token_bytes = np.append(np.ones(256, np.int64), 0)
 
     def encode(self, text: str) -> Tokens:
         """Return the UTF-8 bytes of a text, without a document start: uint16 [bytes]."""

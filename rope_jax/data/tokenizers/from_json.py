@@ -1,5 +1,6 @@
 """Any tokenizer.json, run by the library `tokenizers`, which is imported only when one is used."""
 
+import functools
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.data.tokenizers.base import Tokens, token_dtype
+from rope_jax.data.tokenizers.spelling import token_bytes
 from rope_jax.errors import UserError
 
 if TYPE_CHECKING:
@@ -73,6 +75,11 @@ class JsonTokenizer:
         """Return the text without document starts; a truncated character becomes �."""
         kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
         return self._library.decode(kept.tolist(), skip_special_tokens=False)
+
+    @functools.cached_property
+    def token_bytes(self) -> NDArray[np.int64]:
+        """How many bytes of UTF-8 each token stands for, see `spelling.token_bytes`."""
+        return token_bytes(self._library, self.vocab_size)
 
     def json(self) -> str:
         """Return the content of the tokenizer.json, as it was read."""
