@@ -77,13 +77,13 @@ class StdlibData(_Data):
 
 
 class TextData(_FileData):
-    """Your own text files, one document per file."""
+    """Your own text files, one document per file; may be compressed: .gz, .bz2, .xz or .zst."""
 
     type: Literal["text"] = "text"
 
 
 class JsonLinesData(_FileData):
-    """JSON lines, one document per line."""
+    """JSON lines, one document per line; may be compressed: .gz, .bz2, .xz or .zst."""
 
     type: Literal["jsonl"] = "jsonl"
     column: str = Field("text", description="field that contains the text")

@@ -32,8 +32,21 @@ class Documents(NamedTuple):
 
     splits: "dict[str, Dataset | StreamedTexts]"
     """train, validation and test, with the columns `document` (where it was found) and `text`."""
-    notes: list[str]
+    about: list[str]
     """Notes on the source for the user, one line each."""
+    skipped: dict[str, None]
+    """Where records without text were found, as keys; those of a stream once it has been read."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on the source and on what was skipped so far, one line each."""
+        if not self.skipped:
+            return self.about
+        records = f"{len(self.skipped):,} record{'s' * (len(self.skipped) > 1)}"
+        return [
+            *self.about,
+            f"skipped {records} whose text is null, the first at {next(iter(self.skipped))}",
+        ]
 
 
 def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
@@ -48,14 +61,17 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     only: read this split alone, of texts on which nothing is trained. A source that has just one
     split, under any name, gives all of its documents. The other splits are empty.
 
+    Records whose text is null are skipped.
+
     Raises UserError if the source is missing or unreadable, or has no documents.
     """
     if isinstance(data, StdlibData):
         return _stdlib_documents(data, only)
+    skipped: dict[str, None] = {}
     if isinstance(data, HubData):
-        given = hub_splits(data, only)
+        given = hub_splits(data, only, skipped)
     else:
-        given = _file_splits(data, scratch, only)
+        given = _file_splits(data, scratch, only, skipped)
     if only is None:
         given, notes = _with_missing_splits(given, data, scratch)
     else:
@@ -68,7 +84,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
             )
             for name, split in given.items()
         }
-    return Documents({name: given.get(name, _no_documents()) for name in SPLITS}, notes)
+    return Documents({name: given.get(name, _no_documents()) for name in SPLITS}, notes, skipped)
 
 
 def row_batches(dataset: "Dataset | StreamedTexts") -> Iterator[dict[str, list[str]]]:
@@ -106,16 +122,16 @@ def _stdlib_documents(data: StdlibData, only: str | None) -> Documents:
             {"document": [d.document for d in used], "text": [d.text for d in used]},
             features=_features(),
         )
-    return Documents(splits, notes)
+    return Documents(splits, notes, {})
 
 
 def _file_splits(
-    data: FileData, scratch: Path, only: str | None
+    data: FileData, scratch: Path, only: str | None, skipped: dict[str, None]
 ) -> "dict[str, Dataset | StreamedTexts]":
     splits: dict[str, Dataset | StreamedTexts] = {}
     files = matching_files(data).files
     for name in [only] if only in files else files:
-        documents = partial(read_documents, files[name], data)
+        documents = partial(read_documents, files[name], data, skipped)
         splits[name] = _written_to(scratch / name, documents)
     return splits
 

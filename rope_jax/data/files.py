@@ -1,17 +1,23 @@
 """Documents in local files: which files a pattern matches, and the exact text in each.
 
-Nothing is normalised: the text of a document, encoded as UTF-8, is the bytes in the file.
+Nothing is normalised: the text of a document, encoded as UTF-8, is the bytes in the file, after
+decompression where the file's name asks for it.
 """
 
+import bz2
 import glob
+import gzip
+import io
 import json
+import lzma
 import os
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from rope_jax import stopping
-from rope_jax.config.data import JsonLinesData, ParquetData, TextData
+from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
 from rope_jax.config.values import shorten
 from rope_jax.errors import UserError, printable
 
@@ -19,13 +25,29 @@ FileData = TextData | JsonLinesData | ParquetData
 
 _PARQUET_ROWS = 256  # read at once; a row may be a book
 _MAX_COLUMNS = 20  # shown in an error
+_ARCHIVES = (".tar", ".tgz", ".zip", ".7z")
+
+
+def _open_zstd(file: Path, mode: str) -> IO[bytes]:
+    import pyarrow  # Python itself has no zstd before 3.14
+
+    stream: Any = pyarrow.CompressedInputStream(file.open(mode), "zstd")
+    return io.BufferedReader(stream)
+
+
+_DECOMPRESSING: dict[str, Any] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zstd,
+}
 
 
 class Document(NamedTuple):
-    """Where a document was found, and its text."""
+    """Where a document was found, and its text; None: the record has a null there."""
 
     document: str
-    text: str
+    text: str | None
 
 
 class Matches(NamedTuple):
@@ -94,8 +116,11 @@ def _identity(path: Path) -> object:
         raise _unreadable(path, error) from error
 
 
-def _unreadable(file: Path, error: OSError) -> UserError:
-    return UserError(f"data.files: cannot read {file}: {error.strerror or error}")
+def _unreadable(file: Path, error: Exception) -> UserError:
+    why = getattr(error, "strerror", None) or " ".join(str(error).split())
+    if file.suffix.lower() in _DECOMPRESSING and getattr(error, "errno", None) is None:
+        why += f"; it is damaged, or not what its name ({file.suffix}) says"
+    return UserError(f"data.files: cannot read {file}: {why}")
 
 
 def document_name(file: Path) -> str:
@@ -107,8 +132,12 @@ def document_name(file: Path) -> str:
     return printable(str(file).replace("\\", "\\\\"))
 
 
-def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]]:
+def read_documents(
+    files: list[Path], data: FileData, skipped: dict[str, None]
+) -> Iterator[dict[str, str]]:
     """Yield each document of the files, as a row {document, text}; `data.max_documents` at most.
+
+    skipped: see `with_text`.
 
     Raises UserError if a file cannot be read, is not UTF-8, is not in the format of `data.type`,
     or has no text in `data.column`; or if there are no documents at all.
@@ -116,9 +145,8 @@ def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]
     count = 0
     for file in files:
         try:
-            for document in _documents(file, data):
-                stopping.check()
-                yield document._asdict()
+            for row in with_text(_documents(file, data), skipped, data, str(file)):
+                yield row
                 count += 1
                 if count == data.max_documents:
                     return
@@ -126,47 +154,78 @@ def read_documents(files: list[Path], data: FileData) -> Iterator[dict[str, str]
             raise UserError(
                 f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
             ) from error
-        except OSError as error:
+        except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise _unreadable(file, error) from error
     if not count:
         raise UserError(f"data.files: no documents in {', '.join(map(str, files))}")
 
 
+def with_text(
+    found: Iterable[Document], skipped: dict[str, None], data: FileData | HubData, source: str
+) -> Iterator[dict[str, str]]:
+    """Yield the documents that have text, as rows {document, text}.
+
+    skipped: the names of the others are added to it, as keys.
+
+    UserError, which names the source: none has text.
+    """
+    texts = nulls = 0
+    for document, text in found:
+        stopping.check()
+        if text is None:
+            nulls += 1
+            skipped[document] = None
+        else:
+            texts += 1
+            yield {"document": document, "text": text}
+    if nulls and not texts:
+        raise UserError(all_null(data, source, nulls))
+
+
+def all_null(data: FileData | HubData, source: str, count: int) -> str:
+    """Return the error for a source in which no record has text."""
+    records = f"all {count:,} records" if count > 1 else "its only record"
+    column = getattr(data, "column", None)
+    return f"data.column: {column!r} of {source} is null in {records}; name a text column"
+
+
 def _documents(file: Path, data: FileData) -> Iterator[Document]:
-    match data:
-        case TextData():
-            yield Document(document_name(file), file.read_bytes().decode("utf-8"))
-        case JsonLinesData():
-            yield from _json_lines(file, data.column)
-        case ParquetData():
-            yield from _parquet_rows(file, data.column)
+    if isinstance(data, ParquetData):
+        yield from _parquet_rows(file, data.column)
+        return
+    if any(suffix in _ARCHIVES for suffix in file.suffixes[-2:]):
+        raise UserError(f"data.files: {file} is an archive; unpack it, and name the files in it")
+    with _DECOMPRESSING.get(file.suffix.lower(), Path.open)(file, "rb") as opened:
+        if isinstance(data, JsonLinesData):
+            yield from _json_lines(opened, document_name(file), data.column)
+        else:
+            yield Document(document_name(file), opened.read().decode("utf-8"))
 
 
-def _json_lines(file: Path, column: str) -> Iterator[Document]:
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            where = f"{document_name(file)}:{number}"
-            try:
-                row = json.loads(line.decode("utf-8-sig"))
-            except UnicodeDecodeError as error:
-                raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
-            except (ValueError, RecursionError) as error:
-                why = (
-                    "nested too deeply"
-                    if isinstance(error, RecursionError)
-                    else str(error).partition(";")[0]
-                )
-                if isinstance(error, json.JSONDecodeError):
-                    why = f"{error.msg}, character {error.pos}"
-                raise UserError(
-                    f"data.files: {where} is not JSON ({why}); write one object per line"
-                ) from error
-            if not isinstance(row, dict):
-                raise UserError(f"data.files: {where} is not a JSON object; write one per line")
-            require_column(column, list(row), where)
-            yield Document(where, checked_text(row[column], column, where))
+def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Document]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
+        except (ValueError, RecursionError) as error:
+            why = (
+                "nested too deeply"
+                if isinstance(error, RecursionError)
+                else str(error).partition(";")[0]
+            )
+            if isinstance(error, json.JSONDecodeError):
+                why = f"{error.msg}, character {error.pos}"
+            raise UserError(
+                f"data.files: {where} is not JSON ({why}); write one object per line"
+            ) from error
+        if not isinstance(row, dict):
+            raise UserError(f"data.files: {where} is not a JSON object; write one per line")
+        require_column(column, list(row), where)
+        yield Document(where, checked_text(row[column], column, where))
 
 
 def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
@@ -208,14 +267,16 @@ def require_column(column: str, columns: list[str], where: str) -> None:
         raise UserError(f"data.column: {where} has no {column!r}; its columns: {names}")
 
 
-def checked_text(value: Any, column: str, where: str) -> str:
-    """Return a value of a column of texts. UserError unless it is text; where: its row."""
+def checked_text(value: Any, column: str, where: str) -> str | None:
+    """Return a value of a column of texts. UserError unless it is text or null; where: its row."""
+    if value is None:
+        return None
     if isinstance(value, list) and any(isinstance(item, int) for item in value):
         raise UserError(token_ids_refusal(column, where))
     if not isinstance(value, str):
-        kind = "null" if value is None else f"of type {type(value).__name__}"
+        kind = type(value).__name__
         raise UserError(
-            f"data.column: {column!r} of {where} is {kind}, not text; name a text column"
+            f"data.column: {column!r} of {where} is of type {kind}, not text; name a text column"
         )
     try:
         value.encode("utf-8")  # JSON can escape half a character, "\ud800"

@@ -1,13 +1,22 @@
 """Data sets on the Hugging Face hub; code in a data set is never run."""
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rope_jax import stopping
+import numpy as np
+
 from rope_jax.config.data import HubData
-from rope_jax.data.files import checked_text, require_column, token_ids_refusal
+from rope_jax.data.files import (
+    Document,
+    all_null,
+    checked_text,
+    require_column,
+    token_ids_refusal,
+    with_text,
+)
 from rope_jax.data.splits import SPLITS
 from rope_jax.errors import UserError
 
@@ -18,8 +27,11 @@ if TYPE_CHECKING:
 class StreamedTexts:
     """The documents of a split, read from the hub while they are used. Each pass reads again."""
 
-    def __init__(self, rows: "IterableDataset", split: str, data: HubData) -> None:
-        self._rows, self._split, self._data = rows, split, data
+    def __init__(
+        self, rows: "IterableDataset", split: str, data: HubData, skipped: dict[str, None]
+    ) -> None:
+        """skipped: see `with_text`."""
+        self._rows, self._split, self._data, self._skipped = rows, split, data, skipped
 
     def iter(self, batch_size: int) -> Iterator[dict[str, list[str]]]:
         """Yield the documents as `datasets.Dataset.iter` does: {document: [...], text: [...]}.
@@ -38,21 +50,26 @@ class StreamedTexts:
 
     def rows(self) -> Iterator[dict[str, str]]:
         """Yield the documents one by one: {document, text}. UserError as `iter`."""
-        column, count = self._data.column, 0
-        for count, row in enumerate(self._read(), start=1):
-            stopping.check()
+        data, count = self._data, 0
+        source = f"the {self._split} split of {data.id}"
+        rows = with_text(self._documents(), self._skipped, data, source)
+        for row in itertools.islice(rows, data.max_documents):
+            count += 1
+            yield row
+        if not count:
+            raise _no_documents(data, self._split)
+
+    def _documents(self) -> Iterator[Document]:
+        column = self._data.column
+        for number, row in enumerate(self._read()):
             if column not in row:
                 require_column(column, list(row), self._data.id)
-            where = f"{self._split}:{count - 1}"
-            text = checked_text(row[column], column, f"{self._data.id}, {where},")
-            yield {"document": where, "text": text}
-        if not count:
-            raise _no_documents(self._data, self._split)
+            where = f"{self._split}:{number}"
+            yield Document(where, checked_text(row[column], column, f"{self._data.id}, {where},"))
 
     def _read(self) -> Iterator[dict[str, Any]]:
-        most = self._data.max_documents
         try:
-            yield from self._rows if most is None else self._rows.take(most)
+            yield from self._rows
         except UserError:
             raise
         except Exception as error:  # the network, the hub, a file in the data set
@@ -60,13 +77,16 @@ class StreamedTexts:
             raise UserError(f"data.id: cannot read {self._data.id}: {message}") from error
 
 
-def hub_splits(data: HubData, only: str | None = None) -> "dict[str, Dataset | StreamedTexts]":
+def hub_splits(
+    data: HubData, only: str | None, skipped: dict[str, None]
+) -> "dict[str, Dataset | StreamedTexts]":
     """Return the splits of a data set that are in SPLITS, with columns `document` and `text`.
 
     Downloads go to Hugging Face's own cache; streamed documents are not kept.
 
     only: the split that is needed. Others are not looked at if the data set has it; it may also
     have just one split, under any name.
+    skipped: see `with_text`; rows of a stream are added while they are read.
 
     Raises UserError.
     """
@@ -92,24 +112,29 @@ def hub_splits(data: HubData, only: str | None = None) -> "dict[str, Dataset | S
             f"{', '.join(found)}"
         )
     if data.streaming:
-        return {name: StreamedTexts(found[name], name, data) for name in names}
-    return {name: _texts(found[name], name, data) for name in names}
+        return {name: StreamedTexts(found[name], name, data, skipped) for name in names}
+    return {name: _texts(found[name], name, data, skipped) for name in names}
 
 
-def _texts(rows: "Dataset", split: str, data: HubData) -> "Dataset":
-    if data.max_documents is not None:
-        rows = rows.select(range(min(data.max_documents, len(rows))))
-    _check_texts(rows, split, data)
+def _texts(rows: "Dataset", split: str, data: HubData, skipped: dict[str, None]) -> "Dataset":
+    _check_column(rows, split, data)
+    is_null = rows.data.column(data.column).is_null().to_numpy()
+    (used,) = np.nonzero(~is_null)
+    if not len(used):
+        raise UserError(all_null(data, f"the {split} split of {data.id}", len(rows)))
+    used = used[: data.max_documents]
+    rows = rows.select(range(used[-1] + 1))
+    _check_content(rows, split, data)
     texts = rows.select_columns([data.column])
     if data.column != "text":  # `datasets` refuses to rename a column to its own name
         texts = texts.rename_column(data.column, "text")
-    return texts.add_column("document", [f"{split}:{i}" for i in range(len(texts))])
+    texts = texts.add_column("document", [f"{split}:{i}" for i in range(len(texts))])
+    skipped |= {f"{split}:{i}": None for i in np.flatnonzero(is_null[: len(texts)])}
+    return texts if len(used) == len(texts) else texts.select(used)
 
 
-def _check_texts(rows: "Dataset", split: str, data: HubData) -> None:
-    """Raise UserError unless every row of a split has text."""
-    import pyarrow
-
+def _check_column(rows: "Dataset", split: str, data: HubData) -> None:
+    """Raise UserError unless a split has a column of texts."""
     if not len(rows):
         raise _no_documents(data, split)
     require_column(data.column, rows.column_names, data.id)
@@ -120,9 +145,16 @@ def _check_texts(rows: "Dataset", split: str, data: HubData) -> None:
     kind = getattr(feature, "dtype", None) or "a list"
     if kind not in ("string", "large_string"):
         raise UserError(f"data.column: {data.column!r} of {data.id} contains {kind}, not text")
-    column = rows.data.column(data.column)
+
+
+def _check_content(rows: "Dataset", split: str, data: HubData) -> None:
+    """Raise UserError if the texts of a split are damaged."""
+    import pyarrow
+
     try:
-        column.validate(full=True)  # reading damaged Arrow data could end the process
+        rows.data.column(data.column).validate(
+            full=True
+        )  # reading damaged Arrow data could end the process
     except pyarrow.ArrowException as error:
         files = ", ".join(sorted({file["filename"] for file in rows.cache_files}))
         message = " ".join(str(error).split())
@@ -130,12 +162,6 @@ def _check_texts(rows: "Dataset", split: str, data: HubData) -> None:
             f"data.id: the {split} split of {data.id} is damaged where Hugging Face keeps it "
             f"({message}); delete {files or 'its copy'}"
         ) from error
-    nulls = column.null_count
-    if nulls:
-        plural = "" if nulls == 1 else "s"
-        raise UserError(
-            f"data.column: {data.column!r} of {data.id} is null in {nulls} row{plural} of {split}"
-        )
 
 
 def _no_documents(data: HubData, split: str) -> UserError:

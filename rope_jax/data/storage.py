@@ -40,9 +40,14 @@ class Corpus:
     fingerprint: str
     """SHA-256 of the tokenizer's name and each split's documents: the same for the same data."""
     report: tuple[str, ...]
-    """Lines to print before the work starts."""
+    """Lines to print before the work starts: one for each split, and `notes`."""
     tokenizer: Tokenizer
     """What the tokens stand for."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines on how the source was read, such as records that were skipped."""
+        return self.report[len(SPLITS) :]
 
 
 def open_corpus(

@@ -260,9 +260,9 @@ def test_a_stream_that_breaks_off_or_has_no_text_is_explained(tmp_path, monkeypa
 
     assert message(broken) == "data.id: cannot read a/b: the connection broke off"
     assert message(lambda: iter([])) == "data.id: the test split of a/b has no documents"
-    rows = [{"text": "a", "n": 1}, {"text": None, "n": 2}]
+    rows = [{"text": None, "n": 1}, {"text": None, "n": 2}]
     assert message(lambda: iter(rows)) == (
-        "data.column: 'text' of a/b, test:1, is null, not text; name a text column"
+        "data.column: 'text' of the test split of a/b is null in all 2 records; name a text column"
     )
     assert message(lambda: iter(rows), column="n").startswith(
         "data.column: 'n' of a/b, test:0, is of type int, not text"
@@ -337,8 +337,8 @@ def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
             "contains the text",
         ),
         (
-            {"train": {"book": ["a", None]}},
-            "data.column: 'book' of someone/books is null in 1 row of train",
+            {"train": {"book": ["a"]}, "test": {"book": pyarrow.array([None], pyarrow.string())}},
+            "data.column: 'book' of the test split of someone/books is null in its only record; na",
         ),
         (
             {"train": {"book": ["a"]}, "test": {"book": []}},
@@ -393,8 +393,8 @@ LINE = '{"text": "fine"}\n'
         (JsonLinesData, "{}", "data.column: {}:1 has no 'text'; its columns: none"),
         (
             JsonLinesData,
-            LINE + '{"text": null}',
-            "data.column: 'text' of {}:2 is null, not text",
+            '{"text": null}\n' * 2,
+            "data.column: 'text' of {} is null in all 2 records; name a text column",
         ),
         (JsonLinesData, '{"text": 5}', "data.column: 'text' of {}:1 is of type int, not text"),
         (
@@ -414,13 +414,49 @@ def test_bad_files_are_explained(tmp_path, kind, content, message):
 
 
 def test_bad_parquet_columns_are_explained(tmp_path):
-    path = parquet_file(tmp_path / "a.parquet", ["a", None], column="b")
+    path = parquet_file(tmp_path / "a.parquet", pyarrow.array([None], pyarrow.string()), "b")
     data = ParquetData(files=[path])
     assert_message(data, tmp_path, f"data.column: {path} has no 'text'; its columns: n, b")
     data = ParquetData(files=[path], column="b")
-    assert_message(data, tmp_path, f"data.column: 'b' of {path}:1 is null, not text")
+    assert_message(data, tmp_path, f"data.column: 'b' of {path} is null in its only record")
     data = ParquetData(files=[path], column="n")
     assert_message(data, tmp_path, f"data.column: 'n' of {path}:0 is of type int, not text")
+
+
+WITH_NULLS = [None, "a", "b", None, "c", "d"]
+SKIPPED = "skipped 2 records whose text is null, the first at "
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_nulls_among_the_texts_of_a_file_are_skipped_and_counted(tmp_path, kind):
+    write, schema = (json_lines, JsonLinesData) if kind == "jsonl" else (parquet_file, ParquetData)
+    good, path = (
+        write(tmp_path / name, texts) for name, texts in [("g", ["x"]), ("n", WITH_NULLS)]
+    )
+    data = schema(**whole(files=[good, path]), max_documents=4)
+    found = load_documents(data, tmp_path / "some")
+    first = kind == "jsonl"
+    assert rows_of(found.splits["train"]) == [
+        (f"{good}:{0 + first}", "x"),
+        *((f"{path}:{row + first}", WITH_NULLS[row]) for row in (1, 2, 4)),
+    ]
+    assert found.notes == [f"{SKIPPED}{path}:{0 + first}"]
+    # a file without any text is wrong
+    none = write(tmp_path / "none", [None, None])
+    says = f"data.column: 'text' of {none} is null in all 2 records; name a text column"
+    assert_message(schema(files=[good, none]), tmp_path, says)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_nulls_among_the_texts_of_the_hub_are_skipped_and_counted(tmp_path, monkeypatch, streaming):
+    rows = {"test": {"book": WITH_NULLS}, "train": {"book": ["x", "y"]}}
+    data = fake_hub(monkeypatch, rows, tmp_path, streaming=streaming)
+    data = data.model_copy(update=whole(max_documents=3))
+    found = load_documents(data, tmp_path / "scratch")
+    for _ in range(2):  # a stream is read again, and counted once
+        assert rows_of(found.splits["test"]) == [("test:1", "a"), ("test:2", "b"), ("test:4", "c")]
+        assert rows_of(found.splits["train"]) == [("train:0", "x"), ("train:1", "y")]
+        assert found.notes == [SKIPPED + "test:0"]
 
 
 def test_bad_patterns_are_explained(tmp_path, monkeypatch):

@@ -1,6 +1,9 @@
 """Local files: which ones are read, under what ids, and what damage to them does."""
 
+import bz2
+import gzip
 import json
+import lzma
 import os
 from pathlib import Path
 from random import Random
@@ -29,6 +32,11 @@ def whole(**fields):
     return {"validation_fraction": 0.0, "test_fraction": 0.0, **fields}
 
 
+def zstd(raw):
+    return pyarrow.Codec("zstd").compress(raw, asbytes=True)
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
 ODD_NAMES = {
     b"plain.txt": "plain.txt",
     b"\xff.txt": r"\udcff.txt",
@@ -57,7 +65,7 @@ def test_rows_of_files_with_odd_names_have_printable_ids(tmp_path, schema, write
     write(tmp_path / "made", ["text"])
     (tmp_path / "made").rename(tmp_path / "a\udcff\n")
     data = schema(**whole(files=[f"{tmp_path}/a*"]))
-    (row,) = read_documents(matching_files(data).files["train"], data)
+    (row,) = read_documents(matching_files(data).files["train"], data, {})
     number = 1 if schema is JsonLinesData else 0
     assert row == {"document": rf"{tmp_path}/a\udcff\n:{number}", "text": "text"}
 
@@ -115,26 +123,28 @@ def damaged(raw, seed):
     return bytes(data)
 
 
-@pytest.mark.parametrize("kind", ["text", "jsonl", "parquet", "snappy"])
+@pytest.mark.parametrize("kind", ["text", "jsonl", "parquet", "snappy", *COMPRESS])
 def test_random_damage_gives_a_corpus_or_one_line(tmp_path, kind):
     texts = ["naïve 日本", 'a "quoted" text', "long " * 300, "x"]
+    path = tmp_path / f"file{kind if kind in COMPRESS else ''}"
     if kind == "text":
-        (tmp_path / "file").write_text("\n".join(texts))
-        data = TextData(**whole(files=[str(tmp_path / "file")]))
-    elif kind == "jsonl":
-        json_lines(tmp_path / "file", texts)
-        data = JsonLinesData(**whole(files=[str(tmp_path / "file")]))
+        path.write_text("\n".join(texts))
+        data = TextData(**whole(files=[str(path)]))
+    elif kind == "jsonl" or kind in COMPRESS:
+        json_lines(path, texts)
+        path.write_bytes(COMPRESS.get(kind, bytes)(path.read_bytes()))
+        data = JsonLinesData(**whole(files=[str(path)]))
     else:
         table = pyarrow.table({"text": texts, "n": list(range(len(texts)))})
         compression = "snappy" if kind == "snappy" else "none"
-        parquet.write_table(table, tmp_path / "file", compression=compression)
-        data = ParquetData(**whole(files=[str(tmp_path / "file")]))
-    raw = (tmp_path / "file").read_bytes()
+        parquet.write_table(table, path, compression=compression)
+        data = ParquetData(**whole(files=[str(path)]))
+    raw = path.read_bytes()
     refused = []
     for seed in range(100):
-        (tmp_path / "file").write_bytes(damaged(raw, seed))
+        path.write_bytes(damaged(raw, seed))
         try:
-            for row in read_documents([tmp_path / "file"], data):
+            for row in read_documents([path], data, {}):
                 row["text"].encode()
                 assert row["document"].isprintable()
         except UserError as error:
@@ -152,4 +162,48 @@ def test_the_checksums_in_a_parquet_file_are_verified(tmp_path):
     between = b"some text\x09\0\0\0some"  # the first text is that of the statistics
     path.write_bytes(path.read_bytes().replace(between, between.swapcase(), 1))
     with pytest.raises(UserError, match=r"^data\.files: cannot read .*file: .*CRC"):
-        list(read_documents([path], ParquetData(**whole(files=[str(path)]))))
+        list(read_documents([path], ParquetData(**whole(files=[str(path)])), {}))
+
+
+TEXTS = ["naïve\r\n日本", "\ufeffx", "long " * 50_000]
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_files_are_read_exactly(tmp_path, suffix):
+    for number, text in enumerate(TEXTS):
+        (tmp_path / f"{number}.txt{suffix}").write_bytes(COMPRESS[suffix](text.encode()))
+    data = TextData(**whole(files=[f"{tmp_path}/*"]), cache_dir=str(tmp_path / "cache"))
+    files = matching_files(data).files["train"]
+    assert list(read_documents(files, data, {})) == [
+        {"document": f"{tmp_path}/{n}.txt{suffix}", "text": text} for n, text in enumerate(TEXTS)
+    ]
+    # the same texts in the same splits as uncompressed
+    json_lines(tmp_path / "plain.jsonl", [str(i) for i in range(40)])
+    raw, path = (tmp_path / "plain.jsonl").read_bytes(), tmp_path / f"b.jsonl{suffix.upper()}"
+    path.write_bytes(COMPRESS[suffix](raw[:99]) + COMPRESS[suffix](raw[99:]))
+    plain, packed = (
+        open_corpus(
+            JsonLinesData(files=[str(one)], cache_dir=str(tmp_path / "cache")), ByteTokenizer()
+        )
+        for one in (tmp_path / "plain.jsonl", path)
+    )
+    assert plain.fingerprint == packed.fingerprint
+    assert f"{path}:1" in {*packed.train.ids, *packed.validation.ids, *packed.test.ids}
+
+
+def test_damaged_compressed_files_and_archives_are_explained(tmp_path):
+    raw = Random(0).randbytes(9_000).hex().encode()
+    for suffix, compress in COMPRESS.items():
+        path = tmp_path / f"a.txt{suffix}"
+        for content in (compress(raw)[:-4000], b"plain text", compress(raw)[:100] + bytes(99)):
+            path.write_bytes(content)
+            with pytest.raises(UserError) as caught:
+                list(read_documents([path], TextData(files=["a"]), {}))
+            says = str(caught.value)
+            assert says.startswith(f"data.files: cannot read {path}: ")
+            assert says.endswith(f"; it is damaged, or not what its name ({suffix}) says")
+            assert says.isprintable()
+    for name in ("a.tar", "a.tar.gz", "a.tgz", "a.zip"):
+        (tmp_path / name).write_bytes(b"")
+        with pytest.raises(UserError, match=rf"^data\.files: .*{name} is an archive; unpack it"):
+            list(read_documents([tmp_path / name], TextData(files=["a"]), {}))
