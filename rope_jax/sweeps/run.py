@@ -59,7 +59,7 @@ from rope_jax.sweeps.memory import (
 )
 from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.sweeps.task_terminal import print_tasks
-from rope_jax.sweeps.terminal import SweepProgress, print_tables
+from rope_jax.sweeps.terminal import SweepProgress, print_tables, warn_of_chance
 
 Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
@@ -106,7 +106,7 @@ def sweep_run(
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
                 check_key_tokens(training, config, loaded.corpus)
                 results = _sweep(run, loaded, config, console)
-                _finish(run, trained_with, config, results, console)
+                _finish(run, trained_with, config, results, loaded.model.vocab_size, console)
         except OSError as error:
             raise UserError(
                 f"{error.filename or run.path}: {error.strerror or error}; what was measured so "
@@ -201,6 +201,7 @@ def _finish(
     training: Config,
     config: SweepConfig,
     results: Sequence[Result],
+    vocab_size: int,
     console: Console,
 ) -> None:
     """Write the results, delete journals of other checkpoints, and show the tables."""
@@ -215,6 +216,8 @@ def _finish(
     processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
     print_tables(console, table, summary, config.show)
     print_tasks(console, newest, tasks)
+    if newest.nll_at_window is not None:
+        warn_of_chance(console, newest.nll_at_window, vocab_size)
     if "same_tokens" in config.protocols and not newest.has_baseline:
         print_wrapped(
             console,
@@ -350,8 +353,10 @@ def _announce(
             "model": f"{sum(leaf.size for leaf in parameters):,} parameters",
             "devices": devices,
             "tokenizer": describe_tokenizer(training.tokenizer, loaded.corpus.tokenizer),
-            config.split: f"{len(split):,} document{'s' * (len(split) != 1)}, "
-            f"{len(split.tokens):,} tokens",
+            config.split: [
+                f"{len(split):,} document{'s' * (len(split) != 1)}, {len(split.tokens):,} tokens",
+                *(loaded.corpus.notes if config.data is not None else ()),
+            ],
             "lengths": ", ".join(f"{length:,}" for length in lengths),
             "protocols": ", ".join(config.protocols),
             **({"tasks": _describe_tasks(config)} if config.tasks else {}),

@@ -10,7 +10,14 @@ from rich.progress import TaskProgressColumn
 from rich.text import Text
 
 from rope_jax.config.presentation import Show
-from rope_jax.console import Column, print_columns, print_wrapped, progress_bar, table_width
+from rope_jax.console import (
+    Column,
+    print_columns,
+    print_warning,
+    print_wrapped,
+    progress_bar,
+    table_width,
+)
 from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
@@ -104,6 +111,18 @@ def print_tables(
             f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
             f"{newest.units}: a larger max_documents, more test text or shorter lengths give more",
             "yellow",
+        )
+
+
+def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
+    """Warn if a model's NLL at its window, in nats, is above that of equal probabilities, ln V."""
+    chance = math.log(vocab_size)
+    if nll > chance:
+        print_warning(
+            console,
+            f"{nll:.2f} nats per token at the window are worse than chance, ln V = {chance:.2f} "
+            f"for V = {vocab_size:,}: the tokenizer and the weights may not belong together, or "
+            "the model is untrained",
         )
 
 

@@ -12,7 +12,12 @@ from rope_jax.evaluation.results import Row
 from rope_jax.evaluation.statistics import Estimate, UsableLength
 from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.evaluation.text import usable_text
-from rope_jax.sweeps.terminal import SweepProgress, describe_blocks, print_tables
+from rope_jax.sweeps.terminal import (
+    SweepProgress,
+    describe_blocks,
+    print_tables,
+    warn_of_chance,
+)
 
 
 def row(name, length, nll, half=0.1, **fields):
@@ -240,3 +245,14 @@ def test_progress_prints_text_as_it_is():
     with SweepProgress(console, [1]) as bar:
         bar.of_checkpoint(1)("length [red]64[/]", 3, 4)
     assert "length [red]64[/]" in console.file.getvalue()
+
+
+def test_an_nll_above_that_of_equal_probabilities_is_warned_of():
+    console = Console(file=io.StringIO(), width=60)
+    warn_of_chance(console, math.log(512), 512)
+    assert console.file.getvalue() == ""
+    warn_of_chance(console, 11.0, 512)
+    assert console.file.getvalue() == (
+        "11.00 nats per token at the window are worse than chance, ln V = 6.24 for V = 512: the "
+        "tokenizer and the weights may not belong together, or the model is untrained\n"
+    )
