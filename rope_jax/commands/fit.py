@@ -33,6 +33,7 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     # --help and config errors should wait neither for these imports nor for jax
+    from rope_jax.checkpoints.files import is_checkpoint
     from rope_jax.checkpoints.resolving import run_of
     from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory
@@ -41,6 +42,8 @@ def main(argv: list[str]) -> None:
     keep_freed_memory()
     keep_compiled_programs()
     console = plain_console()
+    if is_checkpoint(arguments.run):  # will be imported, which may take minutes
+        config.check_has_texts(arguments.run)
     run = run_of(arguments.run, None, console)
     training = run.load_config()
     # jax takes a second to import; the answer to a wrong run should not wait for it

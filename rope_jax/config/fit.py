@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from rope_jax.config.data import DataConfig
 from rope_jax.config.model import AttentionName
 from rope_jax.config.sweep import AnyEntry
 from rope_jax.config.types import (
@@ -19,6 +20,7 @@ from rope_jax.config.types import (
     Resamples,
     Seed,
 )
+from rope_jax.errors import UserError
 from rope_jax.rope.numbers import single_error
 
 Learned = Literal[
@@ -55,6 +57,11 @@ class FitConfig(Frozen):
         None,
         description="where to start: an entry as in a sweep, or a strategy file; null: ReRoPE "
         "from half the window, with logn",
+    )
+    data: DataConfig | None = Field(
+        None,
+        description="texts to fit on instead of the run's own: their train split is learned from, "
+        "and validation checked on; null: those of the run",
     )
     learn: Annotated[tuple[Learned, ...], Field(min_length=1, strict=False)] = Field(
         ("query_scale", "far_phase", "far_amplitude", "bias"),
@@ -137,6 +144,8 @@ class FitConfig(Frozen):
             )
         if self.windows and not {*self.learn} & {*OF_FAR, "bias"}:
             raise ValueError("windows: nothing in learn belongs to far keys")
+        if self.data is not None and self.data.mix:
+            raise ValueError("data.mix: a fit reads texts alone; remove it")
         if max(self.windows, default=0) >= self.length[-1]:
             raise ValueError(
                 f"windows: {max(self.windows)} leaves no far keys in {self.length[-1]} tokens"
@@ -157,6 +166,15 @@ class FitConfig(Frozen):
             raise ValueError(
                 f"targets: {self.targets:,} is too many for a window of {window:,} tokens; give "
                 f"at most {window // 2:,}"
+            )
+
+    def check_has_texts(self, model: object) -> None:
+        """UserError unless texts are given, for a model that was imported without any."""
+        if self.data is None:
+            raise UserError(
+                f"data: {model} has no texts of its own; name those to fit on, such "
+                "as data.type=text 'data.files=[books/*.txt]' (or data.type=stdlib: Python's "
+                "standard library)"
             )
 
 

@@ -24,7 +24,8 @@ def windows_within_documents(
     ends = np.cumsum(choices)
     if not len(ends) or not ends[-1]:
         raise UserError(
-            f"length: no document of the training split has {length + 1:,} tokens; lower length"
+            f"length: no document of the training split has {length + 1:,} tokens; lower length, "
+            "or name longer texts with data"
         )
     raw = np.random.Philox(np.random.SeedSequence([seed, length, step])).random_raw(count)
     drawn = np.array([(bits * int(ends[-1])) >> 64 for bits in raw.tolist()], np.int64)

@@ -15,7 +15,7 @@ from rope_jax import stopping
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig, entry_settings
-from rope_jax.errors import Stopped
+from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.fitting.state import FitState
@@ -32,6 +32,13 @@ class Validation:
     def __init__(
         self, loaded: LoadedModel, params: Params, step: int, config: FitConfig, window: int
     ) -> None:
+        """UserError: no document of the split is as long as the longest length."""
+        needed = config.length[-1] + 1
+        if loaded.corpus.validation.lengths().max(initial=0) < needed:
+            raise UserError(
+                f"length: no document of the validation split has {needed:,} tokens; lower length, "
+                "or name more texts with data, or a larger data.validation_fraction"
+            )
         self._loaded, self._params, self._step, self._config = loaded, params, step, config
         self._window, self._texts = window, loaded.corpus.validation.texts()
         self._programs: dict[Any, Any] = {}
@@ -41,6 +48,11 @@ class Validation:
         inside = (self._window,) if self._config.keep_short else ()
         result = self.sweep([entry_settings(strategy, "fitted")], (*inside, *self._config.length))
         return {m.length: float(m.sums.mean()) for m in result.measurements}
+
+    def nll_at_window(self) -> float:
+        """Return the NLL of the checkpoint as it is, at its window, nats per token."""
+        (measured,) = self.sweep(["trained"], (self._window,)).measurements
+        return float(measured.sums.mean())
 
     def sweep(self, scalings: list[Any], lengths: tuple[int, ...]) -> SweepResult:
         """Sweep entries on the validation split."""

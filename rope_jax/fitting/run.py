@@ -13,11 +13,13 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
+from rope_jax.config.data import StdlibData
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_settings
 from rope_jax.config.training import Config
+from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.console import (
     describe_map,
     describe_scaling,
@@ -26,6 +28,7 @@ from rope_jax.console import (
     print_warning,
     print_wrapped,
 )
+from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.errors import UserError, alternatives
@@ -51,6 +54,7 @@ from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.fit import for_encoding, with_attention
 from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
+from rope_jax.sweeps.terminal import warn_of_chance
 from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"
@@ -72,6 +76,8 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
         raise UserError(f"{run.path}: its position is {position}, and a fit is for rope")
     if attention == "linear":
         raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
+    if training.imported is not None and training.data == StdlibData():  # an import's default
+        config.check_has_texts(run.path)
     training = for_platform(training)
     _check_stages(training, config)
     folder = run.fits / config.name
@@ -103,7 +109,7 @@ def _fit_in(
     folder: Path, run: RunDirectory, training: Config, config: FitConfig, console: Console
 ) -> None:
     # what is fitted may differ by head
-    loaded = load_model(run, training, console, whole_heads=True)
+    loaded = load_model(run, training, console, config.data, None, whole_heads=True)
     chosen = SweepConfig(steps=None if config.step is None else (config.step,))
     _check_memory(loaded, config)
     _, checkpoints = chosen_checkpoints(run, chosen, loaded.like, console)
@@ -111,12 +117,14 @@ def _fit_in(
     stage = training.stage_at(step)
     window = training.stages[stage].seq_len
     start, first = _checked_start(training, config, stage)
-    validation = Validation(loaded, params, step, config, window)
     identity = {"step": step, "corpus": loaded.corpus.fingerprint, "code": code_hash()}
     borders: tuple[int | None, ...] = config.windows or (None,)
     # the texts are long enough: said now, not after the trials
     fit_step = FitStep(loaded, params, first, config, window)
-    _announce(console, run, loaded, config, first, start, step, window)
+    validation = Validation(loaded, params, step, config, window)
+    texts = _describe_texts(training, config)
+    _announce(console, run, loaded, config, first, start, step, window, texts)
+    warn_of_chance(console, validation.nll_at_window(), loaded.model.vocab_size)
     border, trials = borders[0], 0.0
     if len(borders) > 1:
         border, trials = _best_border(
@@ -139,8 +147,18 @@ def _fit_in(
         stack.enter_context(progress)
         state = fitter.run(state, config.steps, lambda s: s.save(path, own), log, progress)
     minutes = (trials + state.seconds) / 60
+    made_by = {
+        "run": run.path.name,
+        "step": step,
+        "fit": config.name,
+        "texts": texts,
+        "corpus": loaded.corpus.fingerprint[:16],
+        "length": list(config.length),
+        "best_step": state.best_step,
+        "numbers": parameters.count,
+    }
     _conclude(
-        folder, run, config, parameters, state, start, step, window, validation, minutes, console
+        folder, made_by, config, parameters, state, start, window, validation, minutes, console
     )
 
 
@@ -332,6 +350,7 @@ def _announce(
     start: SweepEntry,
     step: int,
     window: int,
+    texts: str,
 ) -> None:
     """Print what is about to be fitted."""
     training, length = loaded.training, config.length[-1]
@@ -346,6 +365,7 @@ def _announce(
         {
             "checkpoint": f"{run.path}, step {step}, window {window:,} tokens",
             "devices": device_line(numbers_in_words(training.model)),
+            "texts": [texts, *_describe_splits(loaded.corpus, config)],
             "lengths": ", ".join(f"{n:,}" for n in config.length),
             "start": lines,
             "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
@@ -354,14 +374,27 @@ def _announce(
     )
 
 
+def _describe_texts(training: Config, config: FitConfig) -> str:
+    """Return the source of the texts as YAML."""
+    data = config.data or training.data
+    settings = data.model_dump(mode="json", exclude_defaults=True, exclude={"cache_dir", "mix"})
+    return flow_yaml({"type": data.type} | settings)
+
+
+def _describe_splits(corpus: Corpus, config: FitConfig) -> list[str]:
+    """Return a line for each split that is read, and the notes on texts of the fit's own."""
+    learned, checked, _ = corpus.report[:3]
+    notes = corpus.notes if config.data is not None else ()
+    return [f"{learned}, to learn from", f"{checked}, to check on", *notes]
+
+
 def _conclude(
     folder: Path,
-    run: RunDirectory,
+    made_by: dict[str, Any],
     config: FitConfig,
     parameters: Parameters,
     state: FitState,
     start: SweepEntry,
-    step: int,
     window: int,
     validation: Validation,
     minutes: float,
@@ -375,14 +408,6 @@ def _conclude(
         print_warning(console, "no step improved on the start, which is what is written")
     else:
         console.print(f"the best step is {state.best_step}, after {minutes:.1f} minutes")
-    made_by = {
-        "run": run.path.name,
-        "step": step,
-        "fit": config.name,
-        "length": list(config.length),
-        "best_step": state.best_step,
-        "numbers": parameters.count,
-    }
     strategy = parameters.strategy(state.best, made_by)
     entries = [
         start.model_copy(update={"name": "start"}),

@@ -158,15 +158,15 @@ def load_model(
     training: Config,
     console: Console,
     data: DataConfig | None = None,
-    split: str = "test",
+    split: str | None = "test",
     memory_gib: float | int | None = None,
     *,
     whole_heads: bool = False,
 ) -> LoadedModel:
     """Return a run's model and corpus. UserError if the corpus is not the one it began with.
 
-    data: texts to read instead, of which only `split` is opened. Then the run's own corpus is not
-    read, and nobody can check whether the texts are among those that it was trained on.
+    data: texts to read instead, of which only `split` is opened, or all three if that is None. Then
+        the run's own corpus is not read, and nobody can check whether it was trained on the texts.
     memory_gib: as in a sweep's config.
     whole_heads: see `mesh_for`.
     """

@@ -8,9 +8,13 @@ import jax
 import numpy as np
 import pytest
 
+from rope_jax.config.checkpoints import Imported
+from rope_jax.config.data import StdlibData, TextData
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
+from rope_jax.data.storage import open_corpus
+from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.fitting.step import FitStep
@@ -61,6 +65,14 @@ def test_the_table_has_start_fitted_and_truncation(quick):
     folder, said = quick
     assert "learned     32 numbers: far_phase, far_amplitude, per head" in said
     assert "step    0/4  validation " in said
+    assert "  train: 5 documents, 3,892 tokens, to learn from\n" in said
+    assert "  validation: 3 documents, 2,352 tokens, to check on\n" in said
+    # the model has hardly been trained: said once, before the first step
+    before, warned, after = said.partition(" nats per token at the window are worse than chance, ")
+    assert float(before.splitlines()[-1]) > np.log(257)
+    assert after.startswith("ln V = 5.55 for V = 257: the tokenizer and the weights may not belong")
+    assert warned not in after
+    assert "step    0/4" not in before
     assert "no interval: too few documents" in " ".join(said.split())
     lines = (folder / "results.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines] == [
@@ -90,10 +102,12 @@ def test_a_sweep_takes_the_strategy_file_by_path(run, quick):
     path = quick[0] / "strategy.json"
     entries = ["trained", {"type": str(path), "name": "mine"}, str(path)]
     about = {"max_documents": 4, "max_blocks": 1, "targets": 8, "resamples": 20}
-    folder, _ = swept(
+    folder, said = swept(
         run, name="of-fit", split="validation", lengths=[16, 64], scalings=entries, **about
     )
     found = {(row["name"], row["length"]): row["nll"] for row in rows(folder)}
+    warned = f"{found['trained', 16]:.2f} nats per token at the window are worse than chance, ln V"
+    assert said.count("worse than chance") == said.count(warned) == 1
     assert found["mine", 64] == found["quick", 64]
     wanted = {
         tuple(line.split(",")[:2]): float(line.split(",")[2])
@@ -233,6 +247,70 @@ def test_a_killed_fit_ends_with_the_same_strategy_file(
     assert "resuming after step 2\n" in said
     for name in ("strategy.json", "results.csv", "metrics.jsonl"):
         assert (folder / name).read_bytes() == (quick[0] / name).read_bytes(), name
+
+
+def book(folder, lines):
+    path = folder / "book.txt"
+    path.write_text("".join(f"line {n} of a book\n" for n in range(lines)))
+    return {"type": "text", "files": [str(path)], "cache_dir": str(folder / "cache")}
+
+
+def test_a_fit_reads_texts_of_its_own(run, without_test_split, monkeypatch, tmp_path):
+    settings = QUICK | {"name": "book", "steps": 2, "check_every": 1}
+    data = book(tmp_path, 300)
+
+    def not_the_second(self, *arguments, call=FitStep.__call__):
+        if arguments[-1] == 2:
+            raise KeyboardInterrupt
+        return call(self, *arguments)
+
+    shutil.copytree(run[0].path, tmp_path / "tiny", ignore=shutil.ignore_patterns("fits"))
+    copy = RunDirectory(tmp_path / "tiny"), run[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(FitStep, "__call__", not_the_second)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(copy, **settings, data=data)
+    # other texts: by name, or in the same file
+    with pytest.raises(UserError, match=r"book: holds a fit with other settings; choose another"):
+        fitted(copy, **settings)
+    book(tmp_path, 301)
+    with pytest.raises(UserError, match=r"belongs to a fit with another checkpoint, corpus or cod"):
+        fitted(copy, **settings, data=data)
+    (copy[0].fits / "book/state.npz").unlink()
+    folder, said = fitted(copy, **settings, data=data)
+    corpus = open_corpus(TextData(**data), ByteTokenizer())
+    assert [len(split) for split in (corpus.train, corpus.validation, corpus.test)] == [1, 1, 1]
+    shown = [f"{{type: text, files: ['{data['files'][0]}']}}"]
+    for name, what in (("train", "to learn from"), ("validation", "to check on")):
+        shown.append(f"{name}: 1 document, {len(getattr(corpus, name).tokens):,} tokens, {what}")
+    assert [line.strip() for line in said.partition("  texts  ")[2].splitlines()[:4]] == [
+        *shown,
+        "one document split by position: train is its beginning, then come 5% validation and 10% "
+        "test",
+    ]
+    made_by = read_strategy(str(folder / "strategy.json")).made_by
+    assert (made_by["texts"], made_by["corpus"]) == (shown[0], corpus.fingerprint[:16])
+
+
+def test_a_book_too_short_to_be_checked_on_is_refused(run, tmp_path):
+    with pytest.raises(UserError, match=r"^length: no document of the validation split has 65 t"):
+        fitted(run, **QUICK | {"name": "short"}, data=book(tmp_path, 30))
+
+
+def test_an_imported_model_without_texts_asks_for_them(run):
+    imported = Imported(model="a/b", identity="")
+    training = run[1].model_copy(update={"imported": imported, "data": StdlibData()})
+    with pytest.raises(UserError) as caught:
+        fitted((run[0], training), **QUICK | {"name": "imported"})
+    assert str(caught.value) == (
+        f"data: {run[0].path} has no texts of its own; name those to fit on, such as "
+        "data.type=text 'data.files=[books/*.txt]' (or data.type=stdlib: Python's standard library)"
+    )
+    assert not (run[0].fits / "imported").exists()
+    # texts that were named when it was imported are those of the run
+    own = run[1].model_copy(update={"imported": imported})
+    with pytest.raises(UserError, match="length: 8 is within the window"):
+        fitted((run[0], own), length=8)
 
 
 def test_the_best_of_several_borders_is_fitted(run, without_test_split):
