@@ -23,7 +23,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import load
 from rope_jax.config.model import Base
-from rope_jax.config.sweep import ENTRIES, Scalings, SweepEntry, TrainedEntry
+from rope_jax.config.sweep import ENTRIES, UNIQUE_LABELS, AnyEntry, SweepEntry, TrainedEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText
 from rope_jax.errors import UserError
@@ -45,6 +45,7 @@ def _check_suffix(path: str) -> str:
 
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
 DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
+ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False), UNIQUE_LABELS]
 
 
 class InspectionConfig(Frozen):
@@ -59,7 +60,7 @@ class InspectionConfig(Frozen):
     length: Length | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
     )
-    scalings: Scalings = Field(
+    scalings: ScalingEntries = Field(
         description="one curve each: none, or a strategy with a fixed or auto (n/L) factor; with a "
         "training config also trained, and its stages' scalings are the default",
         default_factory=tuple,
@@ -80,7 +81,7 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 class ScalingConfig(InspectionConfig):
     """Config of scripts/show_scaling.py."""
 
-    scalings: Scalings = Field(
+    scalings: ScalingEntries = Field(
         description=InspectionConfig.model_fields["scalings"].description,
         default_factory=_default_scalings,
     )

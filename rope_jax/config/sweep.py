@@ -271,7 +271,8 @@ def _settings(entry: SweepEntry) -> dict[str, str]:
     return dict(flat(entry.model_dump(exclude_defaults=True, exclude={"name"}), ""))
 
 
-Scalings = Annotated[tuple[AnyEntry, ...], Field(strict=False), AfterValidator(_with_unique_labels)]
+UNIQUE_LABELS = AfterValidator(_with_unique_labels)
+Scalings = Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False), UNIQUE_LABELS]
 
 
 def _default_scalings() -> tuple[SweepEntry, ...]:
@@ -312,7 +313,7 @@ class SameTokensConfig(Frozen):
     lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
-    scalings: Annotated[Scalings, Field(min_length=1)] = Field(
+    scalings: Scalings = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
         "in a bare name such as pi",
         default_factory=_default_scalings,
@@ -453,7 +454,7 @@ class TrainingSweepConfig(SameTokensConfig):
         "against; null: seq_len of the first stage, or with init_from the length that the "
         "checkpoint was last trained at",
     )
-    scalings: Annotated[Scalings, Field(min_length=1)] = Field(
+    scalings: Scalings = Field(
         description="one curve each: trained, or a strategy with a fixed or auto factor; auto "
         "in a bare name such as pi",
         default_factory=lambda: (TrainedEntry(),),

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -36,7 +37,12 @@ def zstd(raw):
     return pyarrow.Codec("zstd").compress(raw, asbytes=True)
 
 
-COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstd}
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstd,
+}
 ODD_NAMES = {
     b"plain.txt": "plain.txt",
     b"\xff.txt": r"\udcff.txt",
