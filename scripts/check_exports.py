@@ -76,7 +76,8 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
         config = SweepConfig(
             protocols=("sliding",), stride=stride, scalings=trained, bos="none", max_blocks=8
         )
-        result = loaded.sweep(config, [covered], params, step, [window])
+        config = config.model_copy(update={"lengths": (window,)})
+        result = loaded.measure(loaded.plan(config, [covered], step), params)
         nll = rows(result, loaded.origin(step))[0].nll
         print(
             f"{out.name}: --sliding --length {window} --stride {stride}: {nll:.6f} nats per token"

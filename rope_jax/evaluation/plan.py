@@ -199,6 +199,11 @@ class Plan:
             for entry in self.config.scalings
         ]
 
+    def every_job(self) -> list[Job]:
+        """Return all jobs, with the one that all curves are compared with."""
+        baseline = self.baseline_job()
+        return [*self.jobs(), *([baseline] if baseline else [])]
+
     @property
     def readable_lengths(self) -> list[int]:
         """The lengths that the model can read."""

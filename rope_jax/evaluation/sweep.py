@@ -247,9 +247,38 @@ def sweep(
         words=words,
         token_bytes=token_bytes,
     )
+    return measure(
+        plan,
+        nll_fn,
+        params,
+        nll_of_last=nll_of_last,
+        row_bytes=row_bytes,
+        row_multiple=row_multiple,
+        journal=journal,
+        programs=programs,
+        progress=progress,
+        resuming=resuming,
+    )
+
+
+def measure(
+    plan: Plan,
+    nll_fn: NLLFunction | ScoresFunction,
+    params: Any,
+    *,
+    nll_of_last: LastNLLFunction | LastScoresFunction | None,
+    row_bytes: Callable[[int], float],
+    row_multiple: Callable[[int], int],
+    journal: Journal | None = None,
+    programs: MutableMapping[Any, Any] | None = None,
+    progress: Progress = lambda *_: None,
+    resuming: Resuming = lambda *_: None,
+) -> SweepResult:
+    """Measure what a plan says. The other arguments are those of `sweep`."""
     jobs, baseline = plan.jobs(), plan.baseline_job()
+    every_job = plan.every_job()
     _check_host_memory(jobs)
-    budget = memory_budget(config)
+    budget = memory_budget(plan.config)
     reader = Reader(
         nll_fn,
         nll_of_last,
@@ -259,14 +288,13 @@ def sweep(
         programs={} if programs is None else programs,
     )
     journal = {} if journal is None else journal
-    every_job = [*jobs, *([baseline] if baseline else [])]
     # curves that read alike, such as all with an `auto` factor at the window, are one measurement
     keys = {plan.key(job) for job in every_job}
     if reused := len(keys & set(journal)):
         resuming(reused, len(keys))
     _measure(every_job, reader, journal, plan, progress)
     return SweepResult(
-        config=config,
+        config=plan.config,
         window=plan.window,
         longest=plan.lengths[-1],
         stride=plan.stride,

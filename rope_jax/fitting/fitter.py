@@ -69,12 +69,9 @@ class Validation:
                 "resamples": config.resamples,
             }
         )
-        return self._loaded.sweep(
-            settings,
-            self._texts,
+        return self._loaded.measure(
+            self._loaded.plan(settings, self._texts, self._step),
             self._params,
-            self._step,
-            lengths,
             programs=self._programs,
             progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
         )

@@ -21,6 +21,7 @@ from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_setti
 from rope_jax.config.training import Config
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.console import (
+    describe_duration,
     describe_map,
     describe_scaling,
     print_message,
@@ -31,6 +32,7 @@ from rope_jax.console import (
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
+from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.errors import UserError, alternatives
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
@@ -41,7 +43,7 @@ from rope_jax.fitting.start import default_start
 from rope_jax.fitting.state import FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
-from rope_jax.model.cost import LARGEST_OVERESTIMATE
+from rope_jax.model.cost import LARGEST_OVERESTIMATE, flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
@@ -51,6 +53,7 @@ from rope_jax.runs.files import replacing, write_text
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
+from rope_jax.sweeps.estimate import LONGEST_DEFAULT
 from rope_jax.sweeps.fit import for_encoding, with_attention
 from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
@@ -356,6 +359,7 @@ def _announce(
     training, length = loaded.training, config.length[-1]
     stage = training.stage_at(step)
     scaling = start.at(length, window, training.stage_scaling(stage))
+    seconds = _seconds(loaded, config)
     lines = describe_scaling(training.rotary_layers, scaling, length, start.label)
     if (map_ := start.map_at(length, window, training.stage_map(stage))) is not None:
         lines[-1] += f"; {describe_map(map_)}"
@@ -369,9 +373,23 @@ def _announce(
             "lengths": ", ".join(f"{n:,}" for n in config.length),
             "start": lines,
             "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
-            "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each",
+            "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each; "
+            f"{describe_duration(seconds)}, compiling and checks not counted",
         },
     )
+    if seconds > LONGEST_DEFAULT:
+        print_warning(
+            console, "steps: fewer of them, shorter length or fewer batch_tokens take less time"
+        )
+
+
+def _seconds(loaded: LoadedModel, config: FitConfig) -> float:
+    """Return roughly what all steps take: forward, and backward without gradients of weights."""
+    model, length = loaded.training.model, config.length[-1]
+    of_token = flops_per_token(model, loaded.model.vocab_size, length) * 2 / 3
+    trials = len(config.windows) if len(config.windows or ()) > 1 else 0
+    steps = config.steps + config.trial_steps * trials
+    return steps * config.batch_tokens * of_token / reached_flops(peak_flops()[0])
 
 
 def _describe_texts(training: Config, config: FitConfig) -> str:

@@ -7,7 +7,13 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn
 from rich.text import Text
 
-from rope_jax.console import Column, print_columns, print_wrapped, progress_bar
+from rope_jax.console import (
+    Column,
+    describe_duration,
+    print_columns,
+    print_wrapped,
+    progress_bar,
+)
 from rope_jax.evaluation.statistics import Estimate
 from rope_jax.fitting.results import FitRow
 
@@ -36,7 +42,9 @@ class FitProgress:
         """Print one line for a check on the validation split."""
         values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
         best = "  (best so far)" if is_best and step else ""
-        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}")
+        left = self._bar.tasks[self._task].time_remaining if self._bar.disable else None
+        time_left = f"  {describe_duration(float(left))} left" if left else ""
+        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
 
 
 def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:

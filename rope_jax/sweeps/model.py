@@ -22,10 +22,12 @@ from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
-from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_of_last
+from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.evaluation.results import Origin
+from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.loss import Scores
 from rope_jax.rope import Rotary
@@ -93,40 +95,44 @@ class LoadedModel:
         """How the model's tokens are made."""
         return words_of(self.corpus.tokenizer)
 
-    def sweep(
+    def plan(
         self,
         config: SweepConfig,
         texts: Sequence[NDArray[Any]],
-        params: Params,
         step: int,
-        lengths: Sequence[int] | None,
-        **how: Any,
-    ) -> SweepResult:
-        """Sweep the checkpoint of a training step. how: see `evaluation.sweep`."""
-        config = for_tokenizer(self.corpus.tokenizer, config)
+        token_bytes: NDArray[Any] | None = None,
+    ) -> Plan:
+        """Return what a sweep of the checkpoint of a training step measures.
+
+        token_bytes: see `evaluation.sweep`. UserError: the config does not fit the texts.
+        """
         training, stage = self.training, self.training.stage_at(step)
-        # without tasks nobody asks for first choices, which take time
-        of_last: Any = self.scores_of_last if config.tasks else self.nll_of_last
-        return sweep(
-            of_all(of_last),
-            config.scalings,
-            lengths,
-            texts,
-            params=params,
-            geometry=training.rotary_layers,
+        return Plan(
+            layers=training.rotary_layers,
             trained=training.stage_scaling(stage),
             window=training.stages[stage].seq_len,
+            documents=texts,
+            bos_id=self.corpus.tokenizer.bos_id,
+            config=for_tokenizer(self.corpus.tokenizer, config),
             trained_map=training.stage_map(stage),
             takes_maps=True,
             longest=training.encoding.longest,
-            bos_id=self.corpus.tokenizer.bos_id,
-            nll_of_last=of_last,
             words=self.words,
+            token_bytes=token_bytes,
+        )
+
+    def measure(self, plan: Plan, params: Params, **how: Any) -> SweepResult:
+        """Measure what a plan says. how: see `evaluation.sweep`."""
+        # without tasks nobody asks for first choices, which take time
+        of_last: Any = self.scores_of_last if plan.config.tasks else self.nll_of_last
+        return measure(
+            plan,
+            of_all(of_last),
+            params,
+            nll_of_last=of_last,
             row_bytes=lambda n: float(self._memory_at(n).at(n).window),
             row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
-            tasks=config.tasks,
-            **config.model_dump(exclude={"steps", "scalings", "lengths", "data", "tasks"}),
         )
 
     def _memory_at(self, length: int) -> MemoryPlan:

@@ -1,11 +1,12 @@
 """Sweep one run: load its checkpoints, measure each, write and show the results."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from numpy.typing import NDArray
 from rich.console import Console
 
 from rope_jax import stopping
@@ -13,6 +14,7 @@ from rope_jax.config.splitting import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
+    describe_duration,
     describe_map,
     describe_scaling,
     plain_console,
@@ -27,10 +29,11 @@ from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, shortage_as
+from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
-from rope_jax.evaluation.plan import sweep_lengths
+from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
@@ -40,6 +43,7 @@ from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
+from rope_jax.sweeps.estimate import LONGEST_DEFAULT, Choice, affordable, sweep_flops
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.fit import (
     check_key_tokens,
@@ -105,7 +109,7 @@ def sweep_run(
                 )
                 config = for_tokenizer(loaded.corpus.tokenizer, config)
                 check_key_tokens(training, config, loaded.corpus)
-                results = _sweep(run, loaded, config, console)
+                config, results = _sweep(run, loaded, config, console)
                 _finish(run, trained_with, config, results, loaded.model.vocab_size, console)
         except OSError as error:
             raise UserError(
@@ -116,30 +120,28 @@ def sweep_run(
 
 def _sweep(
     run: RunDirectory, loaded: LoadedModel, config: SweepConfig, console: Console
-) -> list[Result]:
-    """Measure the chosen checkpoints."""
+) -> tuple[SweepConfig, list[Result]]:
+    """Measure the chosen checkpoints. Return the results, and the config with chosen defaults."""
     training = loaded.training
     split = getattr(loaded.corpus, config.split)
     expected = expected_steps(run, config)
-    lengths = _planned(run, loaded, config, expected, split, console)
+    config, plan_of = _planned(run, loaded, config, expected, split, console)
     steps, checkpoints = chosen_checkpoints(run, config, loaded.like, console)
     if steps != expected:  # the newest is damaged, or the run is still training
-        lengths = _planned(run, loaded, config, steps, split, console)
+        config, plan_of = _planned(run, loaded, config, steps, split, console)
     stopping.check()
     programs: dict[Any, Any] = {}
     results: list[Result] = []
-    texts = split.texts()
-    token_bytes = loaded.token_bytes(split, texts)
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
-            result = loaded.sweep(
-                config,
-                texts,
+            plan = plan_of(step)
+            journal = _journal(run, training, config, loaded.corpus, step, console)
+            if not results:
+                _announce_time(console, loaded, plan, journal, len(steps))
+            result = loaded.measure(
+                plan,
                 params,
-                step,
-                lengths,
-                token_bytes=token_bytes,
-                journal=_journal(run, training, config, loaded.corpus, step, console),
+                journal=journal,
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
@@ -147,7 +149,7 @@ def _sweep(
                 ),
             )
             results.append((result, loaded.origin(step)))
-    return results
+    return config, results
 
 
 def _planned(
@@ -157,25 +159,91 @@ def _planned(
     steps: Sequence[int],
     split: TokenSplit,
     console: Console,
-) -> tuple[int, ...]:
-    """Print what is about to be swept, and return the lengths; no weights are read for it.
+) -> tuple[SweepConfig, Callable[[int], Plan]]:
+    """Print what is about to be swept; no weights are read for it.
+
+    Return the config with chosen defaults, and the function that plans the sweep of a checkpoint.
 
     UserError: a window of the longest length does not fit into memory.
     """
-    lengths = _lengths(config, loaded.training, steps)
-    imported = loaded.training.imported is not None
-    if imported and config.lengths is None:
-        _check_default_lengths(lengths, split)
+    training, texts = loaded.training, split.texts()
+    token_bytes = loaded.token_bytes(split, texts)
+    model, vocab_size = training.model, loaded.model.vocab_size
+
+    def plan_of(config: SweepConfig, step: int) -> Plan:
+        lengths = _lengths(config, training, steps)
+        asked = config.model_copy(update={"lengths": lengths})
+        return loaded.plan(asked, texts, step, token_bytes)
+
+    available = processes.smallest(device_bytes())
+    if config.lengths is not None:  # before arrays of these lengths are made
+        _check_memory(loaded, config, _lengths(config, training, steps), available, texts)
+    newest = steps[-1]
+    try:
+        choice = affordable(
+            config,
+            training.stages[training.stage_at(newest)].seq_len,
+            lambda config: plan_of(config, newest),
+            lambda plan: sweep_flops(plan, model, vocab_size) * len(steps),
+        )
+    except UserError:
+        if training.imported is not None and config.lengths is None:
+            _check_default_lengths(_lengths(config, training, steps), split)
+        raise
+    lengths = _lengths(choice.config, training, steps)
     longest = _longest_read(loaded.training, lengths, console)
     read = [length for length in lengths if length <= longest]
-    available = processes.smallest(device_bytes())
-    _announce(console, run, loaded, config, lengths, steps, split, read, available)
-    # texts that are too short for the longest length are refused by `sweep`
-    if any(len(text) >= lengths[-1] for text in split.texts()):
+    _announce(console, run, loaded, choice.config, lengths, steps, split, read, available)
+    if choice.config is not config:
+        _describe_choice(console, config, choice)
+        config = choice.config
+    _check_memory(loaded, config, read, available, texts)
+    return config, lambda step: choice.plan if step == newest else plan_of(config, step)
+
+
+def _check_memory(
+    loaded: LoadedModel,
+    config: SweepConfig,
+    lengths: Sequence[int],
+    available: float | int,
+    texts: Sequence[NDArray[Any]],
+) -> None:
+    """UserError if a window of the longest length does not fit into memory."""
+    imported, most = loaded.training.imported is not None, loaded.training.encoding.longest
+    read = [length for length in lengths if most is None or length <= most]
+    # texts that are too short for the longest length are refused when it is planned
+    if read and any(len(text) >= read[-1] for text in texts):
         check_window(loaded.memory, read, available, config.memory_gib, imported=imported)
     else:
         check_weights(loaded.memory, available, imported=imported)
-    return lengths
+
+
+def _describe_choice(console: Console, config: SweepConfig, choice: Choice) -> None:
+    """Say which defaults were not affordable, and what was chosen in their place."""
+    keys = ("lengths", "max_documents", "max_blocks")
+    changed = [key for key in keys if getattr(config, key) != getattr(choice.config, key)]
+    chosen = " ".join(
+        f"{key}={str(list(value) if isinstance(value, tuple) else value).replace(' ', '')}"
+        for key in changed
+        for value in [getattr(choice.config, key)]
+    )
+    why = "need longer texts"
+    if choice.seconds > LONGEST_DEFAULT:
+        why = f"would take {describe_duration(choice.seconds)} on a machine like this one"
+    print_warning(
+        console,
+        f"{', '.join(changed)}: the defaults {why}; {chosen} instead, and what you give is kept",
+    )
+
+
+def _announce_time(
+    console: Console, loaded: LoadedModel, plan: Plan, journal: FileJournal, steps: int
+) -> None:
+    """Print how long the measurements that are left will take; nothing if there are none."""
+    flops = sweep_flops(plan, loaded.training.model, loaded.model.vocab_size, journal) * steps
+    if flops:
+        seconds = flops / reached_flops(peak_flops()[0])
+        print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
 
 
 def _describe_reuse(reused: int, total: int) -> str:

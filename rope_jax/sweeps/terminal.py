@@ -1,6 +1,7 @@
 """A sweep in the terminal: one table per protocol, one line per curve, one column per length."""
 
 import math
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from rich.text import Text
 from rope_jax.config.presentation import Show
 from rope_jax.console import (
     Column,
+    describe_duration,
     print_columns,
     print_warning,
     print_wrapped,
@@ -37,13 +39,17 @@ _BEST, _BELOW = "•", "*"
 _FORMS = ((0, 3), (0, 2), (0, 1), (1, 1), (0, 0), (1, 0), (2, 0))
 
 
+_SECONDS_BETWEEN_LINES = 60
+
+
 class SweepProgress:
     """A progress bar with the time left, over all checkpoints of a sweep."""
 
     def __init__(self, console: Console, steps: Sequence[int]) -> None:
         self._bar = progress_bar(console, TaskProgressColumn())
         self._task = self._bar.add_task("sweeping", total=None, now="")
-        self._steps = steps
+        self._console, self._steps = console, steps
+        self._began = self._printed = time.perf_counter()
 
     def __enter__(self) -> "SweepProgress":
         return self  # the bar appears once there is something to measure
@@ -67,6 +73,8 @@ class SweepProgress:
         def update(now: str, done: int, total: int) -> None:
             # assume that the remaining checkpoints take as long as this one
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
+            if not self._console.is_terminal and 0 < done < total:
+                self._print(label, before + done, before + total * left)
             if done < total and not self._bar.live.is_started:
                 self._bar.start()
             self._bar.update(
@@ -74,6 +82,15 @@ class SweepProgress:
             )
 
         return update
+
+    def _print(self, label: str, done: float, total: float) -> None:
+        """Print a line a minute where the bar cannot be redrawn, such as in a file."""
+        now = time.perf_counter()
+        if now - self._printed < _SECONDS_BETWEEN_LINES:
+            return
+        self._printed = now
+        left = describe_duration((now - self._began) * (total - done) / done)
+        self._console.print(f"{label}: {done / total:.0%} of the tokens read, {left} left")
 
 
 def print_tables(

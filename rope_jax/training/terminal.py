@@ -163,7 +163,7 @@ class TrainingProgress:
         if self._bar.disable:  # print lines
             left = self._bar.tasks[self._task].time_remaining
             if left and step < self._total:
-                news += f", {describe_duration(left)} left"
+                news += f", {describe_duration(float(left))} left"
             self._console.print(f"step {step}/{self._total}  {news}")
 
 
