@@ -41,17 +41,15 @@ class Batch(NamedTuple):
 
 
 class ShortRows(NamedTuple):
-    """The rows that hold short windows: the first `rows` of each micro-batch."""
+    """The rows that hold short windows: the first `rows` of a batch."""
 
     seq_len: int
     """Tokens of a short window; a divisor of T."""
     rows: int
-    micro_batch: int
-    """Rows of a micro-batch."""
 
     def among(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of these rows of a batch hold short windows."""
-        return rows % self.micro_batch < self.rows
+        return rows < self.rows
 
 
 def training_batch(

@@ -322,8 +322,8 @@ def _show_life(*_: object) -> None:
 
 def _short_rows(stage: StageConfig) -> ShortRows | None:
     """Return which rows of a stage's batches hold short windows; None: none do."""
-    mixed, windows = stage.mixed, stage.batch_size
-    return None if mixed is None else ShortRows(mixed.seq_len, mixed.rows_of(windows), windows)
+    mixed = stage.mixed
+    return None if mixed is None else ShortRows(mixed.seq_len, mixed.rows_of(stage.batch_size))
 
 
 def _rows(batch: Batch, rows: slice) -> Batch:

@@ -40,7 +40,7 @@ def test_counts_agree_with_a_loop_over_pairs(documents, seq_len):
         cases.append((given | {"positions": RandomizedPositions(length=200)}, 200))
     if seq_len == 48:
         cases.append((given | {"positions": PosePositions(length=99)}, 99))
-        cases.append((given | {"short": ShortRows(16, 1, 2)}, 48))
+        cases.append((given | {"short": ShortRows(16, 1)}, 48))
     for settings, length in cases:
         batch = training_batch(split, seed=0, stage=0, step=0, **settings)
         wanted = counted_one_by_one(batch, length)

@@ -49,7 +49,7 @@ def batch_of(config):
     stage, short = config.stages[0], None
     if stage.mixed is not None:
         rows = stage.mixed.rows_of(stage.batch_size)
-        short = ShortRows(stage.mixed.seq_len, rows, stage.batch_size)
+        short = ShortRows(stage.mixed.seq_len, rows)
     return training_batch(
         split,
         seed=0,
