@@ -39,6 +39,7 @@ from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
 from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.rope import Scaling
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -456,13 +457,20 @@ def _announce(
             f"{first:,}: {', '.join(entry.label for entry in autos)} change nothing up to the "
             "window; give factors of length / L",
         )
+    if imported or trained.type != "none":
+        print_wrapped(console, _describe_trained(training, trained), "dim")
+
+
+def _describe_trained(training: Config, trained: Scaling) -> str:
+    """Say what the entry `trained` reads with, in every protocol."""
+    who = "as published" if training.imported is not None else "as it was trained"
+    own = "without scaling"
     if trained.type != "none":
-        print_wrapped(
-            console,
-            f"trained with {trained.type}: every other entry replaces it instead of being "
-            "applied on top of it",
-            "dim",
-        )
+        factor = trained.extension_factor
+        own = f"with its own {trained.type}" + (f", factor {factor:g}" if factor else "")
+        own += f" of L {training.geometry.train_length:,}"
+    replaced = "" if trained.type == "none" else ", which every other entry replaces"
+    return f"trained: the model {who}, {own}{replaced}"
 
 
 def _describe_tasks(config: SweepConfig) -> str:

@@ -378,14 +378,20 @@ def test_default_lengths_beyond_the_texts_are_refused_with_lengths_that_work(
     assert "such as lengths=[" in said
 
 
-def test_auto_factors_that_change_nothing_are_warned_of(tmp_path: Path) -> None:
+def test_a_model_with_a_scaling_of_its_own_is_described(tmp_path: Path) -> None:
     """L is a quarter of the window, and pi-auto is plain rotation up to the window."""
     rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
     rope["original_max_position_embeddings"] = 8
     byte_checkpoint(tmp_path / "tiny", max_position_embeddings=32, rope_parameters=rope)
     run, said = imported(tmp_path), io.StringIO()
-    config = validate(SweepConfig, {"lengths": [16, 32], "data": texts_to_sweep(tmp_path)}, "test")
+    raw = {"lengths": [16, 32], "data": texts_to_sweep(tmp_path), "max_blocks": 1}
+    raw["protocols"] = ["same_tokens", "sliding", "yarn_compat"]
+    config = validate(SweepConfig, raw, "test")
     sweep_run(run, run.load_config(), config, plain_console(file=said, width=1000))
+    assert (
+        "trained: the model as published, with its own yarn, factor 4 of L 8, which every other "
+        "entry replaces\n"
+    ) in said.getvalue()
     assert (
         "scalings: auto is length / window, and the window is 4 times L = 8: pi-auto, ntk-auto, "
         "yarn-auto change nothing up to the window; give factors of length / L"
