@@ -17,12 +17,14 @@ from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig, entry_settings
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
+from rope_jax.evaluation.plan import Plan
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.fitting.state import FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
+from rope_jax.sweeps.estimate import sweep_flops
 from rope_jax.sweeps.model import LoadedModel
 
 
@@ -50,14 +52,32 @@ class Validation:
         return {m.length: float(m.sums.mean()) for m in result.measurements}
 
     def nll_at_window(self) -> float:
-        """Return the NLL of the checkpoint as it is, at its window, nats per token."""
-        (measured,) = self.sweep(["trained"], (self._window,)).measurements
+        """Return the NLL of the checkpoint as it is, at its window, on a few texts."""
+        few = {"max_documents": min(4, self._config.max_documents), "max_blocks": 1}
+        (measured,) = self.sweep(["trained"], (self._window,), **few).measurements
         return float(measured.sums.mean())
 
-    def sweep(self, scalings: list[Any], lengths: tuple[int, ...]) -> SweepResult:
-        """Sweep entries on the validation split."""
+    def flops(self) -> float:
+        """Return the FLOPs of one check."""
+        inside = (self._window,) if self._config.keep_short else ()
+        plan = self._plan(["trained"], (*inside, *self._config.length))
+        return sweep_flops(plan, self._loaded.training.model, self._loaded.model.vocab_size)
+
+    def sweep(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> SweepResult:
+        """Sweep entries on the validation split.
+
+        settings: keys of a sweep, in place of the fit's.
+        """
+        return self._loaded.measure(
+            self._plan(scalings, lengths, **settings),
+            self._params,
+            programs=self._programs,
+            progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
+        )
+
+    def _plan(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> Plan:
         config = self._config
-        settings = SweepConfig.model_validate(
+        asked = SweepConfig.model_validate(
             {
                 "scalings": scalings,
                 "lengths": list(lengths),
@@ -68,13 +88,9 @@ class Validation:
                 "seed": config.seed,
                 "resamples": config.resamples,
             }
+            | settings
         )
-        return self._loaded.measure(
-            self._loaded.plan(settings, self._texts, self._step),
-            self._params,
-            programs=self._programs,
-            progress=lambda *_: stopping.check(),  # a check may take longer than a signal waits
-        )
+        return self._loaded.plan(asked, self._texts, self._step)
 
     def objective(self, nll: dict[int, float]) -> float:
         """Return what a fit minimizes on validation: the mean over its lengths.

@@ -126,7 +126,7 @@ def _fit_in(
     fit_step = FitStep(loaded, params, first, config, window)
     validation = Validation(loaded, params, step, config, window)
     texts = _describe_texts(training, config)
-    _announce(console, run, loaded, config, first, start, step, window, texts)
+    _announce(console, run, loaded, config, first, start, step, validation, window, texts)
     warn_of_chance(console, validation.nll_at_window(), loaded.model.vocab_size)
     border, trials = borders[0], 0.0
     if len(borders) > 1:
@@ -352,6 +352,7 @@ def _announce(
     parameters: Parameters,
     start: SweepEntry,
     step: int,
+    validation: Validation,
     window: int,
     texts: str,
 ) -> None:
@@ -359,7 +360,7 @@ def _announce(
     training, length = loaded.training, config.length[-1]
     stage = training.stage_at(step)
     scaling = start.at(length, window, training.stage_scaling(stage))
-    seconds = _seconds(loaded, config)
+    seconds = _seconds(loaded, config, validation)
     lines = describe_scaling(training.rotary_layers, scaling, length, start.label)
     if (map_ := start.map_at(length, window, training.stage_map(stage))) is not None:
         lines[-1] += f"; {describe_map(map_)}"
@@ -374,22 +375,29 @@ def _announce(
             "start": lines,
             "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
             "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each; "
-            f"{describe_duration(seconds)}, compiling and checks not counted",
+            f"{describe_duration(seconds)} with checks, compiling not counted",
         },
     )
     if seconds > LONGEST_DEFAULT:
         print_warning(
-            console, "steps: fewer of them, shorter length or fewer batch_tokens take less time"
+            console,
+            "length, steps, batch_tokens, max_documents, max_blocks: lower values of these take "
+            "less time, and so does a larger check_every",
         )
 
 
-def _seconds(loaded: LoadedModel, config: FitConfig) -> float:
-    """Return roughly what all steps take: forward, and backward without gradients of weights."""
+def _seconds(loaded: LoadedModel, config: FitConfig, validation: Validation) -> float:
+    """Return roughly what all steps and checks take.
+
+    A step is a forward pass, and a backward pass without the gradients of weights.
+    """
     model, length = loaded.training.model, config.length[-1]
     of_token = flops_per_token(model, loaded.model.vocab_size, length) * 2 / 3
     trials = len(config.windows) if len(config.windows or ()) > 1 else 0
     steps = config.steps + config.trial_steps * trials
-    return steps * config.batch_tokens * of_token / reached_flops(peak_flops()[0])
+    checks = 1 + trials + -(-steps // config.check_every)
+    flops = steps * config.batch_tokens * of_token + checks * validation.flops()
+    return flops / reached_flops(peak_flops()[0])
 
 
 def _describe_texts(training: Config, config: FitConfig) -> str:

@@ -10,14 +10,17 @@ import pytest
 
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import StdlibData, TextData
+from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console
+from rope_jax.console import describe_duration, plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.fitting.step import FitStep
+from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps import model
 from tests.fitting.conftest import MODEL, WINDOW, fitted
@@ -96,6 +99,18 @@ def test_the_table_has_start_fitted_and_truncation(quick):
         row = next(line for line in table if line.strip().startswith(f"{name} "))
         assert f"{value:.4f}" in row, (name, length)
     assert (folder / "numbers.png").stat().st_size > 10_000
+
+
+def test_an_estimate_counts_steps_and_checks(run, without_test_split, monkeypatch):
+    """On a machine a hundred million times as slow, and with the keys that take less time."""
+    monkeypatch.setattr("rope_jax.fitting.run.reached_flops", lambda peak: 1e4)
+    folder, said = fitted(run, **QUICK | {"name": "slow"})
+    config, training = load(FitConfig, folder / "fit.yaml"), run[1]
+    per_token = flops_per_token(training.model, 257, 64) * 2 / 3
+    check = 3 * window_flops(training.model, 257, 64, 8)  # a block of each document
+    seconds = (4 * config.batch_tokens * per_token + 3 * check) / 1e4
+    assert f"each; {describe_duration(seconds)} with checks, compiling not counted" in said
+    assert "length, steps, batch_tokens, max_documents, max_blocks: lower values of these" in said
 
 
 def test_a_sweep_takes_the_strategy_file_by_path(run, quick):
