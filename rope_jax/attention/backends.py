@@ -178,27 +178,19 @@ def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Floa
     return (q.astype(jnp.float32) * scale[..., None]).astype(q.dtype)
 
 
-# From here on, all scores of a window at once take more memory than a machine should spend on them:
-# 16 heads of 2,048 tokens take 256 MiB.
-_LONGEST_OF_XLA = 2048
-
-
 def choose_backend(
-    model: ModelConfig, platform: str | None = None, longest: int = 0
+    model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ModelConfig:
-    """Return a model's config with a backend in place of `auto`.
+    """Return a model's config with a backend in place of `auto`: cpu where that can run.
 
-    It is cpu where that can run, else xla for windows of at most 2,048 tokens, else blockwise.
-
-    platform: as in `check_backend`. longest: tokens of the longest window that it is trained at.
+    platform: as in `check_backend`. otherwise: the backend where it cannot.
     """
     if model.attention != "auto":
         return model
     on_cpu = model.model_copy(update={"attention": "cpu"})
     if _obstacle(on_cpu, platform or jax.default_backend()) is None:
         return on_cpu
-    attention = "xla" if longest <= _LONGEST_OF_XLA else "blockwise"
-    return model.model_copy(update={"attention": attention})
+    return model.model_copy(update={"attention": otherwise})
 
 
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:

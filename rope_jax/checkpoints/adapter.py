@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.opening import opened, read_json
+from rope_jax.checkpoints.opening import opened, read_json, without_prefix
 from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 
@@ -23,12 +23,19 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 # What plain LoRA does not have. None of these can be merged by one product for each matrix.
+# Other ways to start than these change the base model's weights as well. Keys that are absent here
+# have to be off, whatever they are.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
-    **dict.fromkeys(("use_dora", "fan_in_fan_out", "lora_bias"), (False, None)),
-    **dict.fromkeys(("modules_to_save", "target_parameters"), (None, [])),
-    **dict.fromkeys(("alpha_pattern", "layer_replication"), (None, {}, [])),
+    "use_rslora": (True, False, None),
+    "init_lora_weights": (True, False, None, "gaussian"),
+}
+_READ_OR_IGNORED = {
+    *("base_model_name_or_path", "revision", "lora_alpha", "r", "rank_pattern", "lora_dropout"),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "task_type"),
+    *("auto_mapping", "inference_mode", "megatron_config", "megatron_core", "parent_library"),
+    *("peft_version", "qalora_group_size"),
 }
 
 
@@ -39,6 +46,8 @@ class Adapter:
     folder: Path
     base: str
     """The model that it changes: a folder, or an id on the hub."""
+    revision: str | None
+    """Of the base model on the hub."""
     alpha: float
     by_root: bool
     """Whether alpha is divided by √r instead of r."""
@@ -61,18 +70,29 @@ class Adapter:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter instead of a model."""
-    return (folder / CONFIG).is_file() and not any(folder.glob("model*.safetensors"))
+    """Whether a folder holds an adapter. UserError if it holds a model as well."""
+    if not (folder / CONFIG).is_file():
+        return False
+    if models := sorted(folder.glob("model*.safetensors")):
+        raise UserError(
+            f"{folder}: holds an adapter ({CONFIG}) and a model ({models[0].name}); move one of "
+            "them to another folder"
+        )
+    return True
 
 
 def read_adapter(folder: Path) -> Adapter:
     """Return the adapter in a folder. UserError unless it is plain LoRA."""
     path = folder / CONFIG
     config = read_json(path)
-    for key, plain in _PLAIN.items():
-        if key in config and config[key] not in plain:
+    for key, value in config.items():
+        plain = _PLAIN.get(key, (None, False, [], {}, ""))
+        # by type as well: 1 is no flag
+        if key not in _READ_OR_IGNORED and not any(
+            value == x and type(value) is type(x) for x in plain
+        ):
             raise UserError(
-                f"{path}: {key}: is {show_value(config[key])}, and only plain LoRA can be merged "
+                f"{path}: {key}: is {show_value(value)}, and only plain LoRA can be merged "
                 "here; merge the adapter with PEFT (merge_and_unload), and save the model"
             )
     base, alpha = config.get("base_model_name_or_path"), config.get("lora_alpha")
@@ -80,9 +100,11 @@ def read_adapter(folder: Path) -> Adapter:
         raise UserError(
             f"{path}: base_model_name_or_path: should name the base model, not {show_value(base)}"
         )
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float):
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
-    return Adapter(folder, base, alpha, bool(config.get("use_rslora")), _factors(folder / WEIGHTS))
+    factors = _factors(folder / WEIGHTS)
+    revision = config.get("revision")
+    return Adapter(folder, base, revision, alpha, bool(config.get("use_rslora")), factors)
 
 
 def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
@@ -93,6 +115,7 @@ def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.floa
     with opened(path) as file:
         for name in file.keys():  # noqa: SIM118  not a mapping
             module, _, kind = name.removeprefix("base_model.model.").rpartition(".lora_")
+            module = without_prefix(module)
             if kind not in ("A.weight", "B.weight"):
                 raise UserError(
                     f"{path}: {name}: is not a factor of plain LoRA, and only that can be merged "

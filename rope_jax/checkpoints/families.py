@@ -393,7 +393,7 @@ _ALL = (
         windows=Windows(default=4096, types=_every(6)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
         # transformers' code of Gemma 3 does not apply a cap in attention
-        ignored=frozenset({"attn_logit_softcapping"}),
+        ignored=frozenset({"attn_logit_softcapping", "hidden_act"}),
         local=True,
     ),
     Family(
@@ -435,7 +435,7 @@ POSITION_KEYS = frozenset(
         *("partial_rotary_factor", "rotary_pct", "rotary_emb_base"),
         *("original_max_position_embeddings", "layer_types", "sliding_window"),
         *("use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern"),
-        *("no_rope_layers", "no_rope_layer_interval", "head_dim"),
+        *("no_rope_layers", "no_rope_layer_interval", "head_dim", "position_embedding_type"),
     }
 )
 """Keys about positions, which are read whatever the family."""

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, is_adapter, read_adapter
-from rope_jax.checkpoints.opening import damaged, opened, read_json
+from rope_jax.checkpoints.opening import damaged, opened, read_json, without_prefix
 from rope_jax.errors import UserError
 
 CONFIG = "config.json"
@@ -37,14 +37,6 @@ _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat
 # Buffers that older versions saved with the weights. They follow from the config, and some are
 # masks of bytes or booleans.
 _LEFTOVERS = re.compile(r"(.*\.)?(rotary_emb\.inv_freq|attention\.(bias|masked_bias))")
-# What torch.compile, data parallelism and multimodal models put before the names of the weights of
-# a language model, and what is in its place.
-_PREFIXES = {
-    "_orig_mod.": "",
-    "module.": "",
-    "model.language_model.": "model.",
-    "language_model.": "",
-}
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 
 
@@ -89,10 +81,10 @@ class CheckpointFiles:
     def remarks(self) -> list[str]:
         """What is special about the files, for the user to read."""
         found = []
-        stored = [info.stored for info in self.tensors.values()]
-        prefixes = [p for p in _PREFIXES if any(name.startswith(p) for name in stored)]
-        if prefixes:
-            found.append(f"names without the prefix {' or '.join(prefixes)}")
+        changed = {n: info.stored for n, info in self.tensors.items() if info.stored != n}
+        if changed:
+            name, stored = next(iter(changed.items()))
+            found.append(f"{len(changed):,} names without their prefixes, {stored} as {name}")
         if self._shards[0].name == SINGLE and (self.folder / INDEX).is_file():
             found.append(f"{SINGLE} read instead of the files that {INDEX} lists")
         if self.adapter:
@@ -176,7 +168,8 @@ def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
         return CheckpointFiles(folder)
     found = read_adapter(folder)
     try:
-        base = find_folder(found.base, None)
+        is_folder = Path(found.base).expanduser().is_dir()
+        base = find_folder(found.base, None if is_folder else found.revision)
     except UserError as error:
         raise UserError(f"{folder / adapter.CONFIG}: base_model_name_or_path: {error}") from None
     return CheckpointFiles(base, found)
@@ -271,7 +264,7 @@ def _weight_map(index: Path) -> Mapping[str, str]:
 def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:
     with opened(path) as file:
         for stored in file.keys():  # noqa: SIM118  not a mapping
-            name = _without_prefix(stored)
+            name = without_prefix(stored)
             if _LEFTOVERS.fullmatch(name):
                 continue
             part = file.get_slice(stored)
@@ -282,10 +275,3 @@ def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:
                     "use the checkpoint before it was quantized"
                 )
             yield name, TensorInfo(path, stored, tuple(part.get_shape()), _DTYPES[dtype])
-
-
-def _without_prefix(name: str) -> str:
-    for prefix, instead in _PREFIXES.items():
-        if name.startswith(prefix):
-            return _without_prefix(instead + name.removeprefix(prefix))
-    return name

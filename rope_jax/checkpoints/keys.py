@@ -6,7 +6,7 @@ is in its table (`families.py`); a key that is in neither list is judged by its 
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from rope_jax.config.values import show_value
@@ -14,7 +14,7 @@ from rope_jax.config.values import show_value
 _IGNORED = frozenset(
     {
         # names and bookkeeping
-        *("architectures", "auto_map", "dtype", "id2label", "label2id", "license", "model_type"),
+        *("architectures", "dtype", "id2label", "label2id", "license", "model_type"),
         *("_name_or_path", "_model_name_or_path", "torch_dtype", "transformers_version"),
         *("transformers.js_config", "unsloth_fixed", "unsloth_version", "finetuning_task"),
         *("base_model_name_or_path", "language", "tokenizer_class", "vocab_file", "_commit_hash"),
@@ -22,8 +22,11 @@ _IGNORED = frozenset(
         *("chunk_size_feed_forward", "is_decoder", "is_encoder_decoder", "pretraining_tp"),
         *("output_attentions", "output_hidden_states", "return_dict", "torchscript", "use_cache"),
         *("use_bfloat16", "tf_legacy_loss", "is_llama_config", "tie_encoder_decoder"),
+        *("use_liger_kernel", "use_memory_efficient_attention", "num_key_value_groups"),
+        *("num_logits_to_keep", "logits_to_keep"),
         # lengths that other keys state for the forward pass
         *("max_position_embeddings", "model_max_length", "max_sequence_length", "seq_length"),
+        *("n_positions", "block_size"),
         # generation
         *("max_length", "min_length", "max_new_tokens", "do_sample", "early_stopping"),
         *("num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p"),
@@ -38,8 +41,10 @@ _IGNORED = frozenset(
 )
 # The same by pattern: ids of tokens, dropout, initialization, losses, caches, ways to compute.
 _IGNORED_PATTERN = re.compile(
-    r"_token(_ids?|_index)?$|dropout|_?pdrop$|^drop_?(out|path)|_drop_rate$|^init(ializer)?_|_init_"
-    r"|_loss(_|$)|_cache|^cache_|flash_?att|(attn|attention)_implementation|gradient_checkpointing"
+    r".*_token_(ids?|index)|(bos|eos|pad|unk|sep|cls|mask)_token|.*dropout.*|.*_pdrop|drop_path_rate"
+    r"|.*_drop_rate|init(ializer)?_(range|std|factor|method|scale|gain|cutoff_factor)"
+    r"|.*aux_loss(_coef|_weight)?|z_loss(_coef|_weight)?|(kv_)?cache_(implementation|dtype)"
+    r"|(use_)?flash_att(n|ention)(_[23])?|_?attn_implementation(_\w+)?|.*gradient_checkpointing.*"
 )
 # Words that occur in keys which change a forward pass.
 _CHANGES = re.compile(
@@ -49,11 +54,15 @@ _CHANGES = re.compile(
     r"elu(_|$)|silu|glu(_|$)|mlp|ffn|feed_?forward|intermediate|hidden|(^|_)dim|width|depth|"
     r"residual|expert|moe|router|(^|_)gat(e|ed|ing)(_|$)|spars|dense|layer|block|conv|kernel|ssm|"
     r"mamba|recurren|linear|lora|adapter|quant|(^|_)bits|embed|(^|_)t(ie|ied|ying)(_|$)|share|prun|"
-    r"lambda|alpha|beta|(^|_)(q|k|v|o|qk|kv|qkv|query|key|value)(_|$)",
+    r"lambda|alpha|beta|gamma|(^|_)tau(_|$)|mup|offset|loop|parallel|differential|subln|rezero|nope|"
+    r"(^|_)(pos|pe|q|k|v|o|qk|kv|qkv|query|key|value)(_|$)",
     re.IGNORECASE,
 )
-# Keys that a model turns off what every family here has with.
-_ON = frozenset({"causal", "is_causal", "rope", "rotary", "use_rope", "use_rotary", "use_mask"})
+# Keys that turn off what every family here has.
+_ON = re.compile(
+    r"(is_|use_)?causal(_mask)?|use_mask|(use_)?(rope|rotary)(_(pos_)?emb(edding)?s?)?|"
+    r"(norm_)?elementwise_affine|scale_attn_weights"
+)
 
 
 def unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> list[str]:
@@ -68,14 +77,16 @@ def unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> li
     layers = hf.get("num_hidden_layers")
     unread = []
     for key, value in hf.items():
-        if key in known or key in _IGNORED or _IGNORED_PATTERN.search(key):
+        if key == "auto_map" and value:
+            unread.append("auto_map (code that comes with a model is never run)")
+            continue
+        if key in known or key in _IGNORED or _IGNORED_PATTERN.fullmatch(key):
             continue
         is_off = value is None or value in (False, 0, "", [], {})
-        if is_off and not (key in _ON and value is not None):
+        if is_off if not _ON.fullmatch(key) else value in (None, True):
             continue
-        of_layers = isinstance(value, list) and len(value) in (layers, pairs)
-        inside = value if isinstance(value, Mapping) else {}
-        if any(map(_CHANGES.search, (key, *map(str, inside)))) or of_layers or is_off:
+        is_named = any(map(_CHANGES.search, _keys(key, value)))
+        if is_off or is_named or _has_numbers(value, (layers, pairs)):
             raise ValueError(
                 f"{key}: is {show_value(value)}, which nothing here reads for {hf['model_type']}, "
                 "and it may change the logits; if it does not, import the model with "
@@ -83,3 +94,19 @@ def unread_keys(hf: Mapping[str, Any], known: Collection[str], pairs: int) -> li
             )
         unread.append(key)
     return unread
+
+
+def _has_numbers(value: Any, counts: Collection[Any]) -> bool:
+    """Whether a value is a list of so many numbers."""
+    return (
+        isinstance(value, list)
+        and len(value) in counts
+        and all(isinstance(x, int | float) for x in value)
+    )
+
+
+def _keys(key: str, value: Any) -> Iterator[str]:
+    """Yield a key, and those of all mappings in its value."""
+    yield key
+    for inside, x in value.items() if isinstance(value, Mapping) else ():
+        yield from _keys(str(inside), x)

@@ -15,6 +15,14 @@ from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 
 _MOST_JSON = 2**26  # bytes; the largest tokenizers take about 2^25
+# What torch.compile, data parallelism and multimodal models put before the names of the weights of
+# a language model, and what is in its place.
+_PREFIXES = {
+    "_orig_mod.": "",
+    "module.": "",
+    "model.language_model.": "model.",
+    "language_model.": "",
+}
 
 
 @contextlib.contextmanager
@@ -59,3 +67,11 @@ def same_bits(a: NDArray[Any], b: NDArray[Any]) -> bool:
             np.ascontiguousarray(b).reshape(-1).view(np.uint8),
         )
     )
+
+
+def without_prefix(name: str) -> str:
+    """Return the name of a weight without the prefixes that are not part of a language model."""
+    for prefix, instead in _PREFIXES.items():
+        if name.startswith(prefix):
+            return without_prefix(instead + name.removeprefix(prefix))
+    return name

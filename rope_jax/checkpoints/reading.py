@@ -21,6 +21,7 @@ _LEFT_OVER = {
         *("high_freq_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
         *("short_factor", "long_factor", "finetuned"),
     },
+    "linear": {"original_max_position_embeddings"},
     "longrope": {"short_mscale", "long_mscale"},
 }
 
@@ -78,7 +79,10 @@ def read_description(
         known -= _unread_positions(hf, family)
         unread = unread_keys(hf, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
-        raise UserError(f"{file}: {error}") from None
+        name, _, why = str(error).partition(": ")
+        if why.startswith("is not used in rope parameters"):
+            why += f"; if it is of no consequence, give 'ignored_keys=[{name}]'"
+        raise UserError(f"{file}: {name}: {why}") from None
     return Description(family, model, rope, window, (*left_over, *unread))
 
 
@@ -124,12 +128,12 @@ def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -
     meant to be used.
     """
     kept = {}
-    names = {"su": "longrope"}
-    kind = rope.get("rope_type", rope.get("type"))
+    kind = rope.get("rope_type", rope.get("type")) or "default"
+    kind = {"su": "longrope"}.get(kind, kind)
     for key, value in rope.items():
         if isinstance(value, Mapping):
             kept[key] = _without_left_over(value, f"{where}.{key}", unread)
-        elif value is None or key not in _LEFT_OVER.get(names.get(kind, kind), ()):
+        elif value is None or key not in _LEFT_OVER.get(kind, ()):
             kept[key] = value
         elif key in ("factor", "attention_factor", "short_factor", "long_factor") and value != 1:
             raise ValueError(

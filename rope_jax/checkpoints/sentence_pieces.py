@@ -25,8 +25,8 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
 
     settings: of tokenizer_config.json, which says whether a text begins with the start token.
 
-    UserError: the file cannot be read, `sentencepiece` is not installed, or the model is neither
-    BPE nor unigram.
+    UserError: the file cannot be read, `sentencepiece` is not installed, the model is neither BPE
+    nor unigram, or its user-defined pieces cannot be expressed.
     """
     try:
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
@@ -67,7 +67,7 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
         [
             AddedToken(piece.piece, normalized=False)
             for piece in pieces
-            if piece.type == _USER_DEFINED
+            if piece.type == _USER_DEFINED and not _is_spaces(piece)
         ]
     )
     if trainer.bos_id >= 0 and settings.get("add_bos_token", True):
@@ -75,7 +75,28 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
         library.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(bos, trainer.bos_id)]
         )
+    _check(library, model, path)
     return library.to_str()
+
+
+def _check(library: "Library", model: Any, path: Path) -> None:
+    """UserError unless a text with every user-defined piece is split as SentencePiece does."""
+    from sentencepiece import SentencePieceProcessor
+
+    theirs = SentencePieceProcessor(model_proto=model.SerializeToString())
+    pieces = [p.piece.replace(_SPACE, " ") for p in model.pieces if p.type == _USER_DEFINED]
+    for piece in ["   ", *pieces]:
+        text = f"a{piece}b {piece} c\n{piece}the"
+        if library.encode(text, add_special_tokens=False).ids != theirs.encode(text):
+            raise UserError(
+                f"{path}: the library tokenizers cannot split texts at its piece {piece!r} as "
+                "SentencePiece does; save a tokenizer.json beside it"
+            )
+
+
+def _is_spaces(piece: Any) -> bool:
+    """Whether a piece is user-defined and consists of spaces."""
+    return piece.type == _USER_DEFINED and not piece.piece.strip(_SPACE)
 
 
 def _bpe(model: Any) -> "Library":
@@ -88,7 +109,10 @@ def _bpe(model: Any) -> "Library":
 
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
     merges = []
-    for piece in (piece for piece in model.pieces if piece.type == _NORMAL):
+    for piece in model.pieces:
+        # runs of spaces are often user-defined, and as added tokens would not be found
+        if piece.type != _NORMAL and not _is_spaces(piece):
+            continue
         splits = [(piece.piece[:i], piece.piece[i:]) for i in range(1, len(piece.piece))]
         merges += [
             (piece.score, ids[left], ids[right], left, right)
@@ -108,13 +132,19 @@ def _bpe(model: Any) -> "Library":
 
 
 def _unigram(model: Any) -> "Library":
-    """Return a unigram model, in which text that spells a control piece or a byte is text, too."""
+    """Return a unigram model.
+
+    Text that spells a control piece, such as "<s>", is text if its characters are pieces.
+    """
     from tokenizers import Tokenizer as Library
     from tokenizers import models
 
     return Library(
         models.Unigram(
-            [(p.piece, p.score if p.type == _NORMAL else _NEVER) for p in model.pieces],
+            [
+                (p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER)
+                for p in model.pieces
+            ],
             model.trainer_spec.unk_id,
             model.trainer_spec.byte_fallback,
         )

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def read_sweep(folder: Path) -> Sweep:
         if row.bpb is not None and key in sums and sums[key].bytes is None:
             # of an earlier version, and a token is a byte: see `SweepFiles.rows`
             sums[key] = sums[key]._replace(bytes=sums[key].weight)
-    entries = _read_entries(folder / "sweep.yaml")
+    entries = _read_entries(folder / "sweep.yaml", {row.name for row in rows})
     _check_rows(folder, rows, sums, {entry.label for entry in entries})
     summaries = files.summaries()
     windows = {summary.step: summary.window for summary in summaries}
@@ -95,10 +95,16 @@ def _same_numbers(settings: Mapping[str, Any], strategy: Strategy) -> bool:
     return theirs.scalings[0].model_dump(mode="json", exclude={"name"}) == settings
 
 
-def _read_entries(path: Path) -> Sequence[SweepEntry]:
+def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:
+    """Return the entries of a sweep. names: those in its results."""
     if not path.is_file():
         raise UserError(f"{path}: missing; sweep again")
-    return load(SweepConfig, path).scalings
+    return [
+        entry.model_copy(update={"name": entry.earlier_label})
+        if entry.label not in names and entry.earlier_label in names
+        else entry
+        for entry in load(SweepConfig, path).scalings
+    ]
 
 
 def _check_rows(

@@ -42,8 +42,8 @@ class ImportConfig(Frozen):
     )
     attention: AttentionName = Field(
         "auto",
-        description="backend; auto: cpu where it can run, else xla for windows of at most 2,048 "
-        "tokens and blockwise for longer ones",
+        description="backend; auto: cpu where it can run, else blockwise, whose memory is linear "
+        "in the length",
     )
     layers: Literal["unrolled", "scanned"] = Field(
         "scanned", description="unrolled runs faster on CPU, scanned compiles faster"

@@ -124,9 +124,9 @@ class ModelConfig(Frozen):
     )
     attention: AttentionName = Field(
         "auto",
-        description="backend; auto: cpu where it can run, else xla for windows of at most 2,048 "
-        "tokens and blockwise for longer ones; blockwise: memory linear in the length; cpu, cudnn, "
-        "splash: kernels for CPU, GPU, TPU; linear: another model, without softmax",
+        description="backend; auto: cpu where it can run, else xla; blockwise: memory linear in "
+        "the length; cpu, cudnn, splash: kernels for CPU, GPU, TPU; linear: another model, without "
+        "softmax",
     )
     position: AnyEncoding = Field(
         RoPE(), description="encoding that tells the model the order of its tokens"

@@ -103,6 +103,13 @@ class SweepEntry(Frozen):
         parts = (scaling, inner, self.factor_label, map_, query_scale)
         return self.name or "-".join(part for part in parts if part)
 
+    @property
+    def earlier_label(self) -> str:
+        """The curve's name in sweeps of earlier versions, without its query scale."""
+        inner = getattr(getattr(self, "inner", None), "type", "")
+        parts = (self.type, inner, self.factor_label, self.map.type if self.map else "")
+        return self.name or "-".join(part for part in parts if part)
+
     def at(self, length: int, window: int, trained: Scaling) -> Scaling:
         """Return the scaling to use at a length; `trained` is the checkpoint's own.
 

@@ -193,7 +193,8 @@ def _documents(file: Path, data: FileData) -> Iterator[Document]:
     if isinstance(data, ParquetData):
         yield from _parquet_rows(file, data.column)
         return
-    if any(suffix in _ARCHIVES for suffix in file.suffixes[-2:]):
+    inner = Path(file.stem).suffix if file.suffix.lower() in _DECOMPRESSING else ""
+    if {file.suffix, inner} & set(_ARCHIVES):
         raise UserError(f"data.files: {file} is an archive; unpack it, and name the files in it")
     with _DECOMPRESSING.get(file.suffix.lower(), Path.open)(file, "rb") as opened:
         if isinstance(data, JsonLinesData):

@@ -3,7 +3,7 @@
 import jax
 
 from rope_jax.attention import check_backend, choose_backend
-from rope_jax.config.model import ModelConfig
+from rope_jax.config.model import AttentionName, ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.hardware import has_amx
 from rope_jax.kernels.loading import load_kernels
@@ -14,22 +14,20 @@ def for_platform(config: Config, platform: str | None = None) -> Config:
 
     platform: as in `model_for_platform`.
     """
-    longest = max(stage.seq_len for stage in config.stages)
-    model = model_for_platform(config.model, platform, longest)
+    # published models have long windows, whose scores take too much memory all at once
+    otherwise: AttentionName = "xla" if config.imported is None else "blockwise"
+    model = model_for_platform(choose_backend(config.model, platform, otherwise), platform)
     check_backend(model, platform)
     return config.model_copy(update={"model": model})
 
 
-def model_for_platform(
-    model: ModelConfig, platform: str | None = None, longest: int = 0
-) -> ModelConfig:
+def model_for_platform(model: ModelConfig, platform: str | None = None) -> ModelConfig:
     """Return a model's config with choices in place of `auto`.
 
     platform: "cpu", "tpu" or "gpu"; None: that of this machine.
-    longest: tokens of the longest window that it is trained at.
     """
     platform = platform or jax.default_backend()
-    model = choose_backend(model, platform, longest)
+    model = choose_backend(model, platform)
     if model.product_dtype != "auto":
         return model
     rounds = platform == "cpu" and _multiplies_bfloat16()

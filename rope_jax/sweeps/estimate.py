@@ -73,7 +73,6 @@ def affordable(
 
 def _candidates(config: SweepConfig, window: int) -> Iterator[SweepConfig]:
     """Yield the config as it is, and then with ever cheaper values in place of its defaults."""
-    yield config
     lengths = sweep_lengths(config, window)
     may_end_sooner = config.lengths is None and len(lengths) > 3
     documents = [config.max_documents]
@@ -81,8 +80,9 @@ def _candidates(config: SweepConfig, window: int) -> Iterator[SweepConfig]:
         documents += [20, 10, 5]
     blocks = 1 if config.max_blocks == "auto" else config.max_blocks
     for end in range(len(lengths), 2, -1) if may_end_sooner else [len(lengths)]:
-        shorter = {"lengths": tuple(lengths[:end])} if may_end_sooner else {}
+        kept = {"lengths": tuple(lengths[:end])} if end < len(lengths) else {}
+        yield config.model_copy(update=kept) if kept else config
         # fewer than 20 documents only where the lengths cannot be shorter
         for count in documents if end == 3 or not may_end_sooner else documents[:2]:
             fewer = {"max_documents": count, "max_blocks": blocks}
-            yield config.model_copy(update=shorter | fewer)
+            yield config.model_copy(update=kept | fewer)

@@ -133,16 +133,22 @@ def _sweep(
     stopping.check()
     programs: dict[Any, Any] = {}
     results: list[Result] = []
+    journals = {
+        step: _journal(run, training, config, loaded.corpus, step, console) for step in steps
+    }
+    flops = sum(
+        sweep_flops(plan_of(step), training.model, loaded.model.vocab_size, journals[step])
+        for step in steps
+    )
+    if flops:  # something is left to measure
+        seconds = flops / reached_flops(peak_flops()[0])
+        print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
-            plan = plan_of(step)
-            journal = _journal(run, training, config, loaded.corpus, step, console)
-            if not results:
-                _announce_time(console, loaded, plan, journal, len(steps))
             result = loaded.measure(
-                plan,
+                plan_of(step),
                 params,
-                journal=journal,
+                journal=journals[step],
                 programs=programs,
                 progress=_unless_stopped(bar.of_checkpoint(step)),
                 resuming=lambda reused, total: console.print(
@@ -199,7 +205,15 @@ def _planned(
         _describe_choice(console, config, choice)
         config = choice.config
     _check_memory(loaded, config, read, available, texts)
-    return config, lambda step: choice.plan if step == newest else plan_of(config, step)
+    plans = {training.stage_at(newest): choice.plan}  # those of a stage's checkpoints are equal
+
+    def planned(step: int) -> Plan:
+        stage = training.stage_at(step)
+        if stage not in plans:
+            plans[stage] = plan_of(config, step)
+        return plans[stage]
+
+    return config, planned
 
 
 def _check_memory(
@@ -235,16 +249,6 @@ def _describe_choice(console: Console, config: SweepConfig, choice: Choice) -> N
         console,
         f"{', '.join(changed)}: the defaults {why}; {chosen} instead, and what you give is kept",
     )
-
-
-def _announce_time(
-    console: Console, loaded: LoadedModel, plan: Plan, journal: FileJournal, steps: int
-) -> None:
-    """Print how long the measurements that are left will take; nothing if there are none."""
-    flops = sweep_flops(plan, loaded.training.model, loaded.model.vocab_size, journal) * steps
-    if flops:
-        seconds = flops / reached_flops(peak_flops()[0])
-        print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
 
 
 def _describe_reuse(reused: int, total: int) -> str:

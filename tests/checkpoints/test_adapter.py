@@ -90,6 +90,9 @@ def test_an_adapter_is_imported_with_its_base_model(folder: Path) -> None:
     [
         *[("use_dora", True), ("fan_in_fan_out", True), ("bias", "all"), ("peft_type", "IA3")],
         *[("modules_to_save", ["lm_head"]), ("alpha_pattern", {"q_proj": 4})],
+        # these change the base model's weights, or are of a kind that is not known here
+        *[("init_lora_weights", "pissa"), ("init_lora_weights", "loftq"), ("use_qalora", True)],
+        *[("trainable_token_indices", [1]), ("use_rslora", "false"), ("anything_new", 3)],
     ],
 )
 def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
@@ -101,6 +104,35 @@ def test_other_adapters_are_refused(folder: Path, key: str, value: Any) -> None:
         ", and only plain LoRA can be merged here; merge the adapter with PEFT "
         "(merge_and_unload), and save the model"
     )
+
+
+def test_a_scale_that_is_no_number(folder: Path) -> None:
+    write_config(folder, lora_alpha=float("nan"))
+    with pytest.raises(UserError, match="lora_alpha: should be a number, not nan"):
+        open_checkpoint(str(folder), None)
+
+
+def test_an_adapter_beside_a_model_is_ambiguous(folder: Path) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_bytes((folder.parent / "base" / name).read_bytes())
+    with pytest.raises(UserError) as caught:
+        open_checkpoint(str(folder), None)
+    assert str(caught.value) == (
+        f"{folder}: holds an adapter (adapter_config.json) and a model (model.safetensors); move "
+        "one of them to another folder"
+    )
+
+
+def test_an_adapter_of_weights_under_a_prefix(folder: Path) -> None:
+    path, base = folder / "adapter_model.safetensors", folder.parent / "base" / "model.safetensors"
+    plain = merged(folder)
+    renamed = {n.replace(".model.layers", ".model.language_model.layers"): f
+               for n, f in load_file(path).items()}  # fmt: skip
+    save_file(renamed, path)
+    save_file({f"_orig_mod.{n}": t for n, t in load_file(base).items()}, base)
+    found = merged(folder)
+    assert found.keys() == plain.keys()
+    assert all(np.array_equal(found[name], plain[name]) for name in plain)
 
 
 def test_a_base_model_that_is_not_there(folder: Path) -> None:

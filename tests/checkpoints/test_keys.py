@@ -62,13 +62,27 @@ def test_keys_of_published_configs_change_nothing() -> None:
         "use_sliding_window": False,
         "sliding_window": 4096,
         "quantization_config": {"quant_method": "gguf", "dequantize": False},
+        "is_causal": True,
+        "num_logits_to_keep": 1,
+        "position_embedding_type": "rope",
+        "use_liger_kernel": True,
+        "n_positions": 2048,
     }
     assert described(**harmless) == described()
 
 
 def test_unknown_keys_are_listed() -> None:
-    found = described(megatron_version="2.1", corpus={"name": "pile"}, answer=42, nothing=None)
-    assert found.unread == ("megatron_version", "corpus", "answer")
+    found = described(
+        megatron_version="2.1",
+        corpus={"name": "pile"},
+        languages=["en", "de"],  # as many as layers, but no numbers
+        nothing=None,
+        auto_map={"AutoModelForCausalLM": "modeling.Model"},
+    )
+    assert found.unread == (
+        *("megatron_version", "corpus", "languages"),
+        "auto_map (code that comes with a model is never run)",
+    )
     assert found._replace(unread=()) == described()
 
 
@@ -82,11 +96,18 @@ def test_unknown_keys_are_listed() -> None:
         *[(name, "relu2") for name in ("act_fn", "hidden_activation", "norm_type", "ffn_kind")],
         ("rotary_emb_scale_base", 512),
         ("xpos_theta", 512),
-        ("is_causal", False),
-        ("use_rope", False),
+        # off, which the models here are not
+        *[(name, False) for name in ("is_causal", "use_rope", "use_rotary_embeddings")],
+        *[(name, False) for name in ("use_causal_mask", "scale_attn_weights")],
+        # with words that would otherwise be those of training, generation or ways to compute
+        *[(name, 64) for name in ("layer_scale_init_value", "mup_init_scale", "kv_cache_window")],
+        *[(name, True) for name in ("sink_token", "softmax_token", "use_subln", "use_mup")],
+        *[(name, True) for name in ("zero_centered_gamma", "nope", "differential", "rezero")],
+        *[(name, "learned") for name in ("pos_emb", "pe_type")],
         ("per_layer_value", [1, 2]),  # one for each layer
         ("lens", [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]),  # one for each pair
         ("extras", {"num_heads": 4}),
+        ("more", {"a": {"b": {"attn": 1}}}),
     ],
 )
 def test_keys_that_may_change_the_logits_are_refused(key: str, value: Any) -> None:
@@ -120,8 +141,28 @@ def test_keys_left_over_beside_a_rope_that_does_not_scale() -> None:
         "config.json: rope_parameters.factor: is 8.0, but rope_type default does not scale; give "
         "the rope_type, or leave the key out with 'ignored_keys=[factor]'"
     )
+    untyped = {"rope_theta": 10000.0, "factor": 1.0}  # which transformers takes for default
+    assert described(rope_parameters=untyped).unread == ("rope_parameters.factor",)
     ignored = described(ignored=("factor",), rope_parameters=DEFAULT | {"factor": 8.0})
     assert ignored == described(rope_parameters=DEFAULT)
+
+
+def test_a_key_that_a_scaling_does_not_have_names_the_way_through() -> None:
+    """transformers ignores DeepSeek's attn_factor, and vLLM multiplies m by it."""
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
+    yarn["original_max_position_embeddings"] = 32
+    with pytest.raises(UserError) as caught:
+        described(rope_parameters=yarn | {"attn_factor": 0.878})
+    assert str(caught.value).startswith("config.json: attn_factor: is not used in rope parameters")
+    assert str(caught.value).endswith(
+        "if it is of no consequence, give 'ignored_keys=[attn_factor]'"
+    )
+    ignored = described(ignored=("attn_factor",), rope_parameters=yarn | {"attn_factor": 0.878})
+    assert ignored == described(rope_parameters=yarn)
+    linear = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+    found = described(rope_parameters=linear | {"original_max_position_embeddings": 32})
+    assert found.unread == ("rope_parameters.original_max_position_embeddings",)
+    assert found._replace(unread=()) == described(rope_parameters=linear)
 
 
 def test_mscales_that_transformers_does_not_read_for_phi3_are_listed() -> None:

@@ -64,6 +64,33 @@ def test_texts_are_split_alike(tmp_path: Path, kind: str, spaces: bool) -> None:
     assert without.encode(WORDS[:50]).ids == theirs.encode(WORDS[:50])
 
 
+def test_user_defined_pieces_of_spaces_are_found(tmp_path: Path) -> None:
+    """Gemma's layout; an added token for them would be looked for before spaces become "▁"."""
+    path = trained(
+        tmp_path,
+        "bpe",
+        user_defined_symbols=["▁▁", "▁▁▁", "<pad>", "\n\n"],
+        add_dummy_prefix=False,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )
+    theirs = sentencepiece.SentencePieceProcessor(str(path))
+    ours = Tokenizer.from_str(converted(path, {}))
+    for text in ("a   b", "a  the", "new\nline\n\n\nthe", "<pad>a <pad> the"):
+        assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text), text
+
+
+def test_user_defined_pieces_that_cannot_be_expressed_are_refused(tmp_path: Path) -> None:
+    """The library puts the prefix after each of them, SentencePiece only before a text."""
+    path = trained(tmp_path, "bpe", user_defined_symbols=["<pad>"])
+    with pytest.raises(UserError) as caught:
+        converted(path, {})
+    assert str(caught.value) == (
+        f"{path}: the library tokenizers cannot split texts at its piece '<pad>' as SentencePiece "
+        "does; save a tokenizer.json beside it"
+    )
+
+
 def test_a_checkpoint_with_a_tokenizer_model_alone_is_imported(tmp_path: Path) -> None:
     folder = byte_checkpoint(tmp_path / "tiny")
     (folder / "tokenizer.json").unlink()

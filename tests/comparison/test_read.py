@@ -12,6 +12,7 @@ import pytest
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.comparison.sweeps import PointKey
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Sums
 from rope_jax.runs.checksums import write_checksums
@@ -351,3 +352,18 @@ def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):
     (folder / "run.yaml").write_text(config.read_text())
     with pytest.raises(UserError, match=r"run\.yaml: is not what the sweep wrote"):
         read_sweep(folder)
+
+
+def test_automatic_names_of_earlier_versions_are_still_those_of_their_curves(sweep_of):
+    """Query scales had no part in them, and a map's name began with the scaling's."""
+    folder = sweep_of() / "evals" / "demo"
+    path = folder / "sweep.yaml"
+    text = path.read_text()
+    yarn = text.index("type: yarn")
+    edited = text[:yarn] + text[yarn:].replace("query_scale: null", "query_scale: {type: logn}", 1)
+    assert edited != text
+    path.write_text(edited)
+    assert set(read_sweep(folder).settings) == {"trained", "yarn-4"}
+    rerope = SweepConfig.model_validate({"scalings": [{"type": "none", "map": {"type": "rerope"}}]})
+    assert rerope.scalings[0].label == "rerope"
+    assert rerope.scalings[0].earlier_label == "none-rerope"

@@ -213,3 +213,6 @@ def test_damaged_compressed_files_and_archives_are_explained(tmp_path):
         (tmp_path / name).write_bytes(b"")
         with pytest.raises(UserError, match=rf"^data\.files: .*{name} is an archive; unpack it"):
             list(read_documents([tmp_path / name], TextData(files=["a"]), {}))
+    named = tmp_path / "novel.tar.txt"  # a text, whatever its middle says
+    named.write_text("plain")
+    assert len(list(read_documents([named], TextData(files=["a"]), {}))) == 1

@@ -211,16 +211,14 @@ def test_vmap_computes_each_element():
 def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
     auto = ModelConfig(attention="auto")
     assert choose_backend(auto, "cpu").attention == "cpu"
-    assert choose_backend(auto, "cpu", 8192).attention == "cpu"
+    assert choose_backend(auto, "cpu", "blockwise").attention == "cpu"
     assert choose_backend(auto, "tpu").attention == choose_backend(auto, "gpu").attention == "xla"
     assert choose_backend(ModelConfig(attention="linear"), "cpu").attention == "linear"
     with pytest.raises(UserError, match=r"^model\.attention: cpu needs a CPU, but the platform"):
         check_backend(ModelConfig(attention="cpu"), "gpu")
     monkeypatch.setattr("rope_jax.attention.backends.load_kernels", lambda: None)
     assert choose_backend(auto, "cpu").attention == "xla"
-    assert choose_backend(auto, "cpu", 2048).attention == "xla"
-    for platform in ("cpu", "gpu", "tpu"):
-        assert choose_backend(auto, platform, 2049).attention == "blockwise"
+    assert choose_backend(auto, "cpu", "blockwise").attention == "blockwise"
     with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled; install"):
         check_backend(ModelConfig(attention="cpu"), "cpu")
 

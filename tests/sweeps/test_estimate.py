@@ -62,8 +62,8 @@ def chosen(
     of_all = flops(plan_of()(config))
     monkeypatch.setattr(estimate, "nominal_flops", lambda: share * of_all / 3600)
     choice = affordable(config, WINDOW, plan, flops)
-    if choice.config is not config:
-        assert choice.plan.lengths == list(choice.config.lengths or ())
+    if choice.config.lengths is not None:
+        assert choice.plan.lengths == list(choice.config.lengths)
     return tuple(choice.plan.lengths), choice.config.max_documents, choice.config.max_blocks
 
 
@@ -91,6 +91,6 @@ def test_what_is_given_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_default_lengths_end_where_the_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert chosen(monkeypatch, 1.0, settings(), length=300)[0] == (32, 64, 128, 256)
+    assert chosen(monkeypatch, 1.0, settings(), length=300) == ((32, 64, 128, 256), 64, "auto")
     with pytest.raises(UserError, match=r"^lengths: none of the 30 documents has the 1025 tokens"):
         chosen(monkeypatch, 1.0, settings(), length=100)

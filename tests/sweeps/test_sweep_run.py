@@ -296,6 +296,13 @@ def test_a_sweep_of_all_checkpoints_equals_a_sweep_of_each(staged, monkeypatch):
     assert f"{np.exp(of[2, 'trained', 64]['nll']):.0f}" in said
 
 
+def test_the_estimate_is_of_what_is_left_of_all_checkpoints(staged):
+    asked = {"lengths": [16, 64], "scalings": ["trained"], "name": "left"}
+    said = [swept(staged, steps=steps, **asked)[1] for steps in ([2], [2, 4], [2, 4])]
+    assert ["time: about " in text for text in said] == [True, True, False]
+    assert ["nothing to measure" in text for text in said] == [False, True, True]
+
+
 def test_tensorboard_has_every_checkpoint_and_the_training_steps(staged):
     folder, _ = swept(staged, name="events", steps=[2, 6])
     found = {(row["name"], row["step"], row["length"]): row for row in rows(folder)}
