@@ -36,9 +36,12 @@ _TOLERANCE, _TOLERANCE_OF_HALF = 0.2, 0.6
 _BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.M | re.S)
 # Values that belong to the machine.
 _OF_MACHINE = re.compile(
-    r"\d[\d.,]*k? (?:[kMGT]?FLOP/s|tokens/s|tokens per second|MiB|GiB|minutes?|seconds?|min|ms|s)\b"
+    r"\d[\d.,]*k? (?:[kMGT]?FLOP/s|tokens/s|tokens per second|MiB|GiB|min|ms|s)\b"
+    r"|\d[\d.,]* (?:hours?|minutes?|seconds?)\b"
     r"|\d+:\d\d(?::\d\d)?"
 )
+# What is shown only after some time.
+_TIME_LEFT = re.compile(r"^.*of the tokens read, about .* left$|,? +about \d+ \w+ left", re.M)
 _FRAMES = re.compile(r"[─━│┃┏┓┗┛┡┩├┤┼┬┴╭╮╰╯╸╺═║]")
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Runs the blocks of Python that arrive as lines of JSON, and answers with what each prints.
@@ -163,7 +166,7 @@ def difference(shown: str, printed: str) -> str:
 
 def _words(text: str) -> list[str]:
     """Return words, numbers and punctuation, without what belongs to the machine."""
-    text = " ".join(_FRAMES.sub(" ", text).split())
+    text = " ".join(_FRAMES.sub(" ", _TIME_LEFT.sub("", text)).split())
     return re.findall(rf"{_NUMBER.pattern}|\w+|[^\w\s]", _OF_MACHINE.sub("…", text))
 
 

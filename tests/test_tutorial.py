@@ -87,6 +87,10 @@ def test_a_block_that_fails_says_what_it_printed(tmp_path):
         ("loss 1.204, 11.4k tokens/s", "loss 1.219, 2,000 tokens/s"),
         ("trained in 0.5 minutes", "trained in 12 seconds"),
         ("0:00:12 done", "1:07 done"),
+        (
+            "3k tokens/s, about 9 seconds left\nb",
+            "2k tokens/s\nlength 8: 4% of the tokens read, about 2 minutes left\nb",
+        ),
         ("│ 3.32 │ ±0.058 │\n──────", "3.40   ±0.07"),
         ("peak 57 GFLOP/s", "peak 1.5 TFLOP/s"),
         ("0.0", "-0.1"),
