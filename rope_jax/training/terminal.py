@@ -162,7 +162,7 @@ class TrainingProgress:
         self._bar.update(self._task, completed=step, now=now)
         if self._bar.disable:  # print lines
             left = self._bar.tasks[self._task].time_remaining
-            if left and step < self._total:
+            if left and step < self._total and news is self._training:
                 news += f", {describe_duration(float(left))} left"
             self._console.print(f"step {step}/{self._total}  {news}")
 
