@@ -104,7 +104,7 @@ def read_adapter(folder: Path) -> Adapter:
         raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
     factors = _factors(folder / WEIGHTS)
     revision = config.get("revision")
-    return Adapter(folder, base, revision, alpha, bool(config.get("use_rslora")), factors)
+    return Adapter(folder, base, revision, float(alpha), bool(config.get("use_rslora")), factors)
 
 
 def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:

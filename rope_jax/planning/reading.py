@@ -16,14 +16,11 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import of_all, scores_of_last
 from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
 from rope_jax.evaluation.reader import Reader, structure_of
-from rope_jax.model.cost import flops_per_token
+from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.planning.compiled import check_on_chip, describe, needed_bytes, roofline
 from rope_jax.planning.tables import Timed
 from rope_jax.tasks import Words
-
-# Model FLOPs of a training token over those of a token that is only read: no backward pass.
-TRAINING_OVER_READING = 3
 
 
 def plan_readings(
@@ -73,8 +70,8 @@ def plan_readings(
         if used > device_bytes(placement.device):
             raise _refusal(training, placement, rows, length, used)
         tokens = rows * length
-        per_token = flops_per_token(training.model, model.vocab_size, length)
-        flops = tokens * per_token / TRAINING_OVER_READING / len(devices)
+        of_window = window_flops(training.model, model.vocab_size, length, length)
+        flops = rows * of_window / len(devices)
         what = "all targets" if last == length else f"last {last:,}"
         map_ = jobs[0].map
         found.append(

@@ -14,10 +14,10 @@ from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
 from rope_jax.evaluation.plan import sweep_lengths
-from rope_jax.model.cost import flops_per_token
+from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import language_model
 from rope_jax.model.platform import for_platform, numbers_in_words
-from rope_jax.planning.reading import TRAINING_OVER_READING, plan_readings
+from rope_jax.planning.reading import plan_readings
 from rope_jax.planning.tables import TIME_NOTES, time_table
 from rope_jax.sweeps.fit import check_run_entries, check_texts, for_encoding, with_attention
 from rope_jax.sweeps.memory import check_window, describe_memory, memory_table
@@ -62,10 +62,7 @@ def plan_sweep(
     entries = [entry.label for entry in config.scalings]
     # each length of each entry reads the block with the text in front of it once
     tokens = len(entries) * sum(read)
-    flops = sum(
-        len(entries) * n * flops_per_token(training.model, vocab_size, n) / TRAINING_OVER_READING
-        for n in read
-    )
+    flops = len(entries) * sum(window_flops(training.model, vocab_size, n, n) for n in read)
     count = len(list(itertools.product(entries, config.protocols, read)))
     facts = {
         "window": f"{window:,} tokens",

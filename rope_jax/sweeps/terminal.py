@@ -74,7 +74,7 @@ class SweepProgress:
             # assume that the remaining checkpoints take as long as this one
             label = f"step {step}, {now}" if len(self._steps) > 1 else now
             if not self._console.is_terminal and 0 < done < total:
-                self._print(label, before + done, before + total * left)
+                self._print(label, float(before + done), float(before + total * left))
             if done < total and not self._bar.live.is_started:
                 self._bar.start()
             self._bar.update(
