@@ -24,10 +24,11 @@ def sweep_flops(
         if plan.key(job) not in done:
             _, last = readings.get(job.reading.key, (job.reading, 0))
             readings[job.reading.key] = job.reading, max(last, job.last)
-    return sum(
+    flops = (
         reading.windows * window_flops(model, vocab_size, reading.length, last)
         for reading, last in readings.values()
     )
+    return sum(flops, 0.0)
 
 
 class Choice(NamedTuple):

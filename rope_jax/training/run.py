@@ -161,7 +161,7 @@ def _train_in(
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
             devices=device_line(numbers_in_words(config.model)),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
-            seconds=flops_after(done, program) / reached_flops(peak),
+            seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
             corpus=corpus.report,
             tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),
             done=done,
@@ -182,13 +182,13 @@ def _train_in(
         conclude(console, last, minutes, trainer.validation_loss)
 
 
-def flops_after(done: int, program: Program) -> float:
-    """Return the FLOPs of the training steps after step `done`."""
-    config, total = program.config, 0.0
+def flops_after(done: int, config: Config, vocab_size: int) -> float:
+    """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
+    total = 0.0
     for stage, span in zip(config.stages, stage_spans(config), strict=True):
         steps = max(0, span.end - max(done, span.end - stage.steps))
         tokens = steps * stage.batch_size * stage.seq_len
-        total += tokens * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        total += tokens * flops_per_token(config.model, vocab_size, stage.seq_len)
     return total
 
 

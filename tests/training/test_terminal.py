@@ -2,7 +2,6 @@
 
 import io
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -58,12 +57,11 @@ def test_the_estimate_counts_the_steps_that_are_left():
     stages = [{"steps": 5, "seq_len": 16, "batch_size": 4}, {"steps": 3, "seq_len": 32}]
     stages[1]["batch_size"] = 2
     config = Config.model_validate({"name": "a", "optim": {"warmup_steps": 1}, "stages": stages})
-    program = SimpleNamespace(config=config, vocab_size=257)
     first, second = (flops_per_token(config.model, 257, n) for n in (16, 32))
-    assert flops_after(0, program) == 5 * 64 * first + 3 * 64 * second
-    assert flops_after(4, program) == 64 * first + 3 * 64 * second
-    assert flops_after(6, program) == 2 * 64 * second
-    assert flops_after(8, program) == 0
+    assert flops_after(0, config, 257) == 5 * 64 * first + 3 * 64 * second
+    assert flops_after(4, config, 257) == 64 * first + 3 * 64 * second
+    assert flops_after(6, config, 257) == 2 * 64 * second
+    assert flops_after(8, config, 257) == 0
 
 
 def test_names_and_paths_are_printed_as_they_are():
