@@ -128,7 +128,7 @@ def test_following_the_recipes_adds_a_working_map_and_encoding(copy):
     assert (copy / "maps.png").exists()
     run_command(sweep, copy)
     rows = swept(copy, "demo")
-    name = "none-grouped"
+    name = "grouped"
     maps = {int(n): row["map"] for (label, n), row in rows.items() if label == name}
     assert maps[8] == maps[16] == ""
     assert maps[32] == "grouped+group=2"

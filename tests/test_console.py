@@ -197,4 +197,4 @@ def test_durations_are_rounded_to_what_an_estimate_can_say():
         200_000: "about 2 days",
         1e9: "about 11,574 days",
     }.items():
-        assert describe_duration(seconds) == text
+        assert describe_duration(float(seconds)) == text

@@ -14,7 +14,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
@@ -28,7 +28,7 @@ _MAX_COLUMNS = 20  # shown in an error
 _ARCHIVES = (".tar", ".tgz", ".zip", ".7z")
 
 
-def _open_zstd(file: Path, mode: str) -> IO[bytes]:
+def _open_zstd(file: Path, mode: str) -> Any:
     import pyarrow  # Python itself has no zstd before 3.14
 
     stream: Any = pyarrow.CompressedInputStream(file.open(mode), "zstd")

@@ -43,7 +43,8 @@ class FitProgress:
         values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
         best = "  (best so far)" if is_best and step else ""
         left = self._bar.tasks[self._task].time_remaining if self._bar.disable else None
-        time_left = f"  {describe_duration(float(left))} left" if left else ""
+        # in a few lines a minute it would be noise
+        time_left = f"  {describe_duration(float(left))} left" if left and left >= 60 else ""
         self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
 
 
