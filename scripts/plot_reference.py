@@ -19,7 +19,7 @@ from matplotlib.ticker import NullLocator
 from rope_jax.comparison.groups import without_seed
 from rope_jax.plots.saving import write_figure
 from rope_jax.plots.style import WIDTHS, ZERO_LINE, figure_style
-from rope_jax.runs.files import replacing
+from rope_jax.sealed import replacing
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results/reference"

@@ -22,6 +22,7 @@ LAYERS = (
     ("errors", "invocation", "user_cache"),
     ("stopping",),
     ("rope",),
+    ("sealed",),
     ("positions", "tasks"),
     ("config",),
     ("devices",),
@@ -43,7 +44,7 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 ROOT_MODULES = {
-    *("__main__", "cli", "console", "errors", "invocation", "stopping", "user_cache"),
+    *("__main__", "cli", "console", "errors", "invocation", "sealed", "stopping", "user_cache"),
 }
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {

@@ -27,7 +27,7 @@ from rope_jax.model.decoder import language_model
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import replacing_folder
+from rope_jax.sealed import replacing_folder
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.model import mesh_for
 

@@ -34,7 +34,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import finish_replacing, replacing_folder, write_text
+from rope_jax.sealed import finish_replacing, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import Provenance
 from rope_jax.training.step import TrainState

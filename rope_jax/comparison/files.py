@@ -17,7 +17,7 @@ from rope_jax.comparison.sweeps import Sweep, readable_path
 from rope_jax.errors import UserError, printable
 from rope_jax.plots.saving import write_figure
 from rope_jax.rope.files import read_limited
-from rope_jax.runs.files import replacing
+from rope_jax.sealed import replacing
 
 SOURCES = "comparison.json"
 _FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")

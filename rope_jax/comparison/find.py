@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rope_jax.comparison.sweeps import readable_path
 from rope_jax.errors import UserError
-from rope_jax.runs.files import finish_replacing, unfinished_replacements
+from rope_jax.sealed import finish_replacing, unfinished_replacements
 
 _FILES = ("results.csv", "sweep.yaml", "summary.json")
 

@@ -27,8 +27,9 @@ from rope_jax.evaluation.statistics import Sums
 from rope_jax.evaluation.task_results import Metric, TaskRow
 from rope_jax.evaluation.task_summary import EffectiveLength
 from rope_jax.rope.files import read_limited
-from rope_jax.runs.checksums import RUN_CONFIG, check_checksum, read_checksums
+from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
+from rope_jax.sealed import CHECKSUMS, check_content, read_checksums
 
 _MOST_BYTES = 2**28
 _MOST_LINES = 4_000_000
@@ -117,7 +118,11 @@ class SweepFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._checksums = read_checksums(folder)
+        try:
+            self._checksums = read_checksums(folder)
+        except OSError as error:
+            path = folder / CHECKSUMS
+            raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
 
     def rows(self) -> list[Row]:
         """Return the rows of results.csv.
@@ -183,7 +188,7 @@ class SweepFiles:
         except OSError as error:
             what = "missing" if isinstance(error, FileNotFoundError) else "cannot be read"
             raise UserError(f"{path}: {what} ({error.strerror}); sweep again") from None
-        check_checksum(path, content, self._checksums)
+        check_content(path, content, self._checksums)
         return content
 
     def _read_table(self, path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:

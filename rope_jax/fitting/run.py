@@ -49,8 +49,8 @@ from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import replacing, write_text
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
+from rope_jax.sealed import replacing, write_text
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT

@@ -12,7 +12,7 @@ import numpy as np
 
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Free
-from rope_jax.runs.files import replacing
+from rope_jax.sealed import replacing
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import write_text
+from rope_jax.sealed import write_text
 
 RECORD = "grid.json"
 _MOST_BYTES = 2**24  # of a record or a summary

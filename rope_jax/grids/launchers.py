@@ -18,7 +18,7 @@ from rope_jax.errors import Stopped, UserError
 from rope_jax.grids.commands import JobFailed, Surroundings, command_of, last_line, log_of, run_job
 from rope_jax.grids.jobs import Job
 from rope_jax.grids.run import print_line
-from rope_jax.runs.files import write_text
+from rope_jax.sealed import write_text
 
 # Among the logs: the ids of the jobs that were submitted.
 _IDS = "slurm.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rope_jax.errors import UserError
-from rope_jax.runs.files import replacing
+from rope_jax.sealed import replacing
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and a CSV does not need it
     from matplotlib.figure import Figure

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from rope_jax.plots.style import figure_style
-from rope_jax.runs.files import replacing
+from rope_jax.sealed import replacing
 
 SUFFIXES = (".png", ".pdf", ".svg")
 # Without these, matplotlib writes the time of saving.

@@ -19,8 +19,10 @@ from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
-from rope_jax.runs.files import finish_replacing, write_text
+from rope_jax.sealed import finish_replacing, write_text
 
+RUN_CONFIG = "run.yaml"
+"""In a sweep's folder: the config of the run that was swept."""
 # Left by a process killed before it had written the config (the last one by old versions).
 _BEFORE_CONFIG = {".lock", ".config.tmp.yaml", "config.yaml.tmp"}
 _OTHER = "give this one another name, or delete that folder"

@@ -15,7 +15,7 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 
-from rope_jax.runs.files import write_text
+from rope_jax.sealed import write_text
 
 _writers = itertools.count()
 # TensorBoard sorts groups of charts by name. Under these names, those of a run's batches follow the

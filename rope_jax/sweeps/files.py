@@ -18,9 +18,9 @@ from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSu
 from rope_jax.evaluation.task_results import NO_TASKS, SampleRow, TaskRow, TaskTables
 from rope_jax.evaluation.task_summary import TaskSummary
 from rope_jax.plots.saving import save_figure
-from rope_jax.runs.checksums import RUN_CONFIG, write_checksums
-from rope_jax.runs.files import replacing_folder, write_text
+from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import format_csv
+from rope_jax.sealed import replacing_folder, seal, write_text
 from rope_jax.sweeps.figures import draw_sweep
 from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
 from rope_jax.sweeps.task_figures import draw_tasks
@@ -50,7 +50,7 @@ def write_folder(
         write_text(new / "sweep.yaml", settings)
         write_text(new / RUN_CONFIG, dump(training))
         write_results(new, table, by_document, summary, tasks)
-        write_checksums(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
+        seal(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
         newest = summary.newest
         of_newest = [row for row in table if row.step == newest.step]
         listed: Any = {"split": config.split, "show": config.show}

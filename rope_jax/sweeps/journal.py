@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rope_jax.errors import UserError
 from rope_jax.evaluation.sweep import JournalEntry
-from rope_jax.runs.files import write_text
+from rope_jax.sealed import write_text
 
 _DIGITS = 16  # of a line's checksum
 

@@ -40,7 +40,7 @@ from rope_jax.model.platform import for_platform, numbers_in_words
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import write_text
+from rope_jax.sealed import write_text
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.memory import check_window
 from rope_jax.sweeps.model import LoadedModel, load_model

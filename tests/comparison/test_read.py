@@ -15,7 +15,7 @@ from rope_jax.comparison.sweeps import PointKey
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.statistics import Sums
-from rope_jax.runs.checksums import write_checksums
+from rope_jax.sealed import seal
 
 RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")
 
@@ -199,7 +199,7 @@ def test_a_damaged_line_is_named(sweep_of):
 def swept(sweep_of, **settings) -> Path:
     """Return a sweep's folder with its checksums, as a sweep leaves it."""
     folder = sweep_of("one", **settings) / "evals/demo"
-    write_checksums(folder, RESULTS)
+    seal(folder, RESULTS)
     return folder
 
 
@@ -212,7 +212,7 @@ def test_any_damage_to_a_file_with_a_checksum_is_refused(sweep_of, name):
         flipped = bytearray(content)
         flipped[place] ^= 1
         (folder / name).write_bytes(flipped)
-        with pytest.raises(UserError, match=rf"{name}: is not what the sweep wrote \(its checksum"):
+        with pytest.raises(UserError, match=rf"{name}: is not what was written \(its checksum"):
             read_sweep(folder)
 
 
@@ -343,14 +343,14 @@ def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):
     folder, config = run / "evals/demo", run / "config.yaml"
     shutil.copy(config, folder / "run.yaml")
     names = ("results.csv", "results.jsonl", "documents.csv", "summary.json", "run.yaml")
-    write_checksums(folder, names)
+    seal(folder, names)
     before = read_sweep(folder)
     config.write_text(config.read_text().replace("hidden_size: 16", "hidden_size: 17"))
     assert read_sweep(folder).experiment == before.experiment
     config.write_text("seed: 1x")
     assert read_sweep(folder).baselines == before.baselines
     (folder / "run.yaml").write_text(config.read_text())
-    with pytest.raises(UserError, match=r"run\.yaml: is not what the sweep wrote"):
+    with pytest.raises(UserError, match=r"run\.yaml: is not what was written"):
         read_sweep(folder)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.files import finish_replacing, replacing, replacing_folder, write_text
+from rope_jax.sealed import finish_replacing, replacing, replacing_folder, write_text
 
 
 class Killed(BaseException):

@@ -1,12 +1,31 @@
-"""Writing files and folders so that they appear complete or not at all."""
+"""Files and folders that appear complete or not at all, and whose damage is noticed.
+
+The checksums of a sealed folder are in a file that `sha256sum --check` reads as well.
+"""
 
 import contextlib
+import hashlib
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from filelock import FileLock
+
+from rope_jax.errors import UserError
+from rope_jax.rope.files import read_limited
+
+CHECKSUMS = "SHA256SUMS"
 _OLD = ".old"
+_THREADS = 4
+_MOST_BYTES = 2**16  # of the checksums
+_LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
+
+
+class Damaged(UserError):
+    """Files are not as they were written."""
 
 
 @contextlib.contextmanager
@@ -106,3 +125,80 @@ def _remove(path: Path) -> None:
     else:
         with contextlib.suppress(OSError):
             path.unlink()
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, blocking: bool) -> Iterator[None]:
+    """Hold a lock file, which is deleted at the end. Exiting the process in any way releases it.
+
+    Raises OSError, or Timeout of `filelock` if another process holds it and `blocking` is False.
+    """
+    with FileLock(path, blocking=blocking):
+        try:
+            yield
+        finally:
+            # while it is locked: a process that has opened it already sees that it is gone
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def seal(folder: Path, names: Sequence[str]) -> None:
+    """Write the checksums of files in `folder` to a file beside them. Raises OSError."""
+    digests = _digests([folder / name for name in names])
+    lines = [f"{digest}  {name}\n" for digest, name in zip(digests, names, strict=True)]
+    write_text(folder / CHECKSUMS, "".join(lines))
+
+
+def read_checksums(folder: Path) -> Mapping[str, str] | None:
+    """Return the checksums of a folder's files by name; None if it has none.
+
+    Sweeps of early versions have none. Raises Damaged, and OSError if they cannot be read.
+    """
+    path = folder / CHECKSUMS
+    try:
+        lines = read_limited(path, _MOST_BYTES).decode("ascii", "replace").splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    matches = [_LINE.fullmatch(line) for line in lines]
+    if not matches or None in matches:
+        raise Damaged(f"{path}: is damaged; delete it to use the files as they are")
+    return {match[2]: match[1] for match in matches if match}
+
+
+def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | None) -> None:
+    """Raise Damaged unless the content of a file is what was written.
+
+    checksums: of its folder; None: it has none, and anything is accepted.
+    """
+    if checksums is not None and checksums.get(path.name) != hashlib.sha256(content).hexdigest():
+        raise Damaged(
+            f"{path}: is not what was written (its checksum is not that in {CHECKSUMS}); it is "
+            f"damaged or was edited: write it again, or delete {CHECKSUMS} to use it as it is"
+        )
+
+
+def is_complete(folder: Path) -> bool:
+    """Return whether there is a sealed folder, after reading all of its files.
+
+    Raises Damaged, which names the first file that is not as it was written, or OSError.
+    """
+    checksums = read_checksums(folder)
+    if checksums is None:
+        return False
+    paths = [folder / name for name in checksums]
+    for path in paths:
+        if not path.is_file():  # reading a pipe would never end
+            raise Damaged(f"{path}: is missing")
+    for path, digest in zip(paths, _digests(paths), strict=True):
+        if digest != checksums[path.name]:
+            raise Damaged(f"{path}: is damaged (its checksum is not that in {CHECKSUMS})")
+    return True
+
+
+def _digests(paths: Sequence[Path]) -> list[str]:
+    def digest(path: Path) -> str:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor(_THREADS) as threads:  # hashing releases the interpreter's lock
+        return list(threads.map(digest, paths))
