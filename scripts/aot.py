@@ -251,7 +251,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
 
     from rope_jax.attention import check_backend
     from rope_jax.config.load import validate
-    from rope_jax.config.splitting import check_mesh
+    from rope_jax.config.sharding_checks import check_mesh
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement

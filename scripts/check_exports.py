@@ -19,8 +19,9 @@ from pydantic import TypeAdapter
 
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.config.checkpoints import ExportConfig
+from rope_jax.config.entries import AnyEntry
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.sweep import AnyEntry, SweepConfig
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.console import plain_console
 from rope_jax.evaluation.results import rows
 from rope_jax.model.decoder import language_model

@@ -10,11 +10,12 @@ from typing import Any
 from rope_jax.comparison.groups import without_seed
 from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
 from rope_jax.comparison.sweeps import PointKey, Sweep
+from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load, read_yaml
 from rope_jax.config.strategy import Strategy, read_strategy
-from rope_jax.config.sweep import SweepConfig, SweepEntry, entry_settings
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.evaluation.results import Row

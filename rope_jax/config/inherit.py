@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field
 
 from rope_jax.config.annotations import models_in, type_tag
 from rope_jax.config.explain import validate
-from rope_jax.config.initial import AnyInitFrom, InitFrom
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.model import ModelConfig, RopeConfig
+from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen

@@ -19,11 +19,11 @@ from pydantic import (
     model_validator,
 )
 
+from rope_jax.config.entries import ENTRIES, UNIQUE_LABELS, AnyEntry, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import load
 from rope_jax.config.model import Base
-from rope_jax.config.sweep import ENTRIES, UNIQUE_LABELS, AnyEntry, SweepEntry, TrainedEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText
 from rope_jax.errors import UserError

@@ -1,31 +1,19 @@
-"""Schema of a sweep. Imports no jax.
+"""Schema of a sweep. Imports no jax."""
 
-An entry of `scalings` is written flat: `{type: yarn, factor: auto, beta_fast: 8, name: mine}`. For
-each strategy, a model with exactly these keys is derived from the strategy's own; the errors,
-`--help` and the JSON schema come from its fields. A sweep uses only what `SweepEntry` defines.
-"""
-
-import functools
-import operator
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
-    BeforeValidator,
     Field,
     TypeAdapter,
-    create_model,
     model_validator,
 )
 
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
+from rope_jax.config.entries import AnyEntry, Scalings, SweepEntry, TrainedEntry
 from rope_jax.config.model import AttentionName, ModelConfig, check_map
 from rope_jax.config.presentation import Presentation
-from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
 from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
     FolderName,
@@ -36,250 +24,10 @@ from rope_jax.config.types import (
     Resamples,
     Seed,
 )
-from rope_jax.positions.maps import AnyMap, PositionMap
-from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
-from rope_jax.rope.strategies.bucketed import BucketedScaling
-from rope_jax.rope.strategies.registry import PLAIN
-from rope_jax.rope.strategies.resonance import ResonanceScaling
 
 Protocol = Literal["same_tokens", "whole_window", "sliding", "per_position", "yarn_compat"]
 Bos = Literal["document", "every_window", "none"]
-
-
-class SweepEntry(Frozen):
-    """One curve of a sweep: a scaling and a name. A factor of "auto" follows the length."""
-
-    type: str
-    name: FolderName | None = Field(
-        None, description="the curve's name; null: its type, factor, map and query scale"
-    )
-    map: AnyMap | None = Field(
-        None, description="position map beside the scaling; null: none, or trained: as trained"
-    )
-
-    @model_validator(mode="after")
-    def _trained_is_reserved(self) -> "SweepEntry":
-        if self.name == "trained" and (self.type != "trained" or self.map is not None):
-            raise ValueError("name: trained means the checkpoint as it is; choose another")
-        return self
-
-    @property
-    def is_auto(self) -> bool:
-        """Whether the factor, or a setting of the map, follows from length and window."""
-        return self.factor_is_auto or (self.map is not None and self.map.is_auto)
-
-    @property
-    def factor_is_auto(self) -> bool:
-        """Whether the factor follows from length and window."""
-        return self._written_factor == "auto"
-
-    @property
-    def factor_label(self) -> str:
-        """The factor as given, a number or "auto"; "" if there is none or it is the default.
-
-        For bucketed, its list of factors, such as "1-4-16".
-        """
-        if isinstance(self, BucketedScaling):
-            return "-".join(f"{factor:g}" for factor in self.factors)
-        factor = self._written_factor
-        field = type(self).model_fields.get("factor")
-        if factor is None or (field is not None and factor == field.default):
-            return ""
-        return factor if isinstance(factor, str) else f"{factor:g}"
-
-    @property
-    def _written_factor(self) -> Any:
-        """The factor as in the file, that of resonance being its inner strategy's; None without."""
-        return getattr(getattr(self, "inner", self), "factor", None)
-
-    @property
-    def label(self) -> str:
-        """The curve's name: its own, or what it reads with, such as "yarn-8-rerope-logn"."""
-        scaling = "" if self.type == "none" and self.map else self.type
-        inner, map_, query_scale = (
-            getattr(getattr(self, key, None), "type", "") for key in ("inner", "map", "query_scale")
-        )
-        parts = (scaling, inner, self.factor_label, map_, query_scale)
-        return self.name or "-".join(part for part in parts if part)
-
-    @property
-    def earlier_label(self) -> str:
-        """The curve's name in sweeps of earlier versions, without its query scale."""
-        inner = getattr(getattr(self, "inner", None), "type", "")
-        parts = (self.type, inner, self.factor_label, self.map.type if self.map else "")
-        return self.name or "-".join(part for part in parts if part)
-
-    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
-        """Return the scaling to use at a length; `trained` is the checkpoint's own.
-
-        A factor of "auto" is length / window, at least 1: an oracle that knows the length.
-        Raises ValueError if that factor does not fit the other settings.
-        """
-        if not self.factor_is_auto:
-            return self.scaling_at_window
-        return self.scaling_at_window.with_factor(max(1.0, length / window))
-
-    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
-        """Return the position map to use at a length, without "auto"; None: none.
-
-        trained: the checkpoint's own, which only the entry `trained` keeps.
-
-        Raises ValueError if "auto" has no solution.
-        """
-        return None if self.map is None else self.map.at(window, length)
-
-    @functools.cached_property
-    def scaling_at_window(self) -> Scaling:
-        """The strategy without the entry's name; an "auto" factor is 1, as at the window."""
-        settings = self.model_dump(exclude={"name", "map"})
-        for strategy in (settings, settings.get("inner", {})):
-            if strategy.get("factor") == "auto":
-                strategy["factor"] = 1.0
-        return STRATEGIES[self.type].model_validate(settings)
-
-
-class TrainedEntry(SweepEntry):
-    """The checkpoint's own scaling: the baseline that others are compared with."""
-
-    type: Literal["trained"] = "trained"
-
-    def at(self, length: int, window: int, trained: Scaling) -> Scaling:
-        return trained
-
-    def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
-        return super().map_at(length, window, trained) or trained
-
-
-def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -> Any:
-    """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
-    if strategy.has_extension_factor():
-        own = strategy.model_fields["factor"]
-        default = own.default
-        number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        kinds: Any = Literal["auto"] | number
-        if default is None:
-            kinds = kinds | None
-        kinds = Annotated[kinds, single_error("should be auto or a number of at least 1")]
-        description = f"{own.description}; auto: length / window, at least 1"
-        fields["factor"] = (kinds, Field(default=default, description=description))
-    return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
-
-
-def _inner_with_auto() -> Any:
-    """Return the field of resonance's inner strategy, whose factor may be "auto" as well."""
-    models = [_with_auto(strategy, f"{strategy.__name__}Inner") for strategy in PLAIN]
-    field = ResonanceScaling.model_fields["inner"]
-    union = functools.reduce(operator.or_, models)
-    default = Field(default=models[0](), description=field.description)
-    return Annotated[union, Field(discriminator="type")], default
-
-
-def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
-    """Derive a strategy's entry: its own settings, "auto" as a factor, and a name."""
-    fields = {"inner": _inner_with_auto()} if strategy is ResonanceScaling else {}
-    model: type[SweepEntry] = _with_auto(
-        strategy, f"{strategy.__name__}Entry", SweepEntry, **fields
-    )
-    return model
-
-
-ENTRIES: Mapping[str, type[SweepEntry]] = {
-    "trained": TrainedEntry,
-    **{name: _entry_model(strategy) for name, strategy in STRATEGIES.items()},
-}
-
-
-def _as_settings(entry: Any) -> Any:
-    """Return an entry's settings.
-
-    It may be given as a bare name, whose factor is then auto if it has an extension factor, as a
-    strategy object, or as the path of a strategy file, alone or as {type: PATH, name: …}.
-    """
-    if isinstance(entry, str):
-        strategy = STRATEGIES.get(entry)
-        extends = strategy is not None and strategy.has_extension_factor()
-        entry = {"type": entry} | ({"factor": "auto"} if extends else {})
-    if isinstance(entry, dict) and is_strategy_file(entry.get("type")):
-        return _from_file(entry)
-    if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
-        return entry.model_dump()
-    return entry
-
-
-def _from_file(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an entry that names a strategy file; its folder names the curve."""
-    if more := sorted(set(entry) - {"type", "name"}):
-        raise ValueError(f"{more[0]}: cannot be given beside the strategy file {entry['type']}")
-    strategy = read_strategy(entry["type"])
-    name = entry.get("name") or Path(entry["type"]).absolute().parent.name
-    return entry_settings(strategy, name)
-
-
-def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
-    """Return the settings of the entry that reads with a strategy."""
-    found = strategy.scaling.model_dump(exclude_none=True)
-    return found | {"name": name} | ({"map": strategy.map.model_dump()} if strategy.map else {})
-
-
-def _bare_names() -> list[str]:
-    """Return the types that are complete as a bare name."""
-    return [
-        name
-        for name, model in ENTRIES.items()
-        if not any(f.is_required() for key, f in model.model_fields.items() if key != "factor")
-    ]
-
-
-if TYPE_CHECKING:
-    AnyEntry = SweepEntry
-else:
-    _ByType = Annotated[Union[*ENTRIES.values()], Field(discriminator="type")]
-    AnyEntry = Annotated[
-        _ByType,
-        BeforeValidator(_as_settings, json_schema_input_type=Literal[*_bare_names()] | _ByType),
-    ]
-
-
-def _with_unique_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
-    """Name entries of one label by the settings in which they differ: "rerope-window=64".
-
-    ValueError: they differ in none that a name can show.
-    """
-    settings = [_settings(entry) for entry in entries]
-    found = list(entries)
-    for i, entry in enumerate(entries):
-        alike = [one for one, e in zip(settings, entries, strict=True) if e.label == entry.label]
-        common = set.intersection(*(set(one.items()) for one in alike))
-        own = [
-            f"{key.rpartition('.')[2]}={x}"
-            for key, x in settings[i].items()
-            if (key, x) not in common
-        ]
-        if entry.name is None and own:
-            found[i] = entry.model_copy(update={"name": "-".join([entry.label, *own])})
-    labels = [entry.label for entry in found]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"{', '.join(twice)} occurs twice; give one a name")
-    return tuple(found)
-
-
-def _settings(entry: SweepEntry) -> dict[str, str]:
-    """Return the settings that are not defaults and can be part of a name, by dotted key."""
-
-    def flat(settings: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-        for key, value in settings.items():
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            if isinstance(value, dict):
-                yield from flat(value, f"{prefix}{key}.")
-            elif re.fullmatch(r"[\w.+-]{1,40}", text, re.ASCII):
-                yield prefix + key, text
-
-    return dict(flat(entry.model_dump(exclude_defaults=True, exclude={"name"}), ""))
-
-
-UNIQUE_LABELS = AfterValidator(_with_unique_labels)
-Scalings = Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False), UNIQUE_LABELS]
 
 
 def _default_scalings() -> tuple[SweepEntry, ...]:

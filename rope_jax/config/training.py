@@ -9,96 +9,29 @@ from pydantic import Field, model_validator
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import DistributedConfig, MeshConfig
-from rope_jax.config.initial import AnyInitFrom
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
-from rope_jax.config.optim import OptimConfig
-from rope_jax.config.splitting import check_mesh, check_seq_len
+from rope_jax.config.sections import (
+    AnyInitFrom,
+    CheckpointConfig,
+    OptimConfig,
+    Span,
+    StageConfig,
+    ValidationConfig,
+)
+from rope_jax.config.sharding_checks import check_mesh, check_seq_len
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import (
     FolderName,
     Frozen,
-    Length,
-    Moderate,
     PathText,
     PositiveInt,
     Seed,
 )
-from rope_jax.config.windows import AnyPositions, DocumentsConfig, MixedConfig, PlainPositions
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
-from rope_jax.rope import AnyScaling, LayerOverride, RotaryGeometry, RotaryLayers, Scaling
-from rope_jax.rope.numbers import Whole
+from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
-
-
-class StageConfig(Frozen):
-    """A part of training at one length."""
-
-    steps: PositiveInt = Field(description="number of optimizer steps")
-    seq_len: Length = Field(description="tokens per window")
-    batch_size: PositiveInt = Field(description="windows per step")
-    grad_accumulation: PositiveInt = Field(
-        1,
-        description="micro-batches that each batch is split into: the same step in less memory",
-    )
-    scaling: AnyScaling | None = Field(
-        None, description="scaling from this stage on; null: as before"
-    )
-    learning_rate: Moderate | None = Field(
-        None, description="peak of a new schedule that starts here; null: the schedule continues"
-    )
-    positions: AnyPositions = Field(
-        PlainPositions(), description="how the tokens of a training window are numbered"
-    )
-    mixed: MixedConfig | None = Field(
-        None, description="rows that hold short windows with a scaling of their own; null: none"
-    )
-    documents: DocumentsConfig = DocumentsConfig()
-
-    @model_validator(mode="after")
-    def _batch_divides(self) -> "StageConfig":
-        if self.batch_size % self.grad_accumulation:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of grad_accumulation "
-                f"{self.grad_accumulation}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _windows_can_be_made(self) -> "StageConfig":
-        try:
-            self.positions.check(self.seq_len)
-        except ValueError as error:  # begins with a key of the positions
-            raise ValueError(f"positions.{error}") from None
-        if self.mixed is not None:
-            try:
-                self.mixed.check(self.seq_len, self.batch_size)
-            except ValueError as error:
-                raise ValueError(f"mixed.{error}") from None
-        return self
-
-    @property
-    def length(self) -> int:
-        """The length that a stage trains for: all positions are below it."""
-        return self.positions.length_of(self.seq_len)
-
-
-class ValidationConfig(Frozen):
-    """When to measure the loss on the validation split during training."""
-
-    every_steps: PositiveInt = Field(200, description="steps between validations")
-    # every validation reads them all
-    batches: Annotated[int, Field(gt=0, le=2**16), Whole] = Field(
-        8, description="batches per validation, evenly spaced and always the same"
-    )
-
-
-class CheckpointConfig(Frozen):
-    """Which checkpoints to keep."""
-
-    every_steps: PositiveInt = Field(500, description="steps between checkpoints")
-    keep: PositiveInt = Field(3, description="number of checkpoints to keep, the newest ones")
 
 
 class Config(Frozen):
@@ -439,6 +372,15 @@ class Config(Frozen):
             base=self.rope.base,
             train_length=self.rope.train_length or self.stages[0].seq_len,
         )
+
+    @property
+    def spans(self) -> list[Span]:
+        """The stages with the global steps they cover; each begins where the previous one ends."""
+        ends = np.cumsum([stage.steps for stage in self.stages]).tolist()
+        return [
+            Span(number, stage, end - stage.steps, end)
+            for number, (stage, end) in enumerate(zip(self.stages, ends, strict=True))
+        ]
 
     @property
     def sweep_window(self) -> int:

@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.splitting import check_vocabulary
-from rope_jax.config.training import StageConfig
+from rope_jax.config.sections import StageConfig
+from rope_jax.config.sharding_checks import check_vocabulary
 from rope_jax.devices.collectives import Collectives
 from rope_jax.devices.sharding import AXES, CONTEXT, DATA, FSDP, ROWS, TENSOR, spec_of
 from rope_jax.errors import UserError

@@ -15,13 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from numpy.typing import NDArray
 
-from rope_jax.config.sweep import (
-    SweepConfig,
-    SweepEntry,
-    TrainedEntry,
-    check_stride,
-    check_targets,
-)
+from rope_jax.config.entries import SweepEntry, TrainedEntry
+from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask
 from rope_jax.errors import UserError
 from rope_jax.evaluation import protocols

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from rope_jax.config.entries import SweepEntry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
-from rope_jax.config.sweep import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.fitting.start import check_start, log_factors_at_start, numbers_at_start

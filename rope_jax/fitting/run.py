@@ -14,10 +14,11 @@ from rich.console import Console
 
 from rope_jax import stopping
 from rope_jax.config.data import StdlibData
+from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
-from rope_jax.config.sweep import AnyEntry, SweepConfig, SweepEntry, entry_settings
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.console import (
@@ -36,16 +37,15 @@ from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.errors import UserError, alternatives
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
-from rope_jax.fitting.fitter import Fitter, Validation, identity_of, state_file
+from rope_jax.fitting.fitter import FitState, Fitter, Validation, identity_of, state_file
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.results import as_csv, fit_rows
 from rope_jax.fitting.start import default_start
-from rope_jax.fitting.state import FitState
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
 from rope_jax.model.cost import LARGEST_OVERESTIMATE, flops_per_token
 from rope_jax.model.decoder import Params
-from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.runs.directory import RunDirectory
@@ -53,8 +53,8 @@ from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sealed import replacing, write_text
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
+from rope_jax.sweeps.compatibility import for_encoding, with_attention
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT
-from rope_jax.sweeps.fit import for_encoding, with_attention
 from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.sweeps.terminal import warn_of_chance

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import Source, find_source, planned_source, training_config
-from rope_jax.config.initial import InitFrom
+from rope_jax.config.sections import InitFrom
 from rope_jax.config.strategy import is_strategy_file
 from rope_jax.config.training import Config
 

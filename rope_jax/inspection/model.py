@@ -6,8 +6,8 @@ Imports no jax.
 import math
 from dataclasses import dataclass
 
+from rope_jax.config.entries import ENTRIES
 from rope_jax.config.inspection import InspectionConfig
-from rope_jax.config.sweep import ENTRIES
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling

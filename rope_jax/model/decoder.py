@@ -28,8 +28,8 @@ from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
-from rope_jax.model.platform import model_for_platform
 from rope_jax.model.remat import with_remat
+from rope_jax.model.resolve import model_for_platform
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import of_tokens, turns, visible
 from rope_jax.rope import Rotary

@@ -5,7 +5,7 @@ import itertools
 import jax
 from rich.console import Console
 
-from rope_jax.config.splitting import differ_by_head
+from rope_jax.config.sharding_checks import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
@@ -16,10 +16,15 @@ from rope_jax.devices.targets import Target
 from rope_jax.evaluation.plan import sweep_lengths
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import language_model
-from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.planning.reading import plan_readings
 from rope_jax.planning.tables import TIME_NOTES, time_table
-from rope_jax.sweeps.fit import check_run_entries, check_texts, for_encoding, with_attention
+from rope_jax.sweeps.compatibility import (
+    check_run_entries,
+    check_texts,
+    for_encoding,
+    with_attention,
+)
 from rope_jax.sweeps.memory import check_window, describe_memory, memory_table
 from rope_jax.sweeps.model import memory_plan, mesh_for
 

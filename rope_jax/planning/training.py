@@ -14,7 +14,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.targets import Target
 from rope_jax.model.cost import flops_per_token, parameter_count
-from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.planning.compiled import roofline
 from rope_jax.planning.stage import StagePlan, plan_stage
 from rope_jax.planning.tables import TIME_NOTES, Timed, quantities, time_table, unit_for

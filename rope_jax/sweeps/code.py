@@ -15,7 +15,7 @@ _PACKAGE = Path(__file__).parents[1]
 _THAT_COMPUTES = (
     *("rope", "positions", "config", "attention", "data", "devices", "kernels"),
     *("model", "evaluation"),
-    *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/fit.py"),
+    *("training/checkpoints.py", "sweeps/checkpoints.py", "sweeps/compatibility.py"),
     *("sweeps/model.py", "sweeps/run.py", "fitting"),
 )
 

@@ -11,7 +11,7 @@ from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.kernels.loading import load_kernels
-from rope_jax.model.platform import numbers_in_words
+from rope_jax.model.resolve import numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.code import code_hash
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rope_jax.config.model import AttentionName, FloatName, ModelConfig
-from rope_jax.config.splitting import can_share_windows
+from rope_jax.config.sharding_checks import can_share_windows
 from rope_jax.devices.memory import in_gib, is_host_memory
 from rope_jax.errors import UserError
 from rope_jax.model.cost import LARGEST_OVERESTIMATE, ForwardBytes, forward_bytes

@@ -32,7 +32,7 @@ from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.loss import Scores
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.fit import for_tokenizer
+from rope_jax.sweeps.compatibility import for_tokenizer
 from rope_jax.sweeps.memory import MemoryPlan
 from rope_jax.tasks import Words
 from rope_jax.training.provenance import check_provenance

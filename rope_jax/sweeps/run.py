@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.config.splitting import differ_by_head
+from rope_jax.config.sharding_checks import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
@@ -38,15 +38,13 @@ from rope_jax.evaluation.results import Origin, document_rows, rows
 from rope_jax.evaluation.summary import SweepSummary, summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
-from rope_jax.model.platform import for_platform, numbers_in_words
+from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.rope import Scaling
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
-from rope_jax.sweeps.estimate import LONGEST_DEFAULT, Choice, affordable, sweep_flops
-from rope_jax.sweeps.files import write_folder
-from rope_jax.sweeps.fit import (
+from rope_jax.sweeps.compatibility import (
     check_key_tokens,
     check_run_entries,
     check_texts,
@@ -54,6 +52,8 @@ from rope_jax.sweeps.fit import (
     for_tokenizer,
     with_attention,
 )
+from rope_jax.sweeps.estimate import LONGEST_DEFAULT, Choice, affordable, sweep_flops
+from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.identity import journal_identity
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.memory import (

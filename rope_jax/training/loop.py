@@ -2,14 +2,13 @@
 
 import functools
 import signal
-from typing import NamedTuple
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax import stopping
-from rope_jax.config.training import Config, StageConfig
+from rope_jax.config.sections import Span, StageConfig
 from rope_jax.data.batches import (
     Batch,
     ShortRows,
@@ -27,9 +26,9 @@ from rope_jax.model.cost import utilization
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.clock import Clock
 from rope_jax.training.limits import shortage
 from rope_jax.training.metrics import (
+    Clock,
     distance_scalars,
     total,
     training_scalars,
@@ -40,29 +39,6 @@ from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.step import LossSums, StepMetrics, TrainState
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
-
-
-class Span(NamedTuple):
-    """A stage, and the global steps it covers: begin < step ≤ end."""
-
-    number: int
-    stage: StageConfig
-    begin: int
-    end: int
-
-    @property
-    def tokens_per_step(self) -> int:
-        """Tokens in a batch."""
-        return self.stage.batch_size * self.stage.seq_len
-
-
-def stage_spans(config: Config) -> list[Span]:
-    """Return the spans of all stages; each begins where the previous one ends."""
-    ends = np.cumsum([stage.steps for stage in config.stages]).tolist()
-    return [
-        Span(index, stage, end - stage.steps, end)
-        for index, (stage, end) in enumerate(zip(config.stages, ends, strict=True))
-    ]
 
 
 class Trainer:
@@ -88,7 +64,7 @@ class Trainer:
         self._mix = mix_of(self.config.data.mix, corpus.tokenizer)
         # one program: computed operation by operation, each would be compiled by itself
         self._learning_rate = jax.jit(learning_rate(self.config))
-        self._spans = stage_spans(self.config)
+        self._spans = self.config.spans
         self._last_step = self._spans[-1].end
 
     def run(self, done: int, state: TrainState) -> TrainState:

@@ -1,10 +1,12 @@
-"""Scalars logged at a training step or a validation, by tag.
+"""What is logged of a training step or a validation: scalars by tag, and the speed.
 
 Shapes: P buckets of places; counts: negative distances, then one per bucket of distances.
 """
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -70,3 +72,36 @@ def _by_position(
         f"{name}/{first}-{end - 1}": float(value)
         for first, end, value in zip(edges[:-1], edges[1:], values, strict=True)
     }
+
+
+class Clock:
+    """Tokens per second between two readings, excluding the time the clock was stopped."""
+
+    def __init__(self, tokens_per_step: int) -> None:
+        self._tokens_per_step = tokens_per_step
+        self._steps = 0
+        self._since: float | None = None
+
+    def tick(self) -> None:
+        """Count a finished step. The first one only starts the clock."""
+        if self._since is None:
+            self._since = time.perf_counter()
+        else:
+            self._steps += 1
+
+    def tokens_per_second(self) -> float | None:
+        """Return the speed since the last call; None if no step has been counted since."""
+        if self._since is None or self._steps == 0:
+            return None
+        now = time.perf_counter()
+        speed = self._steps * self._tokens_per_step / (now - self._since)
+        self._since, self._steps = now, 0
+        return speed
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Exclude the time spent inside the block."""
+        start = time.perf_counter()
+        yield
+        if self._since is not None:
+            self._since += time.perf_counter() - start

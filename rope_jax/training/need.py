@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.model import ModelConfig, RematName
-from rope_jax.config.splitting import can_share_windows, check_seq_len
+from rope_jax.config.sharding_checks import can_share_windows, check_seq_len
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import in_gib, is_host_memory
 from rope_jax.devices.mesh import Placement

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import optax
 
-from rope_jax.config.optim import OptimConfig
+from rope_jax.config.sections import OptimConfig
 from rope_jax.config.training import Config
 
 

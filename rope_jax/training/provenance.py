@@ -17,7 +17,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.training.continuing import same_until
+from rope_jax.training.resuming import same_until
 
 # Keys that may change later: they do not influence what the parameters of a step are. A sweep may
 # choose another implementation of attention.

@@ -27,18 +27,17 @@ from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.platform import for_platform, model_for_platform, numbers_in_words
+from rope_jax.model.resolve import for_platform, model_for_platform, numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
 from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints, newest_step
-from rope_jax.training.continuing import explain_other
-from rope_jax.training.gaps import describe_gaps
-from rope_jax.training.initial import Start, start_from
+from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.limits import check_size, compile_stages
-from rope_jax.training.loop import Trainer, stage_spans
+from rope_jax.training.loop import Trainer
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_provenance, provenance_of
+from rope_jax.training.resuming import describe_gaps, explain_other
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 
@@ -138,7 +137,7 @@ def _train_in(
     newest: the step of its newest checkpoint, after which the stages are compiled.
     start: what to begin with if there is none; None: fresh weights.
     """
-    config, last = program.config, stage_spans(program.config)[-1].end
+    config, last = program.config, program.config.spans[-1].end
     with contextlib.ExitStack() as stack:
         warn = functools.partial(print_warning, console)
         processes.on_first(lambda: check_provenance(run, config, corpus, warn))
@@ -185,7 +184,7 @@ def _train_in(
 def flops_after(done: int, config: Config, vocab_size: int) -> float:
     """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
     total = 0.0
-    for stage, span in zip(config.stages, stage_spans(config), strict=True):
+    for stage, span in zip(config.stages, config.spans, strict=True):
         steps = max(0, span.end - max(done, span.end - stage.steps))
         tokens = steps * stage.batch_size * stage.seq_len
         total += tokens * flops_per_token(config.model, vocab_size, stage.seq_len)
@@ -200,7 +199,7 @@ def _compile_after(
     warn: Callable[[str], None],
 ) -> None:
     """Compile the stages that go on after step `done`. UserError if one needs too much memory."""
-    left = [span.number for span in stage_spans(program.config) if span.end > done]
+    left = [span.number for span in program.config.spans if span.end > done]
     if left:
         with console.status("compiling"):
             compile_stages(program, left, validates=len(corpus.validation) > 0, warn=warn)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rope_jax.config.entries import SweepEntry
 from rope_jax.config.explain import validate
-from rope_jax.config.sweep import SweepConfig, SweepEntry, TrainingSweepConfig, check_targets
+from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError

@@ -31,7 +31,7 @@ from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.rope import parse_scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.fit import with_attention
+from rope_jax.sweeps.compatibility import with_attention
 from rope_jax.training.checkpoints import params_at
 from tests.checkpoints.folders import byte_checkpoint
 from tests.training.conftest import tiny

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from rope_jax.config.sweep import AnyEntry
+from rope_jax.config.entries import AnyEntry
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.decoder import nll_of_last, of_all

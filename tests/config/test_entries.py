@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from rope_jax.config.sweep import SweepConfig, SweepEntry
+from rope_jax.config.entries import SweepEntry
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.rope import (
     STRATEGIES,
     RotaryGeometry,

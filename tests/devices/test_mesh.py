@@ -3,7 +3,7 @@
 import pytest
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.training import StageConfig
+from rope_jax.config.sections import StageConfig
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 

@@ -5,7 +5,7 @@ import pytest
 
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
+from rope_jax.fitting.step import repeats_from_afar, windows_within_documents
 from rope_jax.sweeps.model import load_model
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from rope_jax.config.entries import AnyEntry
 from rope_jax.config.fit import LEARNED
 from rope_jax.config.strategy import (
     Strategy,
@@ -16,7 +17,6 @@ from rope_jax.config.strategy import (
     strategy_to_hf,
     write_strategy,
 )
-from rope_jax.config.sweep import AnyEntry
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, parameters_of

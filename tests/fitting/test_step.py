@@ -7,9 +7,8 @@ import pytest
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import of_all
-from rope_jax.fitting.batches import repeats_from_afar, windows_within_documents
 from rope_jax.fitting.parameters import parameters_of
-from rope_jax.fitting.step import FitStep
+from rope_jax.fitting.step import FitStep, repeats_from_afar, windows_within_documents
 from rope_jax.sweeps.checkpoints import newest_params
 from rope_jax.sweeps.model import load_model
 from tests.fitting.conftest import WINDOW, fit_config

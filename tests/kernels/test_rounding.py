@@ -16,7 +16,7 @@ from rope_jax.kernels.gated import hidden_layer
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
-from rope_jax.model.platform import model_for_platform
+from rope_jax.model.resolve import model_for_platform
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import capped, dot_product
 from rope_jax.rope import Frequencies, Rotary
@@ -228,11 +228,11 @@ def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch,
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert has_amx(tmp_path / "cpuinfo") == has
     assert not has_amx(tmp_path / "missing")
-    monkeypatch.setattr("rope_jax.model.platform.has_amx", lambda: has)
-    monkeypatch.setattr("rope_jax.model.platform.load_kernels", lambda: "avx512")
+    monkeypatch.setattr("rope_jax.model.resolve.has_amx", lambda: has)
+    monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512")
     auto = ModelConfig(product_dtype="auto")
     assert model_for_platform(auto, "cpu").product_dtype == ("bfloat16" if has else None)
     assert model_for_platform(auto, "gpu").product_dtype is None
     assert model_for_platform(ModelConfig(), "cpu").product_dtype is None
-    monkeypatch.setattr("rope_jax.model.platform.load_kernels", lambda: "avx512_bf16")
+    monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512_bf16")
     assert model_for_platform(auto, "cpu").product_dtype == "bfloat16"

@@ -8,7 +8,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.sweeps.fit import check_run_entries
+from rope_jax.sweeps.compatibility import check_run_entries
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.run import sweep_run
 from tests.sweeps.test_sweep_run import rows, swept, trained

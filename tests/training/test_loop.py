@@ -24,7 +24,6 @@ from rope_jax.errors import Stopped, UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop
-from rope_jax.training.loop import stage_spans
 from rope_jax.training.program import StageProgram
 from rope_jax.training.run import train
 
@@ -206,7 +205,7 @@ def test_a_checkpoint_belongs_to_the_stage_it_was_saved_in(
 
 
 def test_stages_take_consecutive_steps(config: Callable[..., Config], tmp_path: Path) -> None:
-    assert [(s.begin, s.end) for s in stage_spans(config(tmp_path))] == [(0, 5), (5, 9)]
+    assert [(s.begin, s.end) for s in config(tmp_path).spans] == [(0, 5), (5, 9)]
 
 
 def test_layers_that_differ_train_and_are_swept(

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.optim import OptimConfig
+from rope_jax.config.sections import OptimConfig
 from rope_jax.config.training import Config
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.training.optimizer import decayed, learning_rate, optimizer

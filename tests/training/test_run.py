@@ -116,7 +116,7 @@ def test_auto_products_are_decided_when_a_run_begins(
     config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_amx(has: bool) -> None:
-        monkeypatch.setattr("rope_jax.model.platform._multiplies_bfloat16", lambda: has)
+        monkeypatch.setattr("rope_jax.model.resolve._multiplies_bfloat16", lambda: has)
 
     fields = config(tmp_path).model.model_dump() | {"product_dtype": "auto"}
     asked = config(tmp_path, model=fields)

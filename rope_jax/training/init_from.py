@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from rope_jax.config.inherit import Source, find_source
-from rope_jax.config.initial import InitFrom
+from rope_jax.config.sections import InitFrom
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError

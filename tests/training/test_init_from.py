@@ -23,7 +23,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.initial import start_from
+from rope_jax.training.init_from import start_from
 from rope_jax.training.program import Program
 from rope_jax.training.run import train
 from rope_jax.training.step import TrainState

@@ -16,9 +16,9 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.continuing import explain_other, same_until
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of
+from rope_jax.training.resuming import explain_other, same_until
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")

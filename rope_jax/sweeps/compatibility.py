@@ -1,7 +1,8 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
+from rope_jax.config.entries import TrainedEntry
 from rope_jax.config.model import AttentionName, check_attention
-from rope_jax.config.sweep import SweepConfig, TrainedEntry, check_encoding
+from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
