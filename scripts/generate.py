@@ -27,10 +27,10 @@ from rope_jax.config.grid import GridConfig
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.targets import CHIPS
-from rope_jax.evaluation.text import effective_text
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
 from rope_jax.positions.encodings.base import ALL_BACKENDS
 from rope_jax.positions.maps import MAPS
+from rope_jax.report.text import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
 from rope_jax.rope.strategies.registry import PLAIN

@@ -29,8 +29,8 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
-    from rope_jax.comparison.redraw import redraw
     from rope_jax.console import plain_console
+    from rope_jax.report.redraw import redraw
 
     written = redraw(Path(arguments.sweep), config)
     plain_console().print(printable(", ".join(map(str, written))), soft_wrap=True)

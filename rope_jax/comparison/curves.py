@@ -12,8 +12,8 @@ from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.presentation import FigureWidth, Show
 from rope_jax.errors import UserError
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import (
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import (
     Estimate,
     Sums,
     UsableLength,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rope_jax.comparison.comparable import Mismatch, describe_mismatches
 from rope_jax.comparison.groups import MARK, Group
-from rope_jax.evaluation.statistics import RELIABLE_UNITS
+from rope_jax.results.statistics import RELIABLE_UNITS
 
 
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:

@@ -18,8 +18,8 @@ from rope_jax.config.strategy import Strategy, read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Sums
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Sums
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
 # the trained model.

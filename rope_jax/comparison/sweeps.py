@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rope_jax.errors import printable
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Sums
-from rope_jax.evaluation.task_results import TaskRow
-from rope_jax.evaluation.task_summary import EffectiveLength
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Sums
+from rope_jax.results.tasks import EffectiveLength, TaskRow
 
 
 class PointKey(NamedTuple):

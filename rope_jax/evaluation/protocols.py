@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from rope_jax.config.sweep import Bos, Protocol
 from rope_jax.errors import UserError
-from rope_jax.evaluation.statistics import RELIABLE_UNITS
-
-UnitKind = Literal["documents", "blocks"]
+from rope_jax.results.rows import UnitKind
+from rope_jax.results.statistics import RELIABLE_UNITS
 
 TOKEN_BUDGET = 2**14
 """How many tokens `max_blocks: auto` scores per protocol, if the documents have as many."""

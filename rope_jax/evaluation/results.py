@@ -1,88 +1,126 @@
-"""The tables of a sweep's results: one tidy row per measurement, and one per unit."""
+"""The result of a sweep, before statistics, and the rows of its tables."""
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import SweepTask
 from rope_jax.evaluation.protocols import SLIDING
-from rope_jax.evaluation.statistics import RELIABLE_UNITS, bits_per_byte, mean_nll, perplexity
-from rope_jax.evaluation.sweep import Measurement, SweepResult
+from rope_jax.evaluation.tasks import Cell
+from rope_jax.plots.curves import draw_curves
+from rope_jax.plots.figure import ShownFigure
+from rope_jax.positions.maps import PositionMap
+from rope_jax.report.notebook import results_frame, results_html
+from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
+from rope_jax.results.statistics import (
+    RELIABLE_UNITS,
+    Sums,
+    bits_per_byte,
+    mean_nll,
+    perplexity,
+)
+from rope_jax.rope import Scaling
+
+if TYPE_CHECKING:
+    import pandas
+
+_NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
+"""Where the results of a model without a run's folder come from."""
 
 
-class Row(NamedTuple):
-    """One measurement. nll and its 95% interval [ci_low, ci_high] are in nats per token.
+@dataclass(frozen=True)
+class Measurement:
+    """One row of the results, before statistics."""
 
-    bpb and [bpb_low, bpb_high] are in bits per byte of the scored targets; None: their bytes are
-    not known.
-
-    Each window's scored targets run from first_position to last_position. With sliding and
-    yarn_compat this holds only for a document's first window, in which every target is scored.
-    """
-
-    name: str
-    scaling: str
-    map: str
-    """The position map with its settings at this length, as `PositionMap.label`; "" without one."""
-    factor: float | None
-    auto: bool
-    """Whether the factor follows from the length."""
+    entry: str
+    scaling: Scaling
+    map: PositionMap | None
     protocol: str
     length: int
+    """Context length. With per_position it may have been read as a prefix of longer windows."""
     first_position: int
-    last_position: int
-    step: int
-    run: str
-    seed: int
-    corpus: str
-    split: str
-    nll: float
-    ppl: float
-    bpb: float | None
-    bpb_low: float | None
-    bpb_high: float | None
-    metric: str
-    """What `value` and its interval are, as in the table of tasks: nats."""
-    value: float
-    """nll."""
-    ci_low: float
-    ci_high: float
-    reliable: bool
+    """The lowest position of a scored target; the highest is `length`."""
+    sums: Sums
+    """By unit: what intervals resample."""
+    unit_documents: NDArray[np.int64]
+    """[U], the index of each unit's document among those of the sweep."""
     tokens: int
-    documents: int
-    units: int
-    """How many documents, or blocks of them, the interval resamples."""
+    """How many targets are scored."""
     targets: str
-    stride: int | None
-    bos: str
+    """Hash of the tokens that are scored."""
     seconds: float
 
-    @property
-    def kind(self) -> str:
-        """What a figure's colour stands for: the map's type, or the scaling's without a map."""
-        return self.map.partition("+")[0] or self.scaling
 
+@dataclass(frozen=True)
+class TaskMeasurement:
+    """One task with one entry at one length and depth, before statistics. Units are samples."""
 
-class DocumentRow(NamedTuple):
-    """One unit's share of a row: nll nats over `weight` tokens (yarn_compat: windows)."""
-
-    name: str
-    protocol: str
+    entry: str
+    scaling: Scaling
+    map: PositionMap | None
+    task: SweepTask
+    cell: Cell
     length: int
-    step: int
-    document: int
-    unit: int
-    """A document, or one of its blocks; numbered within the row."""
-    nll: float
-    weight: float
-    bytes: float | None
-    """Of the text of the scored tokens, divided as `weight` is; None: not known."""
+    sums: Sums
+    """By sample, the NLL of the answers' tokens."""
+    exact: NDArray[np.int64]
+    """[U], how many answers of each sample are exact."""
+    answers: NDArray[np.int64]
+    """[U], how many answers each sample has."""
+    targets: str
+    """Hash of the samples."""
+    seconds: float
 
 
-class Origin(NamedTuple):
-    """The checkpoint and corpus of a sweep; corpus: a fingerprint of the texts of all splits."""
+@dataclass(frozen=True)
+class SweepResult:
+    """All measurements of one sweep of one model."""
 
-    run: str
-    step: int
-    seed: int
-    corpus: str
+    config: SweepConfig
+    window: int
+    longest: int
+    """The longest length."""
+    stride: int
+    """Between the windows of sliding and yarn_compat."""
+    documents: int
+    unit_kind: UnitKind
+    """What intervals resample: documents or, where those are too few, blocks of them."""
+    measurements: list[Measurement]
+    """Of perplexity."""
+    baseline: Measurement | None
+    """`trained` at the window with same_tokens, whether or not it is among the measurements; None
+    unless the window is among the lengths and same_tokens among the protocols."""
+    compilations: int
+    task_measurements: list[TaskMeasurement] = field(default_factory=list)
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """Return one row per measurement, with the columns of results.csv but those about a run.
+
+        nll and its 95% interval, ci_low and ci_high, are in nats per token; bpb and its interval,
+        bpb_low and bpb_high, in bits per byte, without values unless the sweep got `token_bytes`.
+        """
+        return results_frame(rows(self, _NO_ORIGIN))
+
+    def plot(self, *, title: str = "") -> ShownFigure:
+        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
+
+        The figure is as wide as `figure_width` of the sweep's settings says. It is made without
+        pyplot; a notebook shows it, and `savefig` writes it to a file.
+        """
+        return draw_curves(
+            rows(self, _NO_ORIGIN),
+            window=self.window,
+            truncation=None if self.baseline is None else self.baseline.sums.mean(),
+            title=title,
+            width=self.config.figure_width,
+        )
+
+    def _repr_html_(self) -> str:
+        """Return the table that a notebook shows."""
+        return results_html(rows(self, _NO_ORIGIN), self.config.show, self.unit_kind)
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

@@ -4,93 +4,20 @@ Everything is measured on the same scored tokens (same_tokens) against the basel
 the window. Dropping all but the last window of a longer text gives the baseline too.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-from rope_jax.evaluation.protocols import UnitKind
-from rope_jax.evaluation.results import Origin
-from rope_jax.evaluation.statistics import (
-    RELIABLE_UNITS,
+from rope_jax.evaluation.results import Measurement, SweepResult
+from rope_jax.evaluation.task_results import sample_rows
+from rope_jax.positions.maps import first_changed_distance
+from rope_jax.results.rows import Origin
+from rope_jax.results.statistics import (
     Estimate,
-    UsableLength,
     bits_per_byte,
     established_length,
     paired_difference,
     perplexity,
     usable_length,
 )
-from rope_jax.evaluation.sweep import Measurement, SweepResult
-from rope_jax.evaluation.task_results import sample_rows
-from rope_jax.evaluation.task_summary import TaskSummary, summarize_tasks
-from rope_jax.positions.maps import first_changed_distance
-
-
-@dataclass(frozen=True)
-class CurveSummary:
-    """One scaling compared with the baseline; mappings are keyed by context length."""
-
-    usable: UsableLength
-    """The length that the data establish, from the upper bounds of NLL(n) − NLL(window); see
-    `established_length` for few units."""
-    usable_at_most: UsableLength
-    """The length that the data do not refute, from the lower bounds."""
-    blow_up: Mapping[int, Estimate]
-    """exp(NLL(n) − NLL(window))."""
-    gain_over_truncation: Mapping[int, Estimate]
-    """NLL(window) − NLL(n), in nats."""
-    difference_from_trained: Mapping[int, Estimate]
-    """NLL(n) − NLL of `trained` at n, in nats; empty if that was not measured."""
-
-
-@dataclass(frozen=True)
-class CheckpointSummary:
-    """A sweep of one checkpoint. Values at the window are None without a baseline."""
-
-    run: str
-    step: int
-    window: int
-    nll_at_window: float | None
-    perplexity_at_window: float | None
-    bpb_at_window: float | None
-    tolerance: float
-    """How much more than the baseline a usable length may lose, in nats."""
-    documents: int
-    unit_kind: UnitKind
-    """What intervals resample; documents also where each of them is one block."""
-    units: int
-    """How many, in the protocol that has the fewest."""
-    distance: int
-    """Scored tokens of two blocks are more than this many tokens apart: the longest length."""
-    compilations: int
-    curves: Mapping[str, CurveSummary]
-    """Keyed by the entry's name; empty without a baseline."""
-    tasks: Mapping[str, Mapping[str, TaskSummary]] = field(default_factory=dict)
-    """By the task's name, and then by the entry's."""
-    borders: Mapping[str, int] = field(default_factory=dict)
-    """Of the entries with a map, the distance from which it changes what a query sees."""
-
-    @property
-    def has_baseline(self) -> bool:
-        """Whether `trained` was measured at the window with same_tokens."""
-        return self.nll_at_window is not None
-
-    @property
-    def is_reliable(self) -> bool:
-        """Whether there are enough units for the intervals to be trusted."""
-        return self.units >= RELIABLE_UNITS
-
-
-@dataclass(frozen=True)
-class SweepSummary:
-    """A sweep of one run: its newest checkpoint, and earlier ones in ascending order of step."""
-
-    newest: CheckpointSummary
-    earlier: tuple[CheckpointSummary, ...] = ()
-
-    @property
-    def checkpoints(self) -> tuple[CheckpointSummary, ...]:
-        """All checkpoints, the newest first."""
-        return (self.newest, *self.earlier)
+from rope_jax.results.summary import CheckpointSummary, CurveSummary
+from rope_jax.results.tasks import summarize_tasks
 
 
 def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:

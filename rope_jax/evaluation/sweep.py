@@ -7,8 +7,8 @@ Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; 
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,11 +16,9 @@ from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.tasks import SweepTask
 from rope_jax.devices.memory import host_bytes, in_gib
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Job, Plan
-from rope_jax.evaluation.protocols import UnitKind
 from rope_jax.evaluation.reader import (
     LastNLLFunction,
     LastScoresFunction,
@@ -29,16 +27,16 @@ from rope_jax.evaluation.reader import (
     Reading,
     ScoresFunction,
 )
-from rope_jax.evaluation.statistics import Sums
-from rope_jax.evaluation.tasks import Cell, TaskMeasured
+from rope_jax.evaluation.results import Measurement, SweepResult, TaskMeasurement
+from rope_jax.evaluation.tasks import TaskMeasured
 from rope_jax.positions.maps import PositionMap
+from rope_jax.results.statistics import Sums
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import Words
 
 if TYPE_CHECKING:
-    import matplotlib.figure
-    import pandas
+    pass
 
 # Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
@@ -63,100 +61,6 @@ Journal = MutableMapping[str, JournalEntry]
 Progress = Callable[[str, int, int], None]
 # Called with (distinct measurements found in the journal, distinct measurements in all).
 Resuming = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Measurement:
-    """One row of the results, before statistics."""
-
-    entry: str
-    scaling: Scaling
-    map: PositionMap | None
-    protocol: str
-    length: int
-    """Context length. With per_position it may have been read as a prefix of longer windows."""
-    first_position: int
-    """The lowest position of a scored target; the highest is `length`."""
-    sums: Sums
-    """By unit: what intervals resample."""
-    unit_documents: NDArray[np.int64]
-    """[U], the index of each unit's document among those of the sweep."""
-    tokens: int
-    """How many targets are scored."""
-    targets: str
-    """Hash of the tokens that are scored."""
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TaskMeasurement:
-    """One task with one entry at one length and depth, before statistics. Units are samples."""
-
-    entry: str
-    scaling: Scaling
-    map: PositionMap | None
-    task: SweepTask
-    cell: Cell
-    length: int
-    sums: Sums
-    """By sample, the NLL of the answers' tokens."""
-    exact: NDArray[np.int64]
-    """[U], how many answers of each sample are exact."""
-    answers: NDArray[np.int64]
-    """[U], how many answers each sample has."""
-    targets: str
-    """Hash of the samples."""
-    seconds: float
-
-
-@dataclass(frozen=True)
-class SweepResult:
-    """All measurements of one sweep of one model."""
-
-    config: SweepConfig
-    window: int
-    longest: int
-    """The longest length."""
-    stride: int
-    """Between the windows of sliding and yarn_compat."""
-    documents: int
-    unit_kind: UnitKind
-    """What intervals resample: documents or, where those are too few, blocks of them."""
-    measurements: list[Measurement]
-    """Of perplexity."""
-    baseline: Measurement | None
-    """`trained` at the window with same_tokens, whether or not it is among the measurements; None
-    unless the window is among the lengths and same_tokens among the protocols."""
-    compilations: int
-    task_measurements: list[TaskMeasurement] = field(default_factory=list)
-
-    # The imports below are inside the methods because those modules import this one.
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """Return one row per measurement, with the columns of results.csv but those about a run.
-
-        nll and its 95% interval, ci_low and ci_high, are in nats per token; bpb and its interval,
-        bpb_low and bpb_high, in bits per byte, without values unless the sweep got `token_bytes`.
-        """
-        from rope_jax.evaluation.frame import results_frame
-
-        return results_frame(self)
-
-    def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
-        """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
-
-        The figure is as wide as `figure_width` of the sweep's settings says. It is made without
-        pyplot; a notebook shows it, and `savefig` writes it to a file.
-        """
-        from rope_jax.evaluation.figure import results_figure
-
-        return results_figure(self, title)
-
-    def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
-        from rope_jax.evaluation.html import results_html
-
-        return results_html(self)
 
 
 def sweep(

@@ -28,7 +28,7 @@ from rope_jax.evaluation.key_tokens import (
     read_key_tokens,
 )
 from rope_jax.evaluation.protocols import Streams, Windows
-from rope_jax.evaluation.statistics import RELIABLE_UNITS
+from rope_jax.results.statistics import RELIABLE_UNITS
 from rope_jax.tasks import Draws, Words
 
 # What draws are for: equal numbers for different purposes must not be the same.

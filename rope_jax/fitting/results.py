@@ -5,8 +5,8 @@ import io
 from dataclasses import dataclass
 
 from rope_jax.evaluation import SweepResult
-from rope_jax.evaluation.statistics import Estimate, paired_difference
-from rope_jax.evaluation.sweep import Measurement
+from rope_jax.evaluation.results import Measurement
+from rope_jax.results.statistics import Estimate, paired_difference
 
 
 @dataclass(frozen=True)

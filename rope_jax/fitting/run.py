@@ -48,6 +48,7 @@ from rope_jax.model.decoder import Params
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.positions.encodings import OWN_BACKENDS
+from rope_jax.report.sweep_terminal import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sealed import replacing, write_text
@@ -57,7 +58,6 @@ from rope_jax.sweeps.compatibility import for_encoding, with_attention
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT
 from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
-from rope_jax.sweeps.terminal import warn_of_chance
 from rope_jax.training.checkpoints import newest_step
 
 STRATEGY = "strategy.json"

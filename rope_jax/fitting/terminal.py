@@ -14,8 +14,8 @@ from rope_jax.console import (
     print_wrapped,
     progress_bar,
 )
-from rope_jax.evaluation.statistics import Estimate
 from rope_jax.fitting.results import FitRow
+from rope_jax.results.statistics import Estimate
 
 
 class FitProgress:

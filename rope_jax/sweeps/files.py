@@ -12,20 +12,15 @@ from matplotlib.image import imread
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import DocumentRow, Row
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.task_results import NO_TASKS, SampleRow, TaskRow, TaskTables
-from rope_jax.evaluation.task_summary import TaskSummary
 from rope_jax.plots.saving import save_figure
+from rope_jax.report.sweep_figures import draw_sweep
+from rope_jax.report.sweep_tables import format_results_latex, format_results_markdown
+from rope_jax.report.task_figures import draw_tasks
+from rope_jax.report.task_tables import format_tasks_latex, format_tasks_markdown
+from rope_jax.report.tensorboard import write_events
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text
-from rope_jax.sweeps.figures import draw_sweep
-from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
-from rope_jax.sweeps.task_figures import draw_tasks
-from rope_jax.sweeps.task_tables import format_tasks_latex, format_tasks_markdown
-from rope_jax.sweeps.tensorboard import write_events
 
 # What has a checksum: a damaged file must not give other figures. Users may edit the rest.
 _RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")

@@ -26,10 +26,10 @@ from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_of_last
 from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.reader import LastScoresFunction
-from rope_jax.evaluation.results import Origin
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.loss import Scores
+from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import for_tokenizer

@@ -34,8 +34,8 @@ from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import Plan, sweep_lengths
-from rope_jax.evaluation.results import Origin, document_rows, rows
-from rope_jax.evaluation.summary import SweepSummary, summarize
+from rope_jax.evaluation.results import document_rows, rows
+from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
 from rope_jax.model.resolve import for_platform, numbers_in_words
@@ -63,8 +63,6 @@ from rope_jax.sweeps.memory import (
     memory_table,
 )
 from rope_jax.sweeps.model import LoadedModel, load_model
-from rope_jax.sweeps.task_terminal import print_tasks
-from rope_jax.sweeps.terminal import SweepProgress, print_tables, warn_of_chance
 
 Result = tuple[SweepResult, Origin]
 _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document

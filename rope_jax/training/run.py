@@ -30,7 +30,6 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.resolve import for_platform, model_for_platform, numbers_in_words
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
-from rope_jax.runs.markdown import yaml_block
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.limits import check_size, compile_stages

@@ -8,10 +8,11 @@ import pytest
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Origin, document_rows, rows
-from rope_jax.evaluation.statistics import Sums
-from rope_jax.evaluation.summary import SweepSummary, summarize
-from rope_jax.evaluation.sweep import Measurement, SweepResult
+from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows
+from rope_jax.evaluation.summary import summarize
+from rope_jax.results.rows import Origin
+from rope_jax.results.statistics import Sums
+from rope_jax.results.summary import SweepSummary
 from rope_jax.rope.strategies import NoScaling, YaRNScaling
 from rope_jax.sweeps.files import write_results
 

@@ -9,12 +9,12 @@ from rope_jax.comparison.baselines import align_baselines, truncation_key
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.page import format_page
 from rope_jax.comparison.read import read_sweep
-from rope_jax.comparison.report import format_markdown
-from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
+from rope_jax.report.comparison_page import format_page
+from rope_jax.report.comparison_report import format_markdown
+from rope_jax.report.comparison_terminal import print_comparison
 
 CONFIG = CompareConfig(resamples=50)
 

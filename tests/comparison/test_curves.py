@@ -12,7 +12,7 @@ from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.statistics import mean_nll
+from rope_jax.results.statistics import mean_nll
 
 CONFIG = CompareConfig(resamples=50)
 

@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from rope_jax.comparison.cells import cell
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.latex import format_latex
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
+from rope_jax.report.comparison_cells import cell
+from rope_jax.report.comparison_latex import format_latex
 
 
 @pytest.mark.parametrize("show", ["perplexity", "nats", "bits_per_byte"])

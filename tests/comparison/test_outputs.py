@@ -12,23 +12,23 @@ import pytest
 from rich.console import Console
 
 from rope_jax import cli
-from rope_jax.comparison.cells import cell
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import Comparison, compare
-from rope_jax.comparison.figure import draw_comparison, truncation_levels
-from rope_jax.comparison.files import FILES, write_comparison
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import Group
-from rope_jax.comparison.page import format_page
-from rope_jax.comparison.points_csv import format_csv
 from rope_jax.comparison.read import read_sweep
-from rope_jax.comparison.report import format_markdown
-from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.evaluation.statistics import Estimate
 from rope_jax.plots.saving import save_figure
+from rope_jax.report.comparison_cells import cell
+from rope_jax.report.comparison_figure import draw_comparison, truncation_levels
+from rope_jax.report.comparison_files import FILES, write_comparison
+from rope_jax.report.comparison_page import format_page
+from rope_jax.report.comparison_points_csv import format_csv
+from rope_jax.report.comparison_report import format_markdown
+from rope_jax.report.comparison_terminal import print_comparison
+from rope_jax.results.statistics import Estimate
 from scripts import compare as command
 
 
@@ -189,7 +189,7 @@ def test_the_files_are_replaced_together(comparison, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rope_jax.comparison.files.write_figure", full)
+    monkeypatch.setattr("rope_jax.report.comparison_files.write_figure", full)
     with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
         write_comparison(tmp_path / "out", replace(comparison, notes=["other"]))
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before

@@ -14,7 +14,7 @@ from rope_jax.comparison.read import read_sweep
 from rope_jax.comparison.sweeps import PointKey
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.statistics import Sums
+from rope_jax.results.statistics import Sums
 from rope_jax.sealed import seal
 
 RESULTS = ("results.csv", "results.jsonl", "documents.csv", "summary.json")

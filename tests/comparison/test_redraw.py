@@ -10,7 +10,7 @@ from PIL import Image
 from rope_jax import cli
 from rope_jax.comparison import redraw
 from rope_jax.errors import UserError
-from rope_jax.sweeps.figures import draw_sweep
+from rope_jax.report.sweep_figures import draw_sweep
 from scripts import plot_sweep
 
 
@@ -102,7 +102,7 @@ def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(redraw, "save_figure", lambda figure, path: made.update({path: figure}))
     plot_sweep.main([str(folder), f"output={tmp_path}/mine.png"])
     assert [path.name for path in made] == ["mine.png", "mine-steps.png"]
-    assert draw_sweep.__module__ == "rope_jax.sweeps.figures"
+    assert draw_sweep.__module__ == "rope_jax.report.sweep_figures"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import pytest
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.page import format_page
 from rope_jax.comparison.read import read_sweep
-from rope_jax.comparison.report import format_markdown
-from rope_jax.comparison.tasks import task_maps
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.report.comparison_page import format_page
+from rope_jax.report.comparison_report import format_markdown
+from rope_jax.report.comparison_tasks import task_maps
+from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.tables import format_csv
 from tests.comparison.test_page import data_of
 

@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from rope_jax.comparison.cells import gain_text
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
-from rope_jax.comparison.report import format_markdown
-from rope_jax.comparison.terminal import print_comparison
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.text import half_width_text, perplexity_text
+from rope_jax.report.comparison_cells import gain_text
+from rope_jax.report.comparison_report import format_markdown
+from rope_jax.report.comparison_terminal import print_comparison
+from rope_jax.report.text import half_width_text, perplexity_text
+from rope_jax.results.statistics import Estimate
 
 LENGTHS = (8, 16, 32, 64)
 WAYS = {"yarn_offsets": {8: 0.0, 16: 0.0, 32: -0.25, 64: 1.0}}

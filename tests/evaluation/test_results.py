@@ -8,10 +8,10 @@ import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Origin, Row, rows
-from rope_jax.evaluation.statistics import Estimate, Sums, UsableLength, mean_nll
+from rope_jax.evaluation.results import Measurement, SweepResult, rows
 from rope_jax.evaluation.summary import summarize
-from rope_jax.evaluation.sweep import Measurement, SweepResult
+from rope_jax.results.rows import Origin, Row
+from rope_jax.results.statistics import Estimate, Sums, UsableLength, mean_nll
 from rope_jax.rope.strategies import NoScaling, PIScaling
 
 ORIGIN = Origin(run="demo", step=500, seed=3, corpus="c0ffee")

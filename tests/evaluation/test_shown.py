@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from rope_jax.evaluation.results import Row, rows
-from rope_jax.evaluation.statistics import Sums
+from rope_jax.evaluation.results import rows
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Sums
 from tests.evaluation.test_results import OFFSETS, ORIGIN, measurement, result_of
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rope_jax.evaluation.statistics import (
+from rope_jax.results.statistics import (
     Sums,
     mean_nll,
     paired_difference,
@@ -310,5 +310,5 @@ def test_resampling_in_parts_gives_the_same_interval(monkeypatch):
     sums = Sums(random.lognormal(0, 0.5, 77), random.integers(1, 9, 77))
     whole = mean_nll(sums, resamples=999, seed=5)
     for drawn in (1, 77 * 7, 77 * 998):
-        monkeypatch.setattr("rope_jax.evaluation.statistics._MOST_DRAWN", drawn)
+        monkeypatch.setattr("rope_jax.results.statistics._MOST_DRAWN", drawn)
         assert mean_nll(sums, resamples=999, seed=5) == whole

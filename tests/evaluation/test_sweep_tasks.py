@@ -6,11 +6,11 @@ import pytest
 
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan
-from rope_jax.evaluation.results import Origin
-from rope_jax.evaluation.statistics import exact_interval
 from rope_jax.evaluation.task_results import sample_rows, task_rows
 from rope_jax.evaluation.tasks import exact_answers
 from rope_jax.model.loss import Scores
+from rope_jax.results.rows import Origin
+from rope_jax.results.statistics import exact_interval
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import Words

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text
+from rope_jax.report.text import half_width_text, interval_text, perplexity_text
+from rope_jax.results.statistics import Estimate
 
 
 @pytest.mark.parametrize(

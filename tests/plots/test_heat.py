@@ -5,9 +5,9 @@ import math
 import pytest
 from matplotlib.colors import to_rgb
 
-from rope_jax.evaluation.task_results import TaskRow
 from rope_jax.plots.distance import draw_distances
 from rope_jax.plots.heat import draw_heat, share_text
+from rope_jax.results.tasks import TaskRow
 
 LENGTHS = (64, 128, 256)
 EXACT = {"none": {64: 1.0, 128: 0.5, 256: 0.0}, "streaming": {64: 0.75, 128: 0.25, 256: 0.125}}

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.latex import escape_latex, format_tabular, latex_value
 
 
 @pytest.mark.parametrize(

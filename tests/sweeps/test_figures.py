@@ -10,11 +10,11 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-from rope_jax.evaluation.results import Row
 from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND
-from rope_jax.sweeps.figures import draw_checkpoints
+from rope_jax.report.sweep_figures import draw_checkpoints
+from rope_jax.results.rows import Row
 
 
 def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
@@ -320,7 +320,7 @@ IMPORT = """
 import sys
 import matplotlib
 before = dict(matplotlib.rcParams.copy())
-import rope_jax.plots.curves, rope_jax.sweeps.figures, rope_jax.comparison.files
+import rope_jax.plots.curves, rope_jax.report.sweep_figures, rope_jax.report.comparison_files
 assert dict(matplotlib.rcParams.copy()) == before
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 """

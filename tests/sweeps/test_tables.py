@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import UsableLength
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary
-from rope_jax.sweeps.tables import format_results_latex, format_results_markdown
+from rope_jax.report.sweep_tables import format_results_latex, format_results_markdown
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import UsableLength
+from rope_jax.results.summary import CheckpointSummary, CurveSummary
 
 NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16: 1.25, 32: 2.0}}
 

@@ -11,19 +11,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.training import Config
 from rope_jax.evaluation.results import document_rows, rows
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.summary import SweepSummary, summarize
+from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.task_results import task_tables
-from rope_jax.evaluation.task_summary import (
+from rope_jax.report.task_tables import format_tasks_latex, format_tasks_markdown
+from rope_jax.report.task_terminal import print_tasks
+from rope_jax.report.text import effective_text
+from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import SweepSummary
+from rope_jax.results.tasks import (
     EffectiveLength,
     effective_length,
     summarize_tasks,
     taken_out,
 )
-from rope_jax.evaluation.text import effective_text
 from rope_jax.sweeps.files import write_folder
-from rope_jax.sweeps.task_tables import format_tasks_latex, format_tasks_markdown
-from rope_jax.sweeps.task_terminal import print_tasks
 from tests.evaluation.test_sweep_tasks import ORIGIN, oracle, sweep_tasks
 
 TRAINING = Config.model_validate(

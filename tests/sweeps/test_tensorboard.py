@@ -17,11 +17,11 @@ from tensorboard.plugins.hparams.list_session_groups import Handler
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Estimate, UsableLength
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.task_summary import EffectiveLength, TaskSummary
-from rope_jax.sweeps.tensorboard import write_events
+from rope_jax.report.tensorboard import write_events
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Estimate, UsableLength
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.tasks import EffectiveLength, TaskSummary
 from rope_jax.tasks import TASKS
 
 

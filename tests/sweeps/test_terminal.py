@@ -8,16 +8,16 @@ import re
 import pytest
 from rich.console import Console
 
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Estimate, UsableLength
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.text import usable_text
-from rope_jax.sweeps.terminal import (
+from rope_jax.report.sweep_terminal import (
     SweepProgress,
     describe_blocks,
     print_tables,
     warn_of_chance,
 )
+from rope_jax.report.text import usable_text
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Estimate, UsableLength
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 
 
 def row(name, length, nll, half=0.1, **fields):

@@ -6,9 +6,9 @@ from typing import Any
 
 from rope_jax.comparison.sweeps import Sweep
 from rope_jax.errors import printable
-from rope_jax.evaluation.task_results import TaskRow
-from rope_jax.evaluation.text import effective_text
-from rope_jax.runs.markdown import escape_markdown
+from rope_jax.report.markdown import escape_markdown
+from rope_jax.report.text import effective_text
+from rope_jax.results.tasks import TaskRow
 
 TAKEN_OUT = "taken out"
 

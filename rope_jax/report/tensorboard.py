@@ -16,11 +16,11 @@ from jaxtyping import UInt8
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.task_results import TaskRow
+from rope_jax.report.markdown import yaml_block
+from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.logs import TensorBoardWriter
-from rope_jax.runs.markdown import yaml_block
 from rope_jax.tasks import TASKS
 
 # Groups of charts; those of the other units come after all others.

@@ -8,20 +8,20 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.cells import all_points, cell, pairing_text, units_of, units_text
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.figure import (
+from rope_jax.comparison.groups import Group
+from rope_jax.errors import printable
+from rope_jax.report.comparison_cells import all_points, cell, pairing_text, units_of, units_text
+from rope_jax.report.comparison_figure import (
     assign_curve_styles,
     assign_group_styles,
     dash_of,
 )
-from rope_jax.comparison.groups import Group
-from rope_jax.comparison.report import describe_groups, describe_sources, format_usable
-from rope_jax.comparison.tasks import task_maps
-from rope_jax.errors import printable
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.text import caption
+from rope_jax.report.comparison_report import describe_groups, describe_sources, format_usable
+from rope_jax.report.comparison_tasks import task_maps
+from rope_jax.report.text import caption
+from rope_jax.results.statistics import Estimate
 
 # With more curves than this, bands would hide everything else.
 MOST_BANDS = 6
@@ -59,7 +59,7 @@ DARK_COLOURS = {
 
 def format_page(comparison: Comparison) -> str:
     """Return a self-contained HTML page, which includes plotly.js and the data."""
-    template = resources.files("rope_jax.comparison").joinpath("page.html").read_text("utf-8")
+    template = resources.files("rope_jax.report").joinpath("page.html").read_text("utf-8")
     data = json.dumps(_page_data(comparison), allow_nan=False).replace("<", "\\u003c")
     title = html.escape(printable(describe_groups(comparison)))
     before, _, after = template.partition("PLOTLY")

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rope_jax.config.presentation import Show
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.summary import CheckpointSummary
-from rope_jax.evaluation.text import (
+from rope_jax.report.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.markdown import escape_markdown
+from rope_jax.report.text import (
     QUANTITIES,
     half_width,
     half_width_text,
@@ -16,8 +15,9 @@ from rope_jax.evaluation.text import (
     usable_text,
     value_text,
 )
-from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
-from rope_jax.runs.markdown import escape_markdown
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import CheckpointSummary
 
 _CAPTIONS = {
     "same_tokens": "by context length, on the same tokens at every length",

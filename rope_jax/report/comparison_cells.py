@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.config.presentation import Show
-from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
-from rope_jax.evaluation.text import half_width_text, interval_text, perplexity_text
+from rope_jax.report.text import half_width_text, interval_text, perplexity_text
+from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, perplexity
 
 # As in the tables of sweeps.
 BEST, BELOW_TRUNCATION = "•", "*"

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 
 from rope_jax.config.presentation import Show
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import Estimate, perplexity
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import Estimate, perplexity
 
 QUANTITIES: Mapping[Show, str] = {
     "perplexity": "perplexity",

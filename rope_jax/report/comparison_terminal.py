@@ -8,7 +8,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.comparison.cells import (
+from rope_jax.comparison.curves import Comparison, Curve
+from rope_jax.comparison.differences import describe_settings
+from rope_jax.console import print_wrapped
+from rope_jax.errors import printable
+from rope_jax.report.comparison_cells import (
     BELOW_TRUNCATION,
     BEST,
     EMPTY,
@@ -18,12 +22,8 @@ from rope_jax.comparison.cells import (
     has_single_seeds,
     sampling_text,
 )
-from rope_jax.comparison.curves import Comparison, Curve
-from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
-from rope_jax.console import print_wrapped
-from rope_jax.errors import printable
-from rope_jax.evaluation.text import QUANTITIES
+from rope_jax.report.comparison_report import PlottedCurve, format_usable, points_of
+from rope_jax.report.text import QUANTITIES
 
 _NARROWEST_NAMES = 12  # where names are folded
 

@@ -4,9 +4,9 @@ from rich.console import Console
 from rich.text import Text
 
 from rope_jax.console import Column, print_columns, print_wrapped, table_width
-from rope_jax.evaluation.summary import CheckpointSummary
-from rope_jax.evaluation.task_results import TaskTables
-from rope_jax.sweeps.task_tables import TaskTable, make_task_tables
+from rope_jax.report.task_tables import TaskTable, make_task_tables
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import TaskTables
 
 
 def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTables) -> None:

@@ -22,7 +22,6 @@ from matplotlib.patches import Patch
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
-from rope_jax.comparison.report import describe_groups
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.labels import LineEnd, fold_text, label_line_ends
 from rope_jax.plots.lines import draw_background, draw_line, line_end
@@ -46,6 +45,7 @@ from rope_jax.plots.style import (
     distinct_styles,
     figure_style,
 )
+from rope_jax.report.comparison_report import describe_groups
 
 # With more curves in a panel than this, bands become fainter.
 _MOST_FULL_BANDS = 4

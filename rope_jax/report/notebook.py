@@ -1,46 +1,60 @@
-"""A sweep's results as a small HTML table, which a notebook shows for them."""
+"""A sweep's results in a notebook: a pandas DataFrame, and a small HTML table."""
 
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from rope_jax.config.presentation import Show
-from rope_jax.evaluation.frame import NO_ORIGIN
-from rope_jax.evaluation.results import Row, rows
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.sweep import SweepResult
-from rope_jax.evaluation.text import (
+from rope_jax.report.text import (
     QUANTITIES,
     half_width,
     half_width_text,
     interval_text,
     value_text,
 )
+from rope_jax.results.rows import Row, UnitKind
+from rope_jax.results.statistics import Estimate
+
+if TYPE_CHECKING:
+    import pandas
+
+# Columns of results.csv that are about a run's folder, which a model of one's own need not have.
+_OF_A_RUN = ["step", "run", "seed", "corpus", "split"]
 
 
-def results_html(result: SweepResult) -> str:
+def results_frame(rows: Sequence[Row]) -> "pandas.DataFrame":
+    """Return one row per measurement, with the columns of results.csv but those about a run."""
+    import pandas  # half a second, and only needed here
+
+    frame = pandas.DataFrame(rows, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
+    # Without a type of its own, a column of nothing but None could not be computed with.
+    floats = dict.fromkeys(("factor", "bpb", "bpb_low", "bpb_high"), "float64")
+    return frame.astype({**floats, "stride": "Int64"})
+
+
+def results_html(rows: Sequence[Row], show: Show, unit_kind: UnitKind) -> str:
     """Return one table per protocol: a row for each scaling, a column for each context length.
 
-    A cell has what the sweep's `show` names (nats per token for bits per byte that are not known)
-    and half of its 95% interval, or the interval itself where half of it is larger than the
-    perplexity. The lowest value of a column is bold, unless
-    most scalings share it, as at the window.
+    A cell has what `show` names (nats per token for bits per byte that are not known) and half of
+    its 95% interval, or the interval itself where half of it is larger than the perplexity. The
+    lowest value of a column is bold, unless most scalings share it, as at the window.
     """
-    measured = rows(result, NO_ORIGIN)
-    protocols = dict.fromkeys(row.protocol for row in measured)
-    return "\n".join(_table(result, [r for r in measured if r.protocol == p]) for p in protocols)
+    protocols = dict.fromkeys(row.protocol for row in rows)
+    return "\n".join(
+        _table([r for r in rows if r.protocol == p], show, unit_kind) for p in protocols
+    )
 
 
-def _table(result: SweepResult, measured: Sequence[Row]) -> str:
+def _table(measured: Sequence[Row], show: Show, unit_kind: UnitKind) -> str:
     """Return the table of one protocol."""
     lengths = sorted({row.length for row in measured})
-    show = result.config.show
     if show == "bits_per_byte" and any(row.bpb is None for row in measured):
         show = "nats"
     best = {n: _best([row for row in measured if row.length == n], show) for n in lengths}
     caption = (
         f"{QUANTITIES[show].capitalize()} by context length, ± half of its 95% interval "
-        f"({result.unit_kind}: {measured[0].units:,}; protocol: {measured[0].protocol})"
+        f"({unit_kind}: {measured[0].units:,}; protocol: {measured[0].protocol})"
     )
     lines = [
         "<table>",

@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.summary import CheckpointSummary
-from rope_jax.evaluation.task_results import TaskRow, TaskTables
-from rope_jax.evaluation.task_summary import taken_out
-from rope_jax.evaluation.text import effective_text, interval_text, perplexity_text, usable_text
 from rope_jax.plots.heat import share_text
-from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
-from rope_jax.runs.markdown import escape_markdown
+from rope_jax.report.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.markdown import escape_markdown
+from rope_jax.report.text import effective_text, interval_text, perplexity_text, usable_text
+from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import TaskRow, TaskTables, taken_out
 
 
 class TaskTable(NamedTuple):

@@ -4,7 +4,7 @@ from typing import Any
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
-from rope_jax.evaluation.statistics import Estimate
+from rope_jax.results.statistics import Estimate
 from rope_jax.runs.tables import format_csv as format_table
 
 _COLUMNS = (

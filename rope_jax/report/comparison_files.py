@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from rope_jax.comparison.curves import Comparison
-from rope_jax.comparison.figure import draw_comparison
-from rope_jax.comparison.latex import format_latex
-from rope_jax.comparison.page import format_page
-from rope_jax.comparison.points_csv import format_csv
-from rope_jax.comparison.report import format_markdown
 from rope_jax.comparison.sweeps import Sweep, readable_path
 from rope_jax.errors import UserError, printable
 from rope_jax.plots.saving import write_figure
+from rope_jax.report.comparison_figure import draw_comparison
+from rope_jax.report.comparison_latex import format_latex
+from rope_jax.report.comparison_page import format_page
+from rope_jax.report.comparison_points_csv import format_csv
+from rope_jax.report.comparison_report import format_markdown
 from rope_jax.rope.files import read_limited
 from rope_jax.sealed import replacing
 

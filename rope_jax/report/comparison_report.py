@@ -4,7 +4,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rope_jax.comparison.cells import (
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.differences import describe_settings
+from rope_jax.config.presentation import Show
+from rope_jax.report.comparison_cells import (
     BELOW_TRUNCATION,
     best_at,
     cell,
@@ -14,13 +17,10 @@ from rope_jax.comparison.cells import (
     signed_text,
     units_text,
 )
-from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.tasks import format_effective_lengths
-from rope_jax.config.presentation import Show
-from rope_jax.evaluation.statistics import Estimate
-from rope_jax.evaluation.text import QUANTITIES, usable_text
-from rope_jax.runs.markdown import escape_markdown
+from rope_jax.report.comparison_tasks import format_effective_lengths
+from rope_jax.report.markdown import escape_markdown
+from rope_jax.report.text import QUANTITIES, usable_text
+from rope_jax.results.statistics import Estimate
 
 _INTERVALS = (
     "Each cell is in {quantity}, ± half the width of its 95% interval over {sampled}, or with "

@@ -17,11 +17,11 @@ from rope_jax.config.redraw import RedrawConfig
 from rope_jax.config.sweep import Protocol
 from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
-from rope_jax.evaluation.results import Row
 from rope_jax.plots.saving import figure_files, save_figure
+from rope_jax.report.sweep_figures import SweptCheckpoint, draw_sweep
+from rope_jax.results.rows import Row
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.tables import text_of_cell
-from rope_jax.sweeps.figures import SweptCheckpoint, draw_sweep
 
 _MOST_BYTES = 2**26
 _SUMMARY = "summary.json"

@@ -3,7 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from rope_jax.comparison.cells import (
+from rope_jax.comparison.curves import Comparison, Point
+from rope_jax.comparison.differences import describe_settings
+from rope_jax.comparison.groups import MARK, Group
+from rope_jax.config.presentation import Show
+from rope_jax.report.comparison_cells import (
     EMPTY,
     best_at,
     cell,
@@ -11,14 +15,10 @@ from rope_jax.comparison.cells import (
     units_of,
     units_text,
 )
-from rope_jax.comparison.curves import Comparison, Point
-from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.groups import MARK, Group
-from rope_jax.comparison.report import PlottedCurve, format_usable, points_of
-from rope_jax.config.presentation import Show
-from rope_jax.evaluation.statistics import RELIABLE_UNITS
-from rope_jax.evaluation.text import QUANTITIES, caption, perplexity_text
-from rope_jax.runs.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.comparison_report import PlottedCurve, format_usable, points_of
+from rope_jax.report.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.text import QUANTITIES, caption, perplexity_text
+from rope_jax.results.statistics import RELIABLE_UNITS
 
 
 def format_latex(comparison: Comparison) -> str:

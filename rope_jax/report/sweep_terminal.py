@@ -20,10 +20,7 @@ from rope_jax.console import (
     progress_bar,
     table_width,
 )
-from rope_jax.evaluation.results import Row
-from rope_jax.evaluation.statistics import RELIABLE_UNITS, Estimate, perplexity
-from rope_jax.evaluation.summary import CheckpointSummary, CurveSummary, SweepSummary
-from rope_jax.evaluation.text import (
+from rope_jax.report.text import (
     QUANTITIES,
     caption,
     half_width,
@@ -32,6 +29,9 @@ from rope_jax.evaluation.text import (
     usable_text,
     value_text,
 )
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import RELIABLE_UNITS, Estimate, perplexity
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 
 _BEST, _BELOW = "•", "*"
 # Tried in this order until a table fits: how intervals are written (" ±0.57", "±0.57", "±0.6"), and

@@ -46,7 +46,7 @@ def _escaped(character: str) -> str:
 def latex_value(value: str, interval: str, *, is_best: bool) -> str:
     """Return a cell: a value, bold if it is the best of its column, and its interval, smaller.
 
-    Both are text as `rope_jax.evaluation.text` makes it: "4.10", "e^12.5", "±0.57", "[0.1, 20]".
+    Both are text as `rope_jax.report.text` makes it: "4.10", "e^12.5", "±0.57", "[0.1, 20]".
     """
     shown = _number(value)
     if is_best and value:

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.evaluation.summary import CheckpointSummary
-from rope_jax.evaluation.task_results import TaskRow
-from rope_jax.evaluation.text import effective_text
 from rope_jax.plots.distance import draw_distances
 from rope_jax.plots.heat import draw_heat
+from rope_jax.report.text import effective_text
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import TaskRow
 
 
 def draw_tasks(

@@ -1,0 +1,1 @@
+"""Tables, terminal output, figures and pages of what was measured."""

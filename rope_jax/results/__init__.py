@@ -1,0 +1,1 @@
+"""What was measured, as plain data: statistics, the rows of tables, and summaries."""
