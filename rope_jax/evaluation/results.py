@@ -10,8 +10,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.evaluation.protocols import SLIDING
 from rope_jax.evaluation.tasks import Cell
-from rope_jax.plots.curves import draw_curves
-from rope_jax.plots.figure import ShownFigure
 from rope_jax.positions.maps import PositionMap
 from rope_jax.report.notebook import results_frame, results_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
@@ -25,6 +23,7 @@ from rope_jax.results.statistics import (
 from rope_jax.rope import Scaling
 
 if TYPE_CHECKING:
+    import matplotlib.figure
     import pandas
 
 _NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
@@ -104,12 +103,14 @@ class SweepResult:
         """
         return results_frame(rows(self, _NO_ORIGIN))
 
-    def plot(self, *, title: str = "") -> ShownFigure:
+    def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
         """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
 
         The figure is as wide as `figure_width` of the sweep's settings says. It is made without
         pyplot; a notebook shows it, and `savefig` writes it to a file.
         """
+        from rope_jax.plots.curves import draw_curves  # loads matplotlib, which takes a second
+
         return draw_curves(
             rows(self, _NO_ORIGIN),
             window=self.window,

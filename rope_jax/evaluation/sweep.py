@@ -35,9 +35,6 @@ from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
 from rope_jax.rope.strategies import NoScaling
 from rope_jax.tasks import Words
 
-if TYPE_CHECKING:
-    pass
-
 # Default for `row_bytes`, per token: that of a model of about 100 dimensions.
 _BYTES_PER_TOKEN = 2**14
 # A CPU is fastest when a batch fits its caches; an accelerator, when its memory is well filled.

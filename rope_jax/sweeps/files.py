@@ -18,6 +18,10 @@ from rope_jax.report.sweep_tables import format_results_latex, format_results_ma
 from rope_jax.report.task_figures import draw_tasks
 from rope_jax.report.task_tables import format_tasks_latex, format_tasks_markdown
 from rope_jax.report.tensorboard import write_events
+from rope_jax.results.rows import DocumentRow, Row
+from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text

@@ -39,6 +39,10 @@ from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
 from rope_jax.model.resolve import for_platform, numbers_in_words
+from rope_jax.report.sweep_terminal import SweepProgress, print_tables, warn_of_chance
+from rope_jax.report.task_terminal import print_tasks
+from rope_jax.results.rows import Origin
+from rope_jax.results.summary import SweepSummary
 from rope_jax.rope import Scaling
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from rope_jax import cli
-from rope_jax.comparison import redraw
 from rope_jax.errors import UserError
+from rope_jax.report import redraw
 from rope_jax.report.sweep_figures import draw_sweep
 from scripts import plot_sweep
 
