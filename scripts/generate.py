@@ -1,4 +1,4 @@
-"""Generate the JSON schemas, docs/bad-input.md, docs/api.md, and tables in README.md and docs/.
+"""Generate the JSON schemas, docs/api.md, and tables in README.md and docs/.
 
 python scripts/generate.py           # or: make generate
 python scripts/generate.py --check   # exit with status 1 if a file is stale; write nothing
@@ -12,9 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -33,7 +31,6 @@ from rope_jax.positions.maps import MAPS
 from rope_jax.report.text import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
 from rope_jax.rope.hf import HF_FORMS
-from rope_jax.rope.strategies.registry import PLAIN
 from scripts.aot import RESULTS as AOT_RESULTS
 from scripts.aot import read_results, result_table
 from scripts.api_page import api_page
@@ -45,25 +42,6 @@ SCALINGS = ROOT / "docs/scalings.md"
 POSITIONS = ROOT / "docs/positions.md"
 EXTENSION = ROOT / "docs/extension.md"
 ACCELERATORS = ROOT / "docs/accelerators.md"
-BAD_INPUT = """\
-# How bad input is reported
-
-A command reports bad input in one line on stderr, without a traceback, and exits with status 2. It
-leaves nothing behind: no run directory, no part of a corpus in the cache. The line names the key or
-the file, what is wrong, and what would be right. If several things are wrong, it explains the first
-and counts the others.
-
-Values are not converted: `true` is not a number, and `"10"` is text, so a name such as `3` needs
-quotes. The one exception: `1e3` and `3.0` are accepted as whole numbers, because YAML has no other
-short way to write large ones. YAML is read as PyYAML does (YAML 1.1), so `010` is 8 and `1:30` is
-90. `${key}` stands for the value of another key, and `${oc.env:NAME}` for an environment variable;
-the `config.yaml` of a run has the values in their place.
-
-`make generate` writes this page from `tests/bad_input.yaml`, and the tests compare every line with
-what the command prints. They run it in a folder with these files: `run.yaml`, a small training run;
-the same run with each type of data in `text.yaml` (`files: [texts/*]`), `jsonl.yaml`,
-`parquet.yaml` and `hub.yaml`; and `runs/tiny`, the directory of a run.
-"""
 # The results.csv of the sweeps in the README.
 DEMO = ROOT / "docs/figures/demo.csv"
 PROTOCOLS = ROOT / "docs/figures/protocols.csv"
@@ -326,47 +304,6 @@ def tasks_table() -> str:
     return _table(("", *headings, *passkeys, "effective length"), rows)
 
 
-def bad_input_catalogue() -> dict[str, Any]:
-    """Return tests/bad_input.yaml with names of scalings and the like for its placeholders."""
-    names = list(STRATEGIES)
-    with_factor = [name for name in names if "factor" in STRATEGIES[name].model_fields]
-    placeholders = {
-        "<scalings>": ", ".join(names),
-        "<inner scalings>": ", ".join(s.model_fields["type"].default for s in PLAIN),
-        "<extending scalings>": ", ".join(
-            s.model_fields["type"].default for s in PLAIN if s.has_extension_factor()
-        ),
-        "<maps>": ", ".join(MAPS),
-        "<encodings>": ", ".join(ENCODINGS),
-        "<encodings with maps>": " and ".join(n for n, e in ENCODINGS.items() if e.takes_maps),
-        "<scalings with a factor>": " or ".join([", ".join(with_factor[:-1]), with_factor[-1]]),
-    }
-    catalogue = yaml.safe_load((ROOT / "tests/bad_input.yaml").read_text(encoding="utf-8"))
-    for section in catalogue["sections"]:
-        for case in section["cases"]:
-            for placeholder, text in placeholders.items():
-                case["says"] = case["says"].replace(placeholder, text)
-    return catalogue
-
-
-def bad_input() -> str:
-    """Return docs/bad-input.md: the catalogue that tests/test_bad_input.py checks, as tables."""
-    parts = [BAD_INPUT]
-    for section in bad_input_catalogue()["sections"]:
-        parts.append(f"\n## {section['title']}\n\n| input | stderr |\n|---|---|\n")
-        for case in section["cases"]:
-            run = case["run"] if isinstance(case["run"], str) else case["run"][0][0] + "…"
-            shown = [_code(run)]
-            if "about" in case:
-                shown.append(f"({case['about']})")
-            else:
-                files = case.get("files", {}).items()
-                shown += [f"{name}: {_code(repr(text))}" for name, text in files if len(files) < 4]
-            command = Path(run.partition(" ")[0]).name
-            parts.append(f"| {'<br>'.join(shown)} | {_code(command + ': ' + case['says'])} |\n")
-    return "".join(parts)
-
-
 def chips_table() -> str:
     """Return a table of the chips that programs are planned for."""
     heads = ("`target`", "memory, GiB", "TFLOP/s, bfloat16", "memory, GB/s", "links, GB/s")
@@ -377,12 +314,6 @@ def chips_table() -> str:
         speeds = f"{chip.bandwidth / 1e9:,g} | {chip.interconnect / 1e9:g} | {network}"
         lines.append(f"| `{name}` | {gib:.2f} | {flops:,g} | {speeds} | {chip.source} |")
     return "\n".join(lines) + "\n"
-
-
-def _code(text: str) -> str:
-    """Format `text` as code in a table cell."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{text}{fence}".replace("|", "\\|")
 
 
 def between(text: str, name: str, content: str) -> str:
@@ -429,7 +360,6 @@ def generated() -> dict[Path, str]:
         ROOT / "configs/schema/grid.json": json_schema(GridConfig),
         ROOT / "configs/schema/fit.json": json_schema(FitConfig),
         README: readme,
-        ROOT / "docs/bad-input.md": bad_input(),
         ROOT / "docs/api.md": api_page(),
     }
 

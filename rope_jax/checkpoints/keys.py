@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from rope_jax.config.values import show_value
+from rope_jax.rope.messages import show_value
 
 _IGNORED = frozenset(
     {

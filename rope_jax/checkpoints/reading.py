@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 from rope_jax.checkpoints.families import FAMILIES, POSITION_KEYS, Family
 from rope_jax.checkpoints.keys import unread_keys
 from rope_jax.config.model import MOST_LAYERS
-from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
 from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.hf import layers_from_hf
+from rope_jax.rope.messages import show_value
 
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
-from rope_jax.config.values import shorten
 from rope_jax.errors import UserError, printable
+from rope_jax.rope.messages import shorten
 
 ABSENT = "absent"
 _MISSING = object()

@@ -20,12 +20,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rope_jax.comparison.sweeps import PointKey
 from rope_jax.config.sweep import Protocol
 from rope_jax.config.types import FolderName, NonNegativeInt, PositiveInt
-from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, Metric, TaskRow
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.messages import shorten
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
 from rope_jax.sealed import CHECKSUMS, check_content, read_checksums

@@ -15,9 +15,8 @@ from pydantic_core import ErrorDetails
 
 from rope_jax.config.annotations import given_tag, is_list, models_in, tag_key, type_tag
 from rope_jax.config.keys import list_keys, union_name
-from rope_jax.config.values import alternatives, shorten, show_value
 from rope_jax.errors import UserError
-from rope_jax.rope.messages import explain_type, requirement
+from rope_jax.rope.messages import alternatives, explain_type, requirement, shorten, show_value
 
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = list[str | int]

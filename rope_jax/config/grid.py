@@ -18,7 +18,7 @@ from rope_jax.config.types import (
     PositiveFloat,
     PositiveInt,
 )
-from rope_jax.config.values import show_value
+from rope_jax.rope.messages import show_value
 from rope_jax.rope.numbers import single_error
 
 # Placeholders with a meaning of their own, so no axis may have these names.

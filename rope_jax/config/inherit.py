@@ -15,8 +15,8 @@ from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen
-from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
+from rope_jax.rope.messages import show_value
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
 _EXECUTION = {

@@ -14,7 +14,7 @@ from rope_jax.config.annotations import (
     type_in_words,
     type_tag,
 )
-from rope_jax.config.values import show_value
+from rope_jax.rope.messages import show_value
 
 
 class Key(NamedTuple):

@@ -1,18 +1,18 @@
 """Load a YAML file and `key=value` overrides as one validated, frozen model; dump it as YAML."""
 
 import errno
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.explain import Model, validate
-from rope_jax.config.overrides import apply_overrides
-from rope_jax.config.yaml_text import NotYamlError, dump_yaml, first_line, parse_yaml
+from rope_jax.config.yaml_text import NotYamlError, dump_yaml, parse_yaml
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.messages import show_value
 
 _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
@@ -32,8 +32,7 @@ def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str
     """
     raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
-    origin = "overrides" if path is None else str(path)
-    return resolve(raw, origin), origin
+    return raw, "overrides" if path is None else str(path)
 
 
 def dump(config: BaseModel) -> str:
@@ -42,7 +41,7 @@ def dump(config: BaseModel) -> str:
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
-    """Return the content of a YAML file, with its interpolations unresolved. Raises UserError."""
+    """Return the content of a YAML file. Raises UserError."""
     try:
         content = read_limited(path, _MAX_BYTES)
     except FileNotFoundError:
@@ -68,25 +67,65 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return loaded or {}
 
 
-def resolve(raw: dict[Any, Any], origin: str) -> Any:
-    """Return `raw` with each interpolation replaced by the value it refers to.
+def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
+    """Apply `dotted.key=value` overrides to a raw config, in order.
 
-    origin: where `raw` comes from; an error begins with it. Raises UserError.
+    The value is read as YAML; a list's element is named by its number (`stages.0.steps=10`).
+    Changing a `type` drops the section's other keys, except those that earlier overrides set
+    individually.
+
+    Raises UserError.
     """
-    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException  # slow to import
+    given: set[str] = set()
+    for text in overrides:
+        key, equals, written = text.partition("=")
+        if not equals or not key or key.startswith("-"):
+            raise UserError(f"{text}: not an override; write key=value (see --help)")
+        if "" in key.split("."):
+            raise UserError(
+                f"{text}: a part of the key is empty; write key=value or section.key=value"
+            )
+        try:
+            value = parse_yaml(written)
+        except NotYamlError as error:
+            raise UserError(
+                f"{key}: the value {show_value(written)} is not valid YAML ({error.problem})"
+            ) from None
+        _set(raw, key, value, given)
+        given.add(key)
 
-    from rope_jax.config.references import BadReferenceError, resolve_references
 
-    try:
-        return resolve_references(raw)
-    except BadReferenceError as error:
-        raise UserError(f"{origin}: {error.key}: {error}") from None
-    except OmegaConfBaseException as error:
-        key = re.sub(r"\[(\w+)\]", r".\1", str(error.full_key or ""))
-        message = re.sub(r"^\w+ raised while resolving interpolation: ", "", first_line(error))
-        message = message.strip('"')
-        if isinstance(error, MissingMandatoryValue):
-            message = "is ???, which marks a value that has to be given"
-        raise UserError(f"{origin}: {key}{': ' * bool(key)}{message}") from None
-    except RecursionError:
-        raise UserError(f"{origin}: nested too deeply") from None
+def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
+    """Set one key, creating the sections above it. given: the keys overridden so far."""
+    node: Any = raw
+    *sections, last = key.split(".")
+    for depth, name in enumerate(sections):
+        part = _part(node, name, key, above=".".join(sections[:depth]))
+        below = node[part] if isinstance(part, int) else node.get(part)
+        if below is None:
+            below = node[part] = {}
+        node = below
+    above = ".".join(sections)
+    part = _part(node, last, key, above)
+    if part in TAG_KEYS and node.get(part) != value:
+        kept = {k: v for k, v in node.items() if f"{above}.{k!s}" in given}
+        node.clear()
+        node |= {**kept, part: value}
+    else:
+        node[part] = value
+
+
+def _part(node: Any, name: str, key: str, above: str) -> str | int:
+    """Return one part of a dotted key as an index of `node`: a name, or the number of an element.
+
+    above: the parts of `key` that lead to `node`.
+    """
+    if isinstance(node, list):
+        if name not in map(str, range(len(node))):
+            one, several = "its only element is 0", f"its elements are 0 to {len(node) - 1}"
+            valid = "it is empty" if not node else one if len(node) == 1 else several
+            raise UserError(f"{key}: {above} has no element {name}; {valid}")
+        return int(name)
+    if not isinstance(node, dict):
+        raise UserError(f"{key}: {above} is {show_value(node)}, which has no keys")
+    return name

@@ -7,12 +7,11 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from rope_jax.config.types import Frozen
-from rope_jax.config.values import show_value
 from rope_jax.positions.maps import AnyMap
 from rope_jax.rope import AnyScaling, RotaryGeometry
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
-from rope_jax.rope.messages import first_error
+from rope_jax.rope.messages import first_error, show_value
 
 __all__ = [
     "Strategy",

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
-from rope_jax.config.values import shorten
 from rope_jax.errors import UserError, printable
+from rope_jax.rope.messages import shorten
 
 FileData = TextData | JsonLinesData | ParquetData
 

@@ -18,11 +18,11 @@ from rope_jax.config.load import read_raw
 from rope_jax.config.named import config_path
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.config.values import show_value
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.errors import UserError
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob, last_step
 from rope_jax.grids.planned import Planned, Settings
+from rope_jax.rope.messages import show_value
 
 # Below `runs_dir`: the folder with the logs of all grids.
 GRIDS = "grids"

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.redraw import RedrawConfig
 from rope_jax.config.sweep import Protocol
-from rope_jax.config.values import shorten
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_figure
 from rope_jax.report.sweep_figures import SweptCheckpoint, draw_sweep
 from rope_jax.results.rows import Row
 from rope_jax.rope.files import read_limited
+from rope_jax.rope.messages import shorten
 from rope_jax.runs.tables import text_of_cell
 
 _MOST_BYTES = 2**26

@@ -7,8 +7,8 @@ import pytest
 
 from rope_jax.checkpoints.families import FAMILIES, POSITION_KEYS, REQUIRED
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.config.values import show_value
 from rope_jax.errors import UserError
+from rope_jax.rope.messages import show_value
 from tests.checkpoints.cases import FOLDER
 from tests.checkpoints.folders import golden_case
 
