@@ -185,6 +185,9 @@ def is_complete(folder: Path) -> bool:
     checksums = read_checksums(folder)
     if checksums is None:
         return False
+    for path in folder.iterdir():
+        if path.name not in {*checksums, CHECKSUMS}:
+            raise Damaged(f"{path}: is not in {CHECKSUMS}")
     paths = [folder / name for name in checksums]
     for path in paths:
         if not path.is_file():  # reading a pipe would never end

@@ -81,7 +81,7 @@ def name_of(case) -> str:
 
 def everything_in(folder):
     """Return all paths in a folder, except corpora cached completely, which the next run reads."""
-    corpora = {path.parent for path in folder.rglob("manifest.json")}
+    corpora = {path.parent for path in folder.rglob("SHA256SUMS")}
     kept = [*corpora, *(path.parent for path in corpora)]
     return {p for p in folder.rglob("*") if p not in kept and p.parent not in corpora}
 

@@ -1,13 +1,26 @@
-"""Folders are replaced as a whole, whenever the process is killed."""
+"""Folders are replaced as a whole, whenever the process is killed, and their damage is named."""
 
+import hashlib
 import shutil
 from pathlib import Path
 
 import pytest
+from filelock import Timeout
 
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import finish_replacing, replacing, replacing_folder, write_text
+from rope_jax.sealed import (
+    Damaged,
+    check_content,
+    finish_replacing,
+    is_complete,
+    locked,
+    read_checksums,
+    replacing,
+    replacing_folder,
+    seal,
+    write_text,
+)
 
 
 class Killed(BaseException):
@@ -157,3 +170,86 @@ def test_a_read_only_sweep_is_not_replaced(tmp_path, monkeypatch):
     refused = pytest.raises(UserError, match="evals/mine: is read-only; choose another name")
     with refused, run.lock_sweep("mine"):
         pytest.fail("it was locked")
+
+
+def sealed(folder: Path) -> Path:
+    with replacing_folder(folder) as new:
+        (new / "a").write_bytes(b"abc")
+        (new / "b").write_bytes(b"")
+        seal(new, ["a", "b"])
+    return folder
+
+
+def test_a_sealed_folder_is_read_by_sha256sum(tmp_path):
+    folder = sealed(tmp_path / "sealed")
+    assert is_complete(folder)
+    digest = hashlib.sha256(b"abc").hexdigest()
+    assert (folder / "SHA256SUMS").read_text().splitlines()[0] == f"{digest}  a"
+    check_content(folder / "a", b"abc", read_checksums(folder))
+
+
+def as_a_link_to(target):
+    def replace(path):
+        path.unlink()
+        path.symlink_to(target)
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "reason"),
+    [
+        (lambda path: path.write_bytes(b"abb"), "a", "is damaged"),
+        (lambda path: path.write_bytes(b"ab"), "a", "is damaged"),
+        (lambda path: path.write_bytes(b"abcd"), "a", "is damaged"),
+        (Path.unlink, "b", "is missing"),
+        (as_a_link_to("/dev/zero"), "b", "is missing"),
+        (lambda path: path.write_bytes(b""), "SHA256SUMS", "is damaged"),
+        (lambda path: path.write_bytes(b"\xff"), "SHA256SUMS", "is damaged"),
+        (lambda path: path.write_text("0" * 64 + "  a"), "SHA256SUMS", None),
+        (lambda path: path.write_text(path.read_text()[:67]), "SHA256SUMS", None),
+        (lambda path: path.with_name("c").write_text(""), "c", "is not in"),
+    ],
+)
+def test_damage_is_named(tmp_path, damage, name, reason):
+    folder = sealed(tmp_path / "sealed")
+    damage(folder / name)
+    with pytest.raises(
+        Damaged, match=f"/{name}: {reason}" if reason else "/[ab]: is (damaged|not in)"
+    ):
+        is_complete(folder)
+    assert is_complete(sealed(folder))
+
+
+def test_every_flipped_bit_of_the_checksums_is_noticed(tmp_path):
+    path = sealed(tmp_path / "sealed") / "SHA256SUMS"
+    written = path.read_bytes()
+    places = [place for place, byte in enumerate(written) if byte != ord("\n")]
+    for bit in (8 * place + bit for place in places for bit in range(8)):
+        flipped = bytearray(written)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(Damaged):
+            is_complete(path.parent)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "file", "dangling link", "folder"])
+def test_a_folder_without_checksums_is_not_complete(tmp_path, kind):
+    folder = tmp_path / "sealed"
+    if kind == "file":
+        folder.write_text("in the way")
+    elif kind == "dangling link":
+        folder.symlink_to(tmp_path / "nowhere")
+    elif kind == "folder":
+        (folder / "a").mkdir(parents=True)
+    assert not is_complete(folder)
+    assert is_complete(sealed(folder))
+
+
+def test_a_lock_excludes_others_and_leaves_nothing(tmp_path):
+    path = tmp_path / ".lock"
+    with locked(path, blocking=False):
+        with pytest.raises(Timeout), locked(path, blocking=False):
+            pytest.fail("it was locked")
+        assert path.exists()
+    assert not path.exists()

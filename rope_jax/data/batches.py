@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rope_jax.config.windows import DocumentsConfig, PlainPositions, Positions
 from rope_jax.data.mix import Mix
 from rope_jax.data.positions import position_functions
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
 # numpy on the host, jax inside jit

@@ -1,23 +1,26 @@
-"""Where the tokens of a corpus are cached: one folder per corpus, named by its identity.
+"""The cache of what is made from the texts of a corpus: its tokens, or a tokenizer.
 
-The name is a hash of everything that the tokens depend on, so the content of a folder never
-changes.
+Each is a sealed folder, named by a hash of everything that its files depend on, so its content
+never changes.
 """
 
+import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
-from rope_jax.errors import UserError
+from rope_jax.errors import UserError, printable
+from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
-RECIPE = 2
+RECIPE = 3
 """Increment when the same source would no longer give the same tokens in the same files."""
 
 
@@ -39,28 +42,19 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
     elif not isinstance(data, HubData):
         files, patterns = matching_files(data)
         settings["files"] = patterns if isinstance(data.files, dict) else patterns["train"]
+    try:
+        status = [(split, path, path.stat()) for split in files for path in files[split]]
+    except OSError as error:  # such as a file that was deleted just now
+        raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
     identity = {
         "recipe": RECIPE,
         "data": settings,
         "tokenizer": tokenizer,
-        "files": _file_identities(files),
+        "files": [(s, os.path.abspath(path), i.st_size, i.st_mtime_ns) for s, path, i in status],
+        "only": only,
     }
-    if only is not None:
-        identity["only"] = only
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
     return _cache_root(data) / key
-
-
-@contextmanager
-def writing_to(folder: Path, what: str) -> Iterator[None]:
-    """Turn an OSError in the block into a UserError that names data.cache_dir."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"data.cache_dir: cannot write {what} to {folder} ({error.strerror or error}); "
-            "name a writable folder"
-        ) from error
 
 
 def _cache_root(data: DataConfig) -> Path:
@@ -78,13 +72,62 @@ def _cache_root(data: DataConfig) -> Path:
     return root
 
 
-def _file_identities(by_split: dict[str, list[Path]]) -> list[tuple[str, str, int, int]]:
-    """Return split, absolute path, size and modification time of every local file."""
+def make_once(
+    folder: Path, what: str, make: Callable[[Path], None], warn: Callable[[str], Any]
+) -> None:
+    """Have `make` write the files of a folder of the cache, unless they are there and undamaged.
+
+    If several processes need it at once, one makes it and the others wait.
+
+    what: its content in errors, such as "tokens". warn: called with one line if it is damaged.
+
+    Raises UserError if the cache cannot be read or written.
+    """
+    if _is_complete(folder, what, warn):
+        return
+    parent_existed = folder.parent.exists()
     try:
-        return [
-            (split, os.path.abspath(path), (status := path.stat()).st_size, status.st_mtime_ns)
-            for split, paths in by_split.items()
-            for path in paths
-        ]
-    except OSError as error:  # such as a file that was deleted just now
-        raise UserError(f"data: cannot read {error.filename}: {error.strerror}") from error
+        with writing_to(folder.parent, what), contextlib.ExitStack() as stack:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(OSError):  # a file system without locks
+                lock = folder.with_name(f".{folder.name}.lock")
+                stack.enter_context(locked(lock, blocking=True))
+            if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
+                with replacing_folder(folder) as new:
+                    make(new)
+                    seal(new, sorted(path.name for path in new.iterdir()))
+    finally:
+        if not parent_existed:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.parent.rmdir()
+
+
+def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
+    try:
+        return is_complete(folder)
+    except Damaged as damage:
+        warn(printable(f"{damage}; writing {what} again"))
+        return False
+    except OSError as error:
+        raise cannot_read(what, error) from error
+
+
+def cannot_read(what: str, error: OSError) -> UserError:
+    """Return the error for something in the cache that cannot be read."""
+    # The path comes last, because a message is cut where it is too long.
+    return UserError(
+        f"data.cache_dir: name a readable folder; {what} cannot be read "
+        f"({error.strerror or error}) from {error.filename}"
+    )
+
+
+@contextmanager
+def writing_to(folder: Path, what: str) -> Iterator[None]:
+    """Turn an OSError in the block into a UserError that names data.cache_dir."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"data.cache_dir: cannot write {what} to {folder} ({error.strerror or error}); "
+            "name a writable folder"
+        ) from error

@@ -14,10 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
-from rope_jax.data.cutting import by_position, part_rows
 from rope_jax.data.files import FileData, matching_files, read_documents
 from rope_jax.data.hub import StreamedTexts, hub_splits
-from rope_jax.data.splits import SPLITS, assign, stable_key
+from rope_jax.data.splits import SPLITS, assign, by_position, part_rows, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
 
@@ -53,7 +52,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     """Read a source. A split that it lacks is taken from train, by a hash of the document.
 
     Where train has too few documents for that, such as one long file, each is split by position;
-    see `cutting.by_position`. Then long documents are cut, as `data.split_bytes` says.
+    see `splits.by_position`. Then long documents are cut, as `data.split_bytes` says.
     A source without train has empty splits instead. `data.max_documents` limits each split of the
     source, before others are taken from train.
 

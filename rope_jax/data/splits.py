@@ -1,6 +1,7 @@
-"""Assign documents to splits by a stable hash, the same on every machine and in every run."""
+"""Divide documents into splits, by a stable hash or by position, and long ones into parts."""
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +9,8 @@ from numpy.typing import NDArray
 from rope_jax.errors import UserError
 
 SPLITS = ("train", "validation", "test")
+GAP = 0.01
+"""Share of a document that is left out between two splits of it."""
 
 
 def stable_key(name: str) -> int:
@@ -42,3 +45,61 @@ def assign(
             "data.test_fraction to 0"
         )
     return np.where(test, 2, np.where(validation, 1, 0))
+
+
+def parts(text: str, most_bytes: int) -> Iterator[str]:
+    """Yield a text in parts of at most `most_bytes` bytes of UTF-8, which together are the text.
+
+    A part ends after a line break if its second half has one, and never inside a character.
+    """
+    left = memoryview(text.encode())
+    while len(left) > most_bytes:
+        end = most_bytes
+        while left[end] & 0xC0 == 0x80:  # the middle of a character
+            end -= 1
+        line = bytes(left[end // 2 : end]).rfind(b"\n")
+        if line >= 0:
+            end = end // 2 + line + 1
+        yield str(left[:end], "utf-8")
+        left = left[end:]
+    if len(left) or not text:
+        yield str(left, "utf-8")
+
+
+def part_rows(rows: Iterable[Mapping[str, list[str]]], most_bytes: int) -> Iterator[dict[str, str]]:
+    """Yield the documents {document, text} of batches of rows, cut into `parts`.
+
+    The parts of one document are called DOCUMENT#0, DOCUMENT#1 and so on.
+    """
+    for batch in rows:
+        for document, text in zip(batch["document"], batch["text"], strict=True):
+            if len(text.encode()) <= most_bytes:
+                yield {"document": document, "text": text}
+                continue
+            for number, part in enumerate(parts(text, most_bytes)):
+                yield {"document": f"{document}#{number}", "text": part}
+
+
+def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
+    """Return the splits of one text: train is its beginning, and the others follow in their order.
+
+    fractions: of the text, by split, except train's. Between two splits `GAP` of the text or a
+    little more is left out, so that no passage is in both; splits begin and end with a line where
+    there is a line break nearby.
+    """
+    size = len(text)
+    gap = round(GAP * size)
+    found: dict[str, str] = {}
+    end = size
+    for name, fraction in reversed(list(fractions.items())):
+        start = _after_line_break(text, max(0, end - round(fraction * size)), gap)
+        found = {name: text[start:end]} | found
+        end = text.rfind("\n", max(0, start - 2 * gap), max(0, start - gap)) + 1
+        end = end or max(0, start - gap)
+    return {"train": text[:end]} | found
+
+
+def _after_line_break(text: str, start: int, most: int) -> int:
+    """Return the next beginning of a line, if it is less than `most` characters away."""
+    found = text.find("\n", start, start + most)
+    return start if found < 0 else found + 1

@@ -1,11 +1,12 @@
 """A corpus as tokens: written once, then opened as memory maps.
 
 A split is one stream of tokens, in which every document begins with the tokenizer's `bos_id`, if it
-has one.
+has one. Shapes: D documents, N tokens in all of them, document starts included.
 """
 
 import hashlib
 import json
+import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +19,89 @@ from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
-from rope_jax.data.cache import cache_folder, writing_to
+from rope_jax.data.cache import cache_folder, cannot_read, make_once
 from rope_jax.data.corpora import load_documents, row_batches
-from rope_jax.data.manifest import Damaged, NewFolder, creating_folder, read_manifest
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.data.tokenizers.base import Tokens, token_dtype
-from rope_jax.data.tokens import FileState, TokenSplit
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 
+_ABOUT = "corpus.json"
 _OFFSET = np.dtype("<i8")
+
+
+@dataclass(frozen=True, eq=False)
+class TokenSplit:
+    """One split. Others may change the file while it is mapped, so what is read is checked."""
+
+    tokens: NDArray[np.unsignedinteger[Any]]
+    """[N], a read-only memory map; `read` returns parts of it checked."""
+    starts: NDArray[np.int64]
+    """[D + 1]: where the tokens of each document begin, and N."""
+    ids: list[str]
+    """[D]: where each document was found: a path, path:line, path:row or split:row."""
+    path: Path
+    """The file that is mapped."""
+    opened: os.stat_result
+    """The file's state when it was mapped."""
+    vocab_size: int
+    """Every token is below it."""
+    bos_id: int | None
+    """The token that every document starts with; None: documents have no start token."""
+    bytes_per_token: float | None
+    """Bytes of UTF-8 per token, document starts left out, to convert nats into bits per byte;
+    None if there are no such tokens."""
+
+    def __len__(self) -> int:
+        """Return D, the number of documents."""
+        return len(self.ids)
+
+    def read(self, begin: int, end: int) -> NDArray[np.unsignedinteger[Any]]:
+        """Return a copy of the tokens from offset `begin` up to `end`.
+
+        Raises UserError if the file was changed since it was mapped.
+        """
+        # Before reading: past the end of a file that was shortened, that would kill the process.
+        if self._is_changed():
+            raise self._changed("its size or time of modification is another")
+        tokens = np.array(self.tokens[begin:end])
+        if tokens.size and tokens.max() >= self.vocab_size:
+            raise self._changed(f"token {tokens.max()} is not in the vocabulary")
+        return tokens
+
+    def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
+        """Return a copy of the tokens of document `index`, its start token, if any, first.
+
+        Raises IndexError if there is no such document, and UserError as `read` does.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"document {index} of {len(self)}")
+        return self.read(int(self.starts[index]), int(self.starts[index + 1]))
+
+    def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
+        """Return the tokens of every document, without start tokens. Raises UserError as `read`."""
+        first = 0 if self.bos_id is None else 1
+        return [self.document(index)[first:] for index in range(len(self))]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens in each document, any start token included: int64 [D]."""
+        return np.diff(self.starts)
+
+    def _is_changed(self) -> bool:
+        try:
+            now = self.path.stat()
+        except OSError:  # it was deleted, but the map lasts
+            return False
+        # If it was replaced by another file, the map is still of the old one.
+        return os.path.samestat(now, self.opened) and (
+            (now.st_size, now.st_mtime_ns) != (self.opened.st_size, self.opened.st_mtime_ns)
+        )
+
+    def _changed(self, how: str) -> UserError:
+        return UserError(
+            f"data.cache_dir: {self.path} was changed while it was being read ({how}); run the "
+            "same command again, which writes the tokens again"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,63 +141,75 @@ def open_corpus(
     """
     folder = cache_folder(data, tokenizer.name, only)
     stopping.check()
+    make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
     try:
-        corpus = _read_corpus(folder, tokenizer)
-    except Damaged as damage:
-        warn(printable(f"{folder}: {damage}; the tokens are written again"))
-        corpus = None
-    if corpus is not None:
-        return corpus
-    with writing_to(folder.parent, "tokens"), creating_folder(folder) as new:
-        _write_corpus(data, tokenizer, only, new)
-    try:
-        corpus = _read_corpus(folder, tokenizer)
-        if corpus is not None:
-            return corpus
-        why = "it is gone"
-    except Damaged as damage:
-        why = str(damage)
-    raise UserError(
-        f"data.cache_dir: {folder} was written just now, and {why}; name a folder that nothing "
-        "else changes"
+        about = json.loads((folder / _ABOUT).read_text("utf-8"))
+        splits = {
+            name: _open_split(folder, name, tokenizer, about["bytes_per_token"][name])
+            for name in SPLITS
+        }
+    except OSError as error:  # removed or closed just now
+        raise cannot_read("tokens", error) from error
+    fingerprint, report = about["fingerprint"], tuple(about["report"])
+    return Corpus(**splits, fingerprint=fingerprint, report=report, tokenizer=tokenizer)
+
+
+def _open_split(
+    folder: Path, name: str, tokenizer: Tokenizer, bytes_per_token: float | None
+) -> TokenSplit:
+    """Map the tokens of a split, and read where its documents begin."""
+    path = folder / f"{name}.tokens"
+    opened, dtype = path.stat(), token_dtype(tokenizer.vocab_size)
+    return TokenSplit(
+        # An empty file cannot be mapped.
+        tokens=np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype),
+        starts=np.fromfile(folder / f"{name}.starts", _OFFSET),
+        ids=json.loads((folder / f"{name}.ids.json").read_text("utf-8")),
+        path=path,
+        opened=opened,
+        vocab_size=tokenizer.vocab_size,
+        bos_id=tokenizer.bos_id,
+        bytes_per_token=bytes_per_token,
     )
 
 
-def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: NewFolder) -> None:
-    """Write the files of every split; the fingerprint and so on go into the manifest."""
+def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
+    """Write the files of every split, and what is known about them."""
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype, starts_with = token_dtype(tokenizer.vocab_size), int(tokenizer.bos_id is not None)
     report: list[str] = []
     bytes_per_token: dict[str, float | None] = {}
-    with TemporaryDirectory(dir=new.path) as scratch:
+    with TemporaryDirectory(dir=new) as scratch:
         documents = load_documents(data, Path(scratch), only)
         for name in SPLITS:
             digest.update(name.encode())
             starts, ids, text_bytes = array("q", [0]), list[str](), 0
-            with new.create(f"{name}.tokens") as file:
+            with (new / f"{name}.tokens").open("xb") as file:
                 for rows in row_batches(documents.splits[name]):
                     stopping.check()
                     ids += rows["document"]
                     text_bytes += sum(len(text.encode()) for text in rows["text"])
-                    found = tokenizer.encode_batch(rows["text"])
-                    for document, tokens in zip(rows["document"], found, strict=True):
+                    encoded = tokenizer.encode_batch(rows["text"])
+                    for document, tokens in zip(rows["document"], encoded, strict=True):
                         block = _with_start(tokens, document, tokenizer).astype(dtype).tobytes()
                         file.write(block)
                         digest.update(block)
                         starts.append(starts[-1] + len(block) // dtype.itemsize)
-            with new.create(f"{name}.starts") as file:
-                file.write(np.asarray(starts, _OFFSET).tobytes())
-            with new.create(f"{name}.ids.json") as file:
-                file.write(json.dumps(ids).encode())
+            offsets = np.asarray(starts, _OFFSET).tobytes()
+            (new / f"{name}.starts").write_bytes(offsets)
+            (new / f"{name}.ids.json").write_text(json.dumps(ids), "utf-8")
             if tokenizer.bos_id is None:  # then the tokens do not show where documents begin
-                digest.update(np.asarray(starts, _OFFSET).tobytes())
+                digest.update(offsets)
             without_starts = starts[-1] - starts_with * len(ids)
             bytes_per_token[name] = text_bytes / without_starts if without_starts else None
             plural = "" if len(ids) == 1 else "s"
             report.append(f"{name}: {len(ids):,} document{plural}, {starts[-1]:,} tokens")
-    new.content["fingerprint"] = digest.hexdigest()
-    new.content["report"] = report + documents.notes
-    new.content["bytes_per_token"] = bytes_per_token
+    about = {
+        "fingerprint": digest.hexdigest(),
+        "report": report + documents.notes,
+        "bytes_per_token": bytes_per_token,
+    }
+    (new / _ABOUT).write_text(json.dumps(about), "utf-8")
 
 
 def _with_start(tokens: Tokens, document: str, tokenizer: Tokenizer) -> NDArray[np.int64]:
@@ -139,56 +225,3 @@ def _with_start(tokens: Tokens, document: str, tokenizer: Tokenizer) -> NDArray[
             f"outside its vocabulary of {tokenizer.vocab_size}"
         )
     return joined
-
-
-def _read_corpus(folder: Path, tokenizer: Tokenizer) -> Corpus | None:
-    """Return the corpus in a folder, None if the folder is absent.
-
-    Raises Damaged, or UserError if something in it cannot be read.
-    """
-    try:
-        content = read_manifest(folder)
-        if content is None:
-            return None
-        return Corpus(
-            **{
-                name: _open_split(folder, name, tokenizer, content["bytes_per_token"][name])
-                for name in SPLITS
-            },
-            fingerprint=content["fingerprint"],
-            report=tuple(content["report"]),
-            tokenizer=tokenizer,
-        )
-    except OSError as error:
-        # The path comes last, because a message is cut where it is too long.
-        raise UserError(
-            "data.cache_dir: name a readable folder; tokens cannot be read "
-            f"({error.strerror or error}) from {error.filename or folder}"
-        ) from error
-    except (ValueError, LookupError, TypeError):  # somebody wrote a manifest that fits
-        raise Damaged("the files are not those of a corpus") from None
-
-
-def _open_split(
-    folder: Path, name: str, tokenizer: Tokenizer, bytes_per_token: float | None
-) -> TokenSplit:
-    """Map the files of a split. Raises Damaged if they do not describe documents."""
-    path = folder / f"{name}.tokens"
-    opened = FileState.of(path)
-    # An empty file cannot be mapped.
-    dtype, bos_id = token_dtype(tokenizer.vocab_size), tokenizer.bos_id
-    tokens = np.memmap(path, dtype, "r") if opened.size else np.zeros(0, dtype)
-    starts = np.fromfile(folder / f"{name}.starts", _OFFSET)
-    ids = json.loads((folder / f"{name}.ids.json").read_text("utf-8"))
-    if len(starts) != len(ids) + 1 or starts[0] != 0 or starts[-1] != len(tokens):
-        raise Damaged(f"{name}.starts does not fit the other files")
-    shortest = 0 if bos_id is None else 1
-    if (np.diff(starts) < shortest).any() or (
-        bos_id is not None and (tokens[starts[:-1]] != bos_id).any()
-    ):
-        raise Damaged(f"{name}.starts does not hold where the documents begin")
-    if tokens.size and tokens.max() >= tokenizer.vocab_size:
-        raise Damaged(f"{name}.tokens holds tokens outside the vocabulary")
-    return TokenSplit(
-        tokens, starts, ids, path, opened, tokenizer.vocab_size, bos_id, bytes_per_token
-    )

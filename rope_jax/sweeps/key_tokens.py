@@ -15,7 +15,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar
 from rope_jax.data.cache import writing_to
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.storage import TokenSplit
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, shortage_as
 from rope_jax.errors import UserError

@@ -17,8 +17,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_warning
 from rope_jax.data.mix import words_of
-from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokens import TokenSplit
+from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement

@@ -23,9 +23,8 @@ from rope_jax.console import (
     print_warning,
     print_wrapped,
 )
-from rope_jax.data.storage import Corpus
+from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.data.tokenizers import describe_tokenizer
-from rope_jax.data.tokens import TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, shortage_as

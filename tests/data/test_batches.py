@@ -1,5 +1,6 @@
 """Windows: their offsets, and the documents in them."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from rope_jax.config.windows import DocumentsConfig, PosePositions, RandomizedPositions
 from rope_jax.data.batches import Batch, ShortRows, training_batch, validation_batches
 from rope_jax.data.positions import position_functions
-from rope_jax.data.tokens import FileState, TokenSplit
+from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 
 BOS = 256
@@ -23,7 +24,7 @@ def split_of(*documents):
         starts=np.cumsum([0, *lengths]),
         ids=[str(i) for i in range(len(documents))],
         path=Path("not in a file"),
-        opened=FileState(0, 0, 0, 0),
+        opened=os.stat_result([0] * 10),
         vocab_size=257,
         bos_id=BOS,
         bytes_per_token=1.0,
@@ -38,7 +39,7 @@ def numbered(count):
         starts=np.array([0, count]),
         ids=["numbers"],
         path=Path("not in a file"),
-        opened=FileState(0, 0, 0, 0),
+        opened=os.stat_result([0] * 10),
         vocab_size=count,
         bos_id=None,
         bytes_per_token=None,

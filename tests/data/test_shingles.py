@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from rope_jax.data.shingles import near_copies, share_seen, shingles
+from rope_jax.data.stdlib import near_copies, share_seen, shingles
 
 
 def words(seed, count):

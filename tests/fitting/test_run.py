@@ -15,9 +15,8 @@ from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.training import Config
 from rope_jax.console import describe_duration, plain_console
-from rope_jax.data.storage import open_corpus
+from rope_jax.data.storage import TokenSplit, open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.data.tokens import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.cost import flops_per_token, window_flops

@@ -4,6 +4,7 @@ Shapes: B batch, T length, V vocabulary.
 """
 
 import functools
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,8 @@ import pytest
 
 from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch, training_batch
+from rope_jax.data.storage import TokenSplit
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.data.tokens import FileState, TokenSplit
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.rope import Rotary, parse_scaling
 from rope_jax.training.optimizer import optimizer
@@ -58,7 +59,7 @@ def split():
         starts=np.cumsum([0, *map(len, documents)]),
         ids=[str(number) for number in range(len(documents))],
         path=Path("not in a file"),
-        opened=FileState(0, 0, 0, 0),
+        opened=os.stat_result([0] * 10),
         vocab_size=ByteTokenizer.vocab_size,
         bos_id=256,
         bytes_per_token=1.0,

@@ -13,14 +13,13 @@ from rope_jax.config.tokenizer import (
     FileTokenizerConfig,
     TokenizerConfig,
 )
-from rope_jax.data.cache import cache_folder, writing_to
+from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.corpora import load_documents, row_batches
-from rope_jax.data.manifest import Damaged, creating_folder, read_manifest
 from rope_jax.data.tokenizers import bpe
 from rope_jax.data.tokenizers.base import Tokenizer
 from rope_jax.data.tokenizers.byte_level import ByteTokenizer
 from rope_jax.data.tokenizers.from_json import JsonTokenizer
-from rope_jax.errors import UserError, printable
+from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
 
 _FILE = "tokenizer.json"
@@ -93,24 +92,16 @@ def _trained(
 ) -> JsonTokenizer:
     """Return the BPE of a corpus's train split from the cache; train it first if it is absent."""
     folder = cache_folder(data, f"bpe {bpe.RECIPE} of {config.vocab_size} tokens")
-    try:
-        if read_manifest(folder) is not None:
-            return read_tokenizer(folder / _FILE, START_TOKEN)
-    except Damaged as damage:
-        warn(printable(f"{folder}: {damage}; the tokenizer is trained again"))
-    except OSError as error:
-        raise UserError(
-            "data.cache_dir: name a readable folder; the tokenizer cannot be read "
-            f"({error.strerror or error}) from {error.filename or folder}"
-        ) from error
-    with writing_to(folder.parent, "the tokenizer"), creating_folder(folder) as new:
-        with TemporaryDirectory(dir=new.path) as scratch:
-            train = load_documents(data, Path(scratch)).splits["train"]
-            batches = (_checked(rows["text"]) for rows in row_batches(train))
+
+    def train(new: Path) -> None:
+        with TemporaryDirectory(dir=new) as scratch:
+            documents = load_documents(data, Path(scratch)).splits["train"]
+            batches = (_checked(rows["text"]) for rows in row_batches(documents))
             content = bpe.train_bpe(batches, config.vocab_size)
-        with new.create(_FILE) as file:
-            file.write(content.encode())
-    return JsonTokenizer(content, START_TOKEN, str(folder / _FILE))
+        (new / _FILE).write_text(content, "utf-8")
+
+    make_once(folder, "the tokenizer", train, warn)
+    return read_tokenizer(folder / _FILE, START_TOKEN)
 
 
 def _checked(texts: list[str]) -> list[str]:

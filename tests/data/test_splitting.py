@@ -8,7 +8,7 @@ import pytest
 from rope_jax.config.data import TextData
 from rope_jax.config.load import dump
 from rope_jax.data.corpora import load_documents, row_batches
-from rope_jax.data.cutting import GAP, by_position, parts
+from rope_jax.data.splits import GAP, by_position, parts
 
 FRACTIONS = {"validation": 0.05, "test": 0.1}
 TEXTS = {
