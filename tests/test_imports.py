@@ -141,7 +141,7 @@ def assert_none(wrong: list[Import], rule: str) -> None:
         ("from rope_jax import plots", ["rope_jax.plots"]),
         ("from rope_jax.rope import a, b", ["rope_jax.rope.a", "rope_jax.rope.b"]),
         ("from . import journal", ["rope_jax.sweeps.journal"]),
-        ("from ..runs.files import replacing", ["rope_jax.sealed.replacing"]),
+        ("from ..runs.files import replacing", ["rope_jax.runs.files.replacing"]),
         ("def f():\n    import jax", ["jax"]),
         ("if TYPE_CHECKING:\n    from jax import Array", ["jax.Array"]),
     ],
