@@ -114,9 +114,10 @@ def _write_inputs(
     import jax
     import numpy as np
 
-    from rope_jax.evaluation import protocols
+    from rope_jax.protocols import PROTOCOLS
+    from rope_jax.protocols.windows import make_streams
 
-    _, streams, units = protocols.make_streams(
+    streams = make_streams(
         texts,
         longest=LENGTHS[-1],
         max_documents=documents,
@@ -124,27 +125,12 @@ def _write_inputs(
         bos_id=tokenizer.bos_id,
         seed=0,
     )
+    protocol = PROTOCOLS["same_tokens"](
+        streams, lengths=LENGTHS, targets=LENGTHS[0] // 2, max_blocks=1, stride=1, seed=0
+    )
     for n in LENGTHS:
-        windows = protocols.plan(
-            "same_tokens",
-            streams,
-            n,
-            lengths=LENGTHS,
-            targets=LENGTHS[0] // 2,
-            blocks=1,
-            stride=1,
-            seed=0,
-            units=units,
-        )
-        tokens = protocols.cut(
-            streams,
-            windows.document,
-            windows.start,
-            n,
-            bos="document",
-            bos_id=tokenizer.bos_id,
-        )
-        np.save(folder / f"windows{n}.npy", tokens)
+        windows = protocol.windows(n)
+        np.save(folder / f"windows{n}.npy", streams.cut(windows.document, windows.start, n))
     flat: dict[str, Any] = {
         ".".join(str(key.key) for key in path): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)

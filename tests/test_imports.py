@@ -23,7 +23,7 @@ LAYERS = (
     ("stopping",),
     ("rope",),
     ("sealed",),
-    ("positions", "tasks"),
+    ("positions", "protocols", "tasks"),
     ("config",),
     ("devices",),
     ("kernels",),
@@ -49,8 +49,8 @@ ROOT_MODULES = {
 }
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {
-    *("__main__", "cli", "commands", "config", "errors", "invocation", "stopping", "tasks"),
-    "user_cache",
+    *("__main__", "cli", "commands", "config", "errors", "invocation", "protocols", "stopping"),
+    *("tasks", "user_cache"),
 }
 JAX = {"jax", "jaxlib", "flax", "optax", "orbax"}
 # Whoever uses one of these names the axes of a mesh.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rope_jax.comparison.sweeps import PointKey, Sweep
+from rope_jax.protocols import BASELINE
 
 TRAINED = "trained"
 
@@ -52,6 +53,6 @@ def truncation_key(sweep: Sweep, step: int) -> PointKey:
 
     A sweep measures it as `trained`, or as a curve with the same scaling.
     """
-    key = PointKey(TRAINED, "same_tokens", sweep.windows[step], step)
+    key = PointKey(TRAINED, BASELINE, sweep.windows[step], step)
     name = sweep.baselines.get(step)
     return key if key in sweep.sums or name is None else key._replace(name=name)

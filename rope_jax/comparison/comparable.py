@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rope_jax.comparison.sweeps import Sweep
 from rope_jax.errors import UserError
+from rope_jax.protocols import BASELINE
 
 _REMEDIES = {
     "corpus": "they were trained and tested on different texts",
@@ -94,7 +95,7 @@ def _conditions(sweep: Sweep) -> dict[Condition, str]:
     for row in sweep.rows:
         for field in ("corpus", "split", "bos"):
             values[Condition(field, "")].add(getattr(row, field))
-        at_length = "" if row.protocol == "same_tokens" else f" {row.length}"
+        at_length = "" if row.protocol == BASELINE else f" {row.length}"
         values[Condition("targets", row.protocol + at_length)].add(row.targets)
     conditions = {condition: ", ".join(sorted(found)) for condition, found in values.items()}
     return conditions | {

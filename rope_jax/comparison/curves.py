@@ -12,6 +12,7 @@ from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.presentation import FigureWidth, Show
 from rope_jax.errors import UserError
+from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import (
     Estimate,
@@ -225,7 +226,7 @@ class _Pooling:
 
     def _gain(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
         """Return the gain over truncation; None below the window and for other protocols."""
-        if key.protocol != "same_tokens" or key.length < self._window:
+        if key.protocol != BASELINE or key.length < self._window:
             return None
         loss = self._paired(sums, [truncation_key(sweep, self._step) for sweep in self._sweeps])
         return None if loss is None else Estimate(-loss.value, -loss.high, -loss.low)
@@ -258,7 +259,7 @@ class _Pooling:
         group, first = self._group, self._first
         if first is None or group.marked or self._step != group.newest:
             return None
-        if key.protocol != "same_tokens":
+        if key.protocol != BASELINE:
             return None
         theirs = first.sweeps_at(first.newest)
         found = {s.seed: s.sums.get(truncation_key(s, first.newest)) for s in theirs}

@@ -18,6 +18,7 @@ from rope_jax.config.strategy import Strategy, read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Sums
 
@@ -117,7 +118,7 @@ def _check_rows(
     baseline = {
         key
         for key in sums
-        if (key.name, key.protocol) == ("trained", "same_tokens") and "trained" not in names
+        if (key.name, key.protocol) == ("trained", BASELINE) and "trained" not in names
     }
     complete = len(keys) == len(rows) and {key.name for key in keys} == names
     if (
@@ -145,7 +146,7 @@ def _check_summaries(
     agree = {(s.run, s.step) for s in summaries} == {(row.run, row.step) for row in rows}
     agree &= len({(row.run, row.seed) for row in rows}) == 1
     for summary in summaries:
-        found = sums.get(PointKey("trained", "same_tokens", summary.window, summary.step))
+        found = sums.get(PointKey("trained", BASELINE, summary.window, summary.step))
         nll = math.nan if found is None or math.isinf(found.mean()) else found.mean()
         written = summary.nll_at_window
         agree &= _close(nll, math.nan if written is None else written)

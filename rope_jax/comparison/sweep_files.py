@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.comparison.sweeps import PointKey
-from rope_jax.config.sweep import Protocol
 from rope_jax.config.types import FolderName, NonNegativeInt, PositiveInt
 from rope_jax.errors import UserError
+from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, Metric, TaskRow
@@ -258,7 +258,7 @@ def _value(column: str, text: str) -> Any:
         if text not in ("True", "False"):
             raise ValueError(f"{column} should be True or False, not {shorten(repr(text))}")
         return text == "True"
-    known = get_args(Protocol) if column == "protocol" else ()
+    known = PROTOCOLS if column == "protocol" else ()
     if known and text not in known:
         raise ValueError(f"{column} should be {', '.join(known)}, not {shorten(repr(text))}")
     if not _NAME.fullmatch(text) and (column, text) != ("map", ""):

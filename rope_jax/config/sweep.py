@@ -1,7 +1,7 @@
 """Schema of a sweep. Imports no jax."""
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import (
     Field,
@@ -24,10 +24,14 @@ from rope_jax.config.types import (
     Resamples,
     Seed,
 )
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols.windows import Bos
 from rope_jax.rope.numbers import single_error
 
-Protocol = Literal["same_tokens", "whole_window", "sliding", "per_position", "yarn_compat"]
-Bos = Literal["document", "every_window", "none"]
+if TYPE_CHECKING:
+    ProtocolName = str
+else:
+    ProtocolName = Literal[*PROTOCOLS]
 
 
 def _default_scalings() -> tuple[SweepEntry, ...]:
@@ -110,8 +114,8 @@ class SameTokensConfig(Frozen):
 class SweepConfig(Presentation, SameTokensConfig, _Selection):
     """Perplexity against context length for many scalings, on one set of documents."""
 
-    protocols: Annotated[tuple[Protocol, ...], Field(min_length=1, strict=False)] = Field(
-        ("same_tokens",),
+    protocols: Annotated[tuple[ProtocolName, ...], Field(min_length=1, strict=False)] = Field(
+        (BASELINE,),
         description="perplexity: how windows are cut and which of their tokens are scored",
     )
     tasks: Annotated[tuple[AnySweepTask, ...], Field(strict=False)] = Field(
@@ -120,8 +124,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     )
     stride: PositiveInt | None = Field(
         None,
-        description="sliding, yarn_compat: tokens from one window to the next; "
-        "null: 256, or half the shortest length if that is less",
+        description=f"{', '.join(name for name, p in PROTOCOLS.items() if p.uses_stride)}: tokens "
+        "from one window to the next; null: 256, or half the shortest length if that is less",
     )
     bos: Bos = Field(
         "document", description="where to put the document-start token; training uses document"
@@ -162,7 +166,7 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         labels = [task.label for task in self.tasks]
         if twice := sorted({label for label in labels if labels.count(label) > 1}):
             raise ValueError(f"tasks: {', '.join(twice)} occurs twice; give one a name")
-        if taken := sorted(set(labels) & set(get_args(Protocol))):
+        if taken := sorted(set(labels) & set(PROTOCOLS)):
             raise ValueError(f"tasks: {taken[0]} is the name of a protocol; choose another name")
         if taken := sorted(set(labels) & {"curve", "steps"}):
             raise ValueError(f"tasks: {taken[0]} is the name of a figure; choose another name")

@@ -19,20 +19,18 @@ from rope_jax.config.entries import SweepEntry, TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask
 from rope_jax.errors import UserError
-from rope_jax.evaluation import protocols
-from rope_jax.evaluation.protocols import Streams, Windows
+from rope_jax.evaluation.metrics import Cell, Measured, Perplexity
 from rope_jax.evaluation.reader import Reading, structure_of
 from rope_jax.evaluation.tasks import (
     AskedTask,
-    Cell,
     KeyTokenTask,
-    Measured,
-    PerplexityProtocol,
     exact_answers,
 )
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.turning import of_tokens
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols.windows import Streams, Windows, make_streams
 from rope_jax.rope import Rotary, RotaryLayers, Scaling
 from rope_jax.tasks import Words
 
@@ -55,8 +53,8 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
 class Job:
     """One measurement to make: the NLL of some targets in a reading's windows.
 
-    The reading's windows may be longer than `length` (the prefix shortcut of per_position): this
-    job then concerns only their first `length` targets.
+    The reading's windows may be longer than `length` (the prefix shortcut of protocols by
+    position): this job then concerns only their first `length` targets.
     """
 
     entry: str
@@ -79,7 +77,7 @@ class Job:
         return int(self.windows.scored_tokens(self.length).sum())
 
     def nats(self, nll: Float32[np.ndarray, "W last_or_more"]) -> Float64[np.ndarray, " U"]:
-        """Sum the NLL of the scored targets by unit; yarn_compat: sum the windows' means.
+        """Sum the NLL of the scored targets by unit, each window's divided by its divisor.
 
         nll: that of each window's last targets.
         """
@@ -102,12 +100,12 @@ class Job:
         return np.bincount(self.windows.unit, found).astype(np.int64)
 
     def weights(self) -> Float64[np.ndarray, " U"]:
-        """Return how many targets are scored in each unit; yarn_compat: how many windows."""
+        """Return how many targets are scored in each unit, or windows for a mean of their means."""
         scored = self.windows.scored_tokens(self.length)
         return np.bincount(self.windows.unit, scored / self._divisor())
 
     def bytes(self) -> Float64[np.ndarray, " U"] | None:
-        """Return the bytes of the scored targets of each unit; yarn_compat: sums of windows' means.
+        """Return the bytes of the scored targets of each unit, divided as `nats` are.
 
         None: they are not known.
         """
@@ -164,7 +162,7 @@ class Plan:
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
         self._check_settings()
-        chosen = protocols.make_streams(
+        chosen = make_streams(
             documents,
             longest=self.lengths[-1],
             max_documents=config.max_documents,
@@ -211,7 +209,7 @@ class Plan:
         None unless the window is among the lengths and same_tokens among the protocols.
         """
         for measured in self.measured:
-            if measured.label == "same_tokens" and self.window in self.readable_lengths:
+            if measured.label == BASELINE and self.window in self.readable_lengths:
                 return self._job(TrainedEntry(), measured, self.window, Cell())
         return None
 
@@ -240,7 +238,7 @@ class Plan:
         windows = measured.windows(length, cell)
         scaling = entry.at(length, self.window, self.trained)
         read_length = length
-        if measured.label == "per_position" and self.reads_prefixes(entry, length):
+        if measured.by_position and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
         text = measured.text(windows, read_length, cell)
         reading = Reading(
@@ -264,19 +262,18 @@ class Plan:
     def _protocols(self, streams: Streams) -> list[Measured]:
         config = self.config
         return [
-            PerplexityProtocol(
-                protocol,
-                streams,
-                lengths=self.lengths,
-                targets=self.targets,
-                max_blocks=config.max_blocks,
-                stride=self.stride,
-                seed=config.seed,
-                bos=config.bos,
-                bos_id=self.bos_id,
-                token_bytes=self.token_bytes,
+            Perplexity(
+                PROTOCOLS[name](
+                    streams,
+                    lengths=self.lengths,
+                    targets=self.targets,
+                    max_blocks=config.max_blocks,
+                    stride=self.stride,
+                    seed=config.seed,
+                ),
+                self.token_bytes,
             )
-            for protocol in config.protocols
+            for name in config.protocols
         ]
 
     def _tasks(
@@ -359,7 +356,7 @@ class Plan:
         """Check the settings that depend on the lengths or on the caller's bos_id."""
         try:
             check_targets(self.targets, tuple(self.lengths))
-            if set(protocols.SLIDING) & set(self.config.protocols):
+            if any(PROTOCOLS[name].uses_stride for name in self.config.protocols):
                 check_stride(self.stride, tuple(self.lengths))
         except ValueError as error:
             raise UserError(str(error)) from None

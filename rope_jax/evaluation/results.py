@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
-from rope_jax.evaluation.protocols import SLIDING
-from rope_jax.evaluation.tasks import Cell
+from rope_jax.evaluation.metrics import Cell
 from rope_jax.positions.maps import PositionMap
 from rope_jax.report.notebook import results_frame, results_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
@@ -39,9 +38,11 @@ class Measurement:
     map: PositionMap | None
     protocol: str
     length: int
-    """Context length. With per_position it may have been read as a prefix of longer windows."""
+    """Context length. It may have been read as a prefix of longer windows."""
     first_position: int
     """The lowest position of a scored target; the highest is `length`."""
+    stride: int | None
+    """How far apart a document's windows start, in tokens; None: at random places."""
     sums: Sums
     """By unit: what intervals resample."""
     unit_documents: NDArray[np.int64]
@@ -82,8 +83,6 @@ class SweepResult:
     window: int
     longest: int
     """The longest length."""
-    stride: int
-    """Between the windows of sliding and yarn_compat."""
     documents: int
     unit_kind: UnitKind
     """What intervals resample: documents or, where those are too few, blocks of them."""
@@ -189,14 +188,7 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         documents=result.documents,
         units=len(m.sums.nll),
         targets=m.targets,
-        stride=_stride(result, m),
+        stride=m.stride,
         bos=config.bos,
         seconds=round(m.seconds, 4),
     )
-
-
-def _stride(result: SweepResult, m: Measurement) -> int | None:
-    """Return how far apart a document's windows start; None where the places are random."""
-    if m.protocol in SLIDING:
-        return result.stride
-    return {"whole_window": m.length, "per_position": result.longest}.get(m.protocol)

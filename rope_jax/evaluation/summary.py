@@ -7,6 +7,7 @@ the window. Dropping all but the last window of a longer text gives the baseline
 from rope_jax.evaluation.results import Measurement, SweepResult
 from rope_jax.evaluation.task_results import sample_rows
 from rope_jax.positions.maps import first_changed_distance
+from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import (
     Estimate,
@@ -109,9 +110,7 @@ def _curve(
 
 def _same_tokens(result: SweepResult, name: str) -> dict[int, Measurement]:
     """Return an entry's same_tokens measurements, keyed by length."""
-    return {
-        m.length: m for m in result.measurements if m.entry == name and m.protocol == "same_tokens"
-    }
+    return {m.length: m for m in result.measurements if m.entry == name and m.protocol == BASELINE}
 
 
 def _difference(result: SweepResult, one: Measurement, other: Measurement) -> Estimate:

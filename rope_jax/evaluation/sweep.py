@@ -18,6 +18,7 @@ from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.devices.memory import host_bytes, in_gib
 from rope_jax.errors import UserError
+from rope_jax.evaluation.metrics import Perplexity
 from rope_jax.evaluation.plan import Job, Plan
 from rope_jax.evaluation.reader import (
     LastNLLFunction,
@@ -198,7 +199,6 @@ def measure(
         config=plan.config,
         window=plan.window,
         longest=plan.lengths[-1],
-        stride=plan.stride,
         documents=plan.documents,
         unit_kind=plan.units,
         measurements=[_measurement(j, journal, plan) for j in jobs if not j.measured.asks],
@@ -304,6 +304,7 @@ def _kind(reading: Reading) -> tuple[int, str]:
 
 def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
     nats, seconds, _ = journal[plan.key(job)]
+    assert isinstance(job.measured, Perplexity)
     return Measurement(
         entry=job.entry,
         scaling=job.scaling,
@@ -311,6 +312,7 @@ def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
         protocol=job.measured.label,
         length=job.length,
         first_position=int(job.windows.first.min()),
+        stride=job.measured.protocol.stride_at(job.length),
         sums=Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
         unit_documents=job.unit_documents(),
         tokens=job.tokens,

@@ -1,7 +1,4 @@
-"""What a sweep measures: protocols of perplexity, and tasks with questions, as one kind of object.
-
-A protocol reads windows of documents and scores their last targets. A task reads samples, windows
-made for it, and scores the targets of its answers.
+"""Tasks as metrics of a sweep: they read samples, or key tokens, and score their answers.
 
 Shapes: W windows, n targets of a window, n_plus_1 = n + 1 tokens; m: how many targets at the end of
 a window contain everything that is scored.
@@ -9,17 +6,13 @@ a window contain everything that is scored.
 
 import functools
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float64, Int32
+from jaxtyping import Int32
 from numpy.typing import NDArray
 
-from rope_jax.config.sweep import Bos, Protocol
 from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
-from rope_jax.evaluation import protocols
 from rope_jax.evaluation.key_tokens import (
     FEWEST,
     KeyBlock,
@@ -27,142 +20,12 @@ from rope_jax.evaluation.key_tokens import (
     key_blocks,
     read_key_tokens,
 )
-from rope_jax.evaluation.protocols import Streams, Windows
-from rope_jax.results.statistics import RELIABLE_UNITS
+from rope_jax.evaluation.metrics import Cell, Measured
+from rope_jax.protocols.windows import RELIABLE_UNITS, Bos, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Words
 
 # What draws are for: equal numbers for different purposes must not be the same.
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
-
-
-class Cell(NamedTuple):
-    """One place of a task's table at a length."""
-
-    depth: float | None = None
-    """Where what is asked for lies, 0 at the start; None: it has no place."""
-    taken_out: bool = False
-    """Whether what is asked for was replaced by other text."""
-
-
-class Measured(ABC):
-    """A protocol or a task, with the texts that a sweep reads for it."""
-
-    label: str
-    """Its name in the results, unique in the sweep."""
-    asks: bool
-    """Whether it has answers that are exact or not, beside their NLL."""
-
-    @property
-    @abstractmethod
-    def cells(self) -> tuple[Cell, ...]:
-        """What is measured at each length."""
-
-    @abstractmethod
-    def windows(self, length: int, cell: Cell) -> Windows:
-        """Return the windows of a length, and what is scored in them."""
-
-    @abstractmethod
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
-        """Return the tokens of windows, read at a length that may exceed that of `windows`."""
-
-    @abstractmethod
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
-        """Return a hash that is equal for equal `tokens`."""
-
-    @abstractmethod
-    def fingerprint(self, length: int, cell: Cell) -> str:
-        """Return a hash of the tokens that are scored at a length."""
-
-    def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
-        """Return what the NLLs of a window are divided by before they are added up."""
-        return np.ones(len(windows.start))
-
-    def scored_bytes(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"] | None:
-        """Return the bytes of text of the scored targets of each window; None: unknown."""
-        return None
-
-
-class PerplexityProtocol(Measured):
-    """A protocol of perplexity on a sweep's documents."""
-
-    asks = False
-    cells = (Cell(),)
-
-    def __init__(
-        self,
-        protocol: Protocol,
-        streams: Streams,
-        *,
-        lengths: Sequence[int],
-        targets: int,
-        max_blocks: int | Literal["auto"],
-        stride: int,
-        seed: int,
-        bos: Bos,
-        bos_id: int | None,
-        token_bytes: NDArray[Any] | None,
-    ) -> None:
-        """Prepare a protocol; see `protocols.plan` and `protocols.blocks_per_document`."""
-        self.label = protocol
-        self._protocol, self._streams = protocol, streams
-        self._lengths, self._targets, self._stride, self._seed = lengths, targets, stride, seed
-        self._bos, self._bos_id, self._token_bytes = bos, bos_id, token_bytes
-        self._blocks = protocols.blocks_per_document(
-            max_blocks,
-            protocol,
-            streams.units,
-            documents=len(streams.tokens),
-            targets=targets,
-            longest=lengths[-1],
-        )
-
-    @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def windows(self, length: int, cell: Cell) -> Windows:
-        return protocols.plan(
-            self._protocol,
-            self._streams.tokens,
-            length,
-            lengths=self._lengths,
-            targets=self._targets,
-            blocks=self._blocks,
-            stride=self._stride,
-            seed=self._seed,
-            units=self._streams.units,
-        )
-
-    def scored_bytes(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"] | None:
-        if self._token_bytes is None:
-            return None
-        begin, end = windows.start + windows.first, windows.start + length + 1
-        spans = zip(*(x.tolist() for x in (windows.document, begin, end)), strict=True)
-        scored = [self._streams.tokens[document][slice(*span)] for document, *span in spans]
-        return np.array([self._token_bytes[targets].sum() for targets in scored], np.float64)
-
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
-        return protocols.cut(
-            self._streams.tokens,
-            windows.document,
-            windows.start,
-            length,
-            bos=self._bos,
-            bos_id=self._bos_id,
-        )
-
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
-        digest = hashlib.sha256()
-        for array in (windows.document, windows.start):
-            digest.update(np.ascontiguousarray(array).tobytes())
-        return digest.hexdigest()
-
-    @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def fingerprint(self, length: int, cell: Cell) -> str:
-        windows = self.windows(length, cell)
-        return protocols.fingerprint(self._streams.tokens, windows, length, self._bos)
-
-    def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
-        if self._protocol == "yarn_compat":
-            return (length - windows.first + 1).astype(np.float64)
-        return super().divisor(windows, length)
 
 
 class TaskMeasured(Measured):
@@ -274,18 +137,14 @@ class KeyTokenTask(TaskMeasured):
         few key tokens.
         """
         self.label, self.settings = settings.label, settings
-        self._bos, self._bos_id = bos, bos_id
         mask = read_key_tokens(settings.mask)
         self._blocks = self._chosen(mask, documents, longest, width, seed)
-        prefix = [] if bos == "none" else [bos_id]
         read = sorted({block.document for block in self._blocks})
-        self._streams = [
-            np.concatenate([prefix, documents[document]]).astype(np.int32) for document in read
-        ]
+        self._streams = streams_of(documents, read, "blocks", bos, bos_id)
         self._document = np.searchsorted(read, [block.document for block in self._blocks])
         # the places of each block's first and last key token in its stream
         places = np.array([(block.tokens[0], block.tokens[-1]) for block in self._blocks])
-        self._first, self._last = (places + len(prefix)).T
+        self._first, self._last = (places + (bos != "none")).T
         few = len(read) < RELIABLE_UNITS
         part = self._last // longest if few else np.zeros(len(places), np.int64)
         pairs = np.stack([self._document, part], axis=1)
@@ -340,14 +199,7 @@ class KeyTokenTask(TaskMeasured):
         )
 
     def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
-        return protocols.cut(
-            self._streams,
-            windows.document,
-            windows.start,
-            length,
-            bos=self._bos,
-            bos_id=self._bos_id,
-        )
+        return self._streams.cut(windows.document, windows.start, length)
 
     def text(self, windows: Windows, length: int, cell: Cell) -> str:
         return self.fingerprint(length, cell)
@@ -355,7 +207,7 @@ class KeyTokenTask(TaskMeasured):
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
     def fingerprint(self, length: int, cell: Cell) -> str:
         digest = hashlib.sha256()
-        for stream in self._streams:
+        for stream in self._streams.tokens:
             digest.update(hashlib.sha256(stream.astype("<i4").tobytes()).digest())
         for document, block in zip(self._document, self._blocks, strict=True):
             digest.update(np.array([document, len(block.tokens), *block.tokens], "<i8").tobytes())

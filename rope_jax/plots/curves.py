@@ -27,6 +27,7 @@ from rope_jax.plots.style import (
     assign_styles,
     figure_style,
 )
+from rope_jax.protocols import BASELINE
 
 _TRAINED = "trained"
 
@@ -113,7 +114,7 @@ def _draw_together(
             for name, style in styles.items()
             if (end := line_end(curves[protocol, name])) is not None
         ]
-        if label_line_ends(axis, ends, level=truncation if protocol == "same_tokens" else None):
+        if label_line_ends(axis, ends, level=truncation if protocol == BASELINE else None):
             return []
     return [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
 

@@ -30,14 +30,8 @@ from rope_jax.plots.style import (
     TEXT_SIZE,
     WIDTHS,
 )
+from rope_jax.protocols import BASELINE, PROTOCOLS
 
-_PROTOCOL_TITLES = {
-    "same_tokens": "the same tokens at every length",
-    "whole_window": "every token of the window",
-    "sliding": "sliding windows, new tokens only",
-    "per_position": "by position in the window",
-    "yarn_compat": "sliding windows, mean of window means",
-}
 _TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
 _WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
 _ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
@@ -61,7 +55,7 @@ class Panels:
     @property
     def of_same_tokens(self) -> list[Axes]:
         """The panels where truncation to the window scores the same tokens."""
-        return [axis for (protocol, _), axis in self.axes.items() if protocol == "same_tokens"]
+        return [axis for (protocol, _), axis in self.axes.items() if protocol == BASELINE]
 
 
 def make_panels(
@@ -91,7 +85,7 @@ def make_panels(
     height = rows_each * len(blocks) * _ROW_HEIGHTS[width][columns]
     title = fold_title(title, inches)
     if keys is not None and len(protocols) == 1:  # the panels' titles are the keys alone
-        title += f"\n{_PROTOCOL_TITLES[protocols[0]]}"
+        title += f"\n{PROTOCOLS[protocols[0]].title}"
     height += 0.4 + _LEGEND_LINE * len(title.splitlines())
     headings = {
         (protocol, key): _panel_title(protocol, key, len(protocols), inches / columns)
@@ -209,14 +203,14 @@ def _widest(text: str) -> int:
 
 def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:
     if not key:
-        return fold_text(_PROTOCOL_TITLES[protocol], max(20, int(14 * inches)))
+        return fold_text(PROTOCOLS[protocol].title, max(20, int(14 * inches)))
     title = f"{key}\n{protocol}" if protocols > 1 else key
     return fold_text(title, max(20, int(15.5 * inches)))
 
 
 def x_label(protocol: str, *, is_narrow: bool) -> str:
     """Return the label of a protocol's horizontal axis."""
-    if protocol == "per_position":
+    if PROTOCOLS[protocol].by_position:
         return "position"
     return "length (tokens)" if is_narrow else "context length (tokens)"
 

@@ -45,6 +45,7 @@ from rope_jax.plots.style import (
     distinct_styles,
     figure_style,
 )
+from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison_report import describe_groups
 
 # With more curves in a panel than this, bands become fainter.
@@ -249,7 +250,7 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         own = points_of(curve)
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
         _draw_seeds(axis, plan.styles[curve], own)
-    if protocol == "same_tokens":
+    if protocol == BASELINE:
         _mark_truncation(axis, shown, plan)
 
 
@@ -272,7 +273,7 @@ def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
         for curve in plan.key
         if (end := line_end([p for p in curve.points if p.protocol == protocol])) is not None
     ]
-    levels = truncation_levels(list(plan.key)) if protocol == "same_tokens" else []
+    levels = truncation_levels(list(plan.key)) if protocol == BASELINE else []
     return label_line_ends(axis, ends, level=min(levels, default=None))
 
 

@@ -7,6 +7,7 @@ from rope_jax.comparison.curves import Comparison, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.config.presentation import Show
+from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison_cells import (
     EMPTY,
     best_at,
@@ -35,7 +36,7 @@ def _format_protocol(protocol: str, comparison: Comparison) -> str:
     curves = [curve for curve in comparison.curves if curve.is_newest]
     plotted = points_of(protocol, curves)
     lengths = sorted({length for one in plotted for length in one.points})
-    has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
+    has_usable = protocol == BASELINE and any(one.curve.usable for one in plotted)
     has_settings = any(one.curve.group.settings for one in plotted)
     best = best_at([one.curve for one in plotted], protocol, comparison.show)
     blocks: list[list[list[str]]] = []

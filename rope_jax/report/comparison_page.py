@@ -12,6 +12,7 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import Group
 from rope_jax.errors import printable
+from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.comparison_cells import all_points, cell, pairing_text, units_of, units_text
 from rope_jax.report.comparison_figure import (
     assign_curve_styles,
@@ -82,6 +83,8 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "units": units_of(all_points(comparison)),
         "paired": pairing_text(all_points(comparison)),
         "captions": {p: caption(p, strides[p]) for p in protocols},
+        "axes": {p: PROTOCOLS[p].axis_label for p in protocols},
+        "comparable": BASELINE,
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
             {"name": name, "color": style.color, "symbol": _SYMBOLS[style.marker]}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.config.presentation import Show
+from rope_jax.protocols import BASELINE
 from rope_jax.report.comparison_cells import (
     BELOW_TRUNCATION,
     best_at,
@@ -113,7 +114,7 @@ def _format_protocol(protocol: str, curves: Sequence[Curve], comparison: Compari
     counts = dict.fromkeys((p.units, p.documents) for one in plotted for p in one.points.values())
     # the fewest and the most
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
-    has_usable = protocol == "same_tokens" and any(one.curve.usable for one in plotted)
+    has_usable = protocol == BASELINE and any(one.curve.usable for one in plotted)
     about = _INTERVALS.format(
         quantity=QUANTITIES[comparison.show],
         sampled=sampling_text(comparison),

@@ -8,15 +8,15 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.redraw import RedrawConfig
-from rope_jax.config.sweep import Protocol
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_figure
+from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.sweep_figures import SweptCheckpoint, draw_sweep
 from rope_jax.results.rows import Row
 from rope_jax.rope.files import read_limited
@@ -126,8 +126,8 @@ def _row(line: Mapping[str, str]) -> Row:
     values |= {column: _number(line, column, int) for column in _INTEGERS}
     if not 0 < _number(line, "last_position", int) < 2**31:
         raise ValueError(f"last_position should be a length, not {line['last_position']}")
-    if line["protocol"] not in get_args(Protocol):
-        known = ", ".join(get_args(Protocol))
+    if line["protocol"] not in PROTOCOLS:
+        known = ", ".join(PROTOCOLS)
         raise ValueError(f"protocol should be {known}, not {shorten(repr(line['protocol']))}")
     for column in ("auto", "reliable"):
         values[column] = line[column] == "True"
@@ -162,8 +162,7 @@ def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_C
         at_window = [
             row.nll
             for row in rows
-            if (row.name, row.protocol, row.length, row.step)
-            == ("trained", "same_tokens", window, step)
+            if (row.name, row.protocol, row.length, row.step) == ("trained", BASELINE, window, step)
         ]
         checkpoints.append(
             _Checkpoint(rows[0].run, step, window, at_window[0] if at_window else None)

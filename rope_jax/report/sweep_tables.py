@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from rope_jax.config.presentation import Show
+from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.latex import escape_latex, format_tabular, latex_value
 from rope_jax.report.markdown import escape_markdown
 from rope_jax.report.text import (
     QUANTITIES,
+    caption,
     half_width,
     half_width_text,
     interval_text,
@@ -18,14 +20,6 @@ from rope_jax.report.text import (
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
-
-_CAPTIONS = {
-    "same_tokens": "by context length, on the same tokens at every length",
-    "whole_window": "by length of adjacent windows, on every token",
-    "sliding": "by length of sliding windows, on the tokens new to each",
-    "per_position": "by position in the window",
-    "yarn_compat": "by length of sliding windows, the mean of the windows' means",
-}
 
 
 class _Cell(NamedTuple):
@@ -111,7 +105,7 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary, split: str, show:
     protocol = rows[0].protocol
     lengths = sorted({row.last_position for row in rows})
     first = {row.last_position: row.first_position for row in rows}
-    is_compared = protocol == "same_tokens" and checkpoint.has_baseline
+    is_compared = protocol == BASELINE and checkpoint.has_baseline
     best = {length: _best(rows, length, show) for length in lengths}
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
@@ -126,29 +120,32 @@ def _table(rows: Sequence[Row], checkpoint: CheckpointSummary, split: str, show:
     if is_compared and nll is not None:
         at_window = _Cell(value_text(nll, bpb, show))
         truncation = [at_window if n >= checkpoint.window else _Cell("") for n in lengths]
-    caption = (
-        f"{QUANTITIES[show].capitalize()} {_CAPTIONS[protocol]}: {checkpoint.run}, step "
+    what = caption(protocol, rows[0].stride)
+    if PROTOCOLS[protocol].scored:
+        what += f", {PROTOCOLS[protocol].scored}"
+    about = (
+        f"{QUANTITIES[show].capitalize()} by {what}: {checkpoint.run}, step "
         f"{checkpoint.step}, trained at {checkpoint.window:,} tokens; {split} split, "
         f"{rows[0].documents:,} document{'s' * (rows[0].documents != 1)}. ± half of the 95% "
         f"interval, by resampling {_resampled(rows)}."
     )
     if not rows[0].reliable:
-        caption += " They are too few for a reliable interval."
+        about += " They are too few for a reliable interval."
     if any(cell.is_best for _, cells, _ in lines for cell in cells):
-        caption += " The best of each column is bold."
+        about += " The best of each column is bold."
     if truncation:
-        caption += f" Truncation: only the last {checkpoint.window:,} tokens are kept."
+        about += f" Truncation: only the last {checkpoint.window:,} tokens are kept."
     if is_compared:
-        caption += (
+        about += (
             " Usable: the longest length up to which the loss stays within "
             f"{checkpoint.tolerance:g} nats per token of truncation."
         )
-    if protocol == "per_position":
+    if PROTOCOLS[protocol].by_position:
         heading = [f"{first[n]:,}–{n:,}" for n in lengths]
     else:
         heading = [f"{n:,}" for n in lengths]
     heading = ["scaling", *heading, *["usable"] * is_compared]
-    return _Table(protocol, caption, heading, lines, truncation, is_compared)
+    return _Table(protocol, about, heading, lines, truncation, is_compared)
 
 
 def _resampled(rows: Sequence[Row]) -> str:

@@ -20,6 +20,7 @@ from rope_jax.console import (
     progress_bar,
     table_width,
 )
+from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.report.text import (
     QUANTITIES,
     caption,
@@ -197,7 +198,7 @@ def _print_protocol(
     """Print the table of one protocol, and return what explains its signs."""
     names = list(dict.fromkeys(row.name for row in rows))
     # curves are compared with truncation on the same tokens
-    curves = checkpoint.curves if rows[0].protocol == "same_tokens" else {}
+    curves = checkpoint.curves if rows[0].protocol == BASELINE else {}
     lengths = _lengths(rows, names, checkpoint, curves, show)
     last_line = ["truncation"] if curves else []
     labels = Column("scaling", [Text(name) for name in (*names, *last_line)], "left")
@@ -226,7 +227,7 @@ def _print_protocol(
 def _title(rows: Sequence[Row], show: Show) -> str:
     protocol = rows[0].protocol
     counts = [row.tokens for row in {row.last_position: row for row in rows}.values()]
-    if protocol == "per_position":  # the positions divide the windows' tokens among them
+    if PROTOCOLS[protocol].by_position:  # the positions divide the windows' tokens among them
         counts = [sum(counts)]
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
@@ -248,7 +249,7 @@ def _lengths(
         own = {row.name: row for row in rows if row.last_position == last}
         first = next(iter(own.values()))
         heading = f"{last:,}"
-        if first.protocol == "per_position":
+        if PROTOCOLS[first.protocol].by_position:
             heading = f"{first.first_position:,}-{last:,}"
         values = {name: value_text(row.nll, row.bpb, show) for name, row in own.items()}
         best = value_text(*min((row.nll, row.bpb) for row in own.values()), show)

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from rope_jax.config.presentation import Show
+from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Estimate, perplexity
 
@@ -14,18 +15,10 @@ QUANTITIES: Mapping[Show, str] = {
 }
 """What a table lists, in words."""
 
-_CAPTIONS = {
-    "same_tokens": "context length",
-    "whole_window": "length of adjacent windows",
-    "sliding": "length of windows that start {stride} tokens apart",
-    "per_position": "position in the window",
-    "yarn_compat": "length of windows that start {stride} tokens apart, mean of their means",
-}
-
 
 def caption(protocol: str, stride: int | None) -> str:
     """Return what the lengths in a protocol's table are, such as "context length"."""
-    return _CAPTIONS[protocol].format(stride="" if stride is None else f"{stride:,}")
+    return PROTOCOLS[protocol].caption.format(stride="" if stride is None else f"{stride:,}")
 
 
 def value_text(nll: float, bpb: float | None, show: Show) -> str:

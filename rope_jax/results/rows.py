@@ -1,9 +1,8 @@
 """The tidy rows of results.csv and documents.csv."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-UnitKind = Literal["documents", "blocks"]
-"""What intervals resample."""
+from rope_jax.protocols.windows import UnitKind as UnitKind
 
 
 class Row(NamedTuple):

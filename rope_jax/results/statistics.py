@@ -1,8 +1,8 @@
 """Means over documents and their 95% intervals.
 
 Tokens of one document are not independent, so whole documents are resampled; where they are too
-few, distant blocks of them (see `protocols`), which these functions treat as documents. Where
-several seeds were trained, the interval includes the spread between seeds.
+few, distant blocks of them (see `protocols.windows`), which these functions treat as documents.
+Where several seeds were trained, the interval includes the spread between seeds.
 
 Intervals are bootstrap-t intervals (Efron 1982; Hall 1988): resampling gives the distribution of
 the studentized mean, in place of a normal or a t distribution. In simulations of 1,000 samples of
@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-RELIABLE_UNITS = 20
+from rope_jax.protocols.windows import RELIABLE_UNITS as RELIABLE_UNITS
+
 _UNBOUNDED = 1e30
 # Resampled documents at a time, 32 MiB; the result does not depend on it but for rounding.
 _MOST_DRAWN = 2**22
@@ -32,12 +33,11 @@ class Sums(NamedTuple):
     """Sums by document for one (scaling, protocol, length)."""
 
     nll: NDArray[Any]
-    """float64 [D], summed nats of the scored tokens; yarn_compat: the sum of the windows' means"""
+    """float64 [D], summed nats of the scored tokens, or of windows' means, as the protocol says"""
     weight: NDArray[Any]
-    """[D], how many tokens were scored; yarn_compat: how many windows"""
+    """[D], how many tokens were scored, or windows"""
     bytes: NDArray[Any] | None = None
-    """[D], bytes of text of the scored tokens; yarn_compat: the sum of the windows' means; None:
-    they are not known."""
+    """[D], bytes of text of the scored tokens, or sums of windows' means; None: not known."""
 
     def mean(self) -> float:
         """Return the mean in nats per token, Σ nll / Σ weight."""

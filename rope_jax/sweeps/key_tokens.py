@@ -32,12 +32,12 @@ from rope_jax.evaluation.key_tokens import (
     read_key_tokens,
     whole_windows,
 )
-from rope_jax.evaluation.protocols import Streams, make_streams
 from rope_jax.evaluation.reader import Reader, Reading
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.positions.mapping import with_map
+from rope_jax.protocols.windows import Streams, make_streams
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text

@@ -38,6 +38,7 @@ from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
 from rope_jax.model.resolve import for_platform, numbers_in_words
+from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep_terminal import SweepProgress, print_tables, warn_of_chance
 from rope_jax.report.task_terminal import print_tasks
 from rope_jax.results.rows import Origin
@@ -292,7 +293,7 @@ def _finish(
     print_tasks(console, newest, tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, vocab_size)
-    if "same_tokens" in config.protocols and not newest.has_baseline:
+    if BASELINE in config.protocols and not newest.has_baseline:
         print_wrapped(
             console,
             f"no usable length and no gain: the window, {newest.window}, is not among the lengths",

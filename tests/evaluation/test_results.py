@@ -24,7 +24,9 @@ OFFSETS = {
 }
 
 
-def measurement(entry, length, offset, *, protocol="same_tokens", first=None, seconds=0.123456):
+def measurement(
+    entry, length, offset, *, protocol="same_tokens", first=None, stride=None, seconds=0.123456
+):
     factor = max(1.0, length / 16)
     return Measurement(
         entry=entry,
@@ -33,6 +35,7 @@ def measurement(entry, length, offset, *, protocol="same_tokens", first=None, se
         protocol=protocol,
         length=length,
         first_position=first or length - 3,
+        stride=stride,
         sums=Sums((LEVEL + offset) * TOKENS, TOKENS, 2.5 * TOKENS),
         unit_documents=np.arange(len(TOKENS)),
         tokens=int(TOKENS.sum()),
@@ -49,7 +52,6 @@ def result_of(measurements, *, window=16, with_baseline=True, **settings):
         config=config,
         window=window,
         longest=64,
-        stride=4,
         documents=len(TOKENS),
         unit_kind="documents",
         measurements=measurements,
@@ -132,20 +134,10 @@ def test_a_fixed_factor_is_not_automatic():
     assert (row.name, row.scaling, row.factor, row.auto) == ("fixed", "pi", 4.0, False)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "length", "stride"),
-    [
-        ("same_tokens", 16, None),
-        ("whole_window", 16, 16),
-        ("per_position", 16, 64),  # windows of 64, however far they are read
-        ("sliding", 16, 4),
-        ("yarn_compat", 16, 4),
-    ],
-)
-def test_the_stride_is_the_distance_between_windows(protocol, length, stride):
-    one = measurement("trained", length, 0.0, protocol=protocol, first=9)
+def test_a_row_has_the_stride_and_the_positions_of_its_measurement():
+    one = measurement("trained", 16, 0.0, protocol="sliding", first=9, stride=4)
     (row,) = rows(result_of([one]), ORIGIN)
-    assert (row.stride, row.first_position, row.last_position) == (stride, 9, 16)
+    assert (row.stride, row.first_position, row.last_position) == (4, 9, 16)
 
 
 @pytest.mark.parametrize("size", [None, np.where(TOKENS == 4, 10.0, 0.0)])

@@ -10,7 +10,8 @@ import pytest
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import sweep_lengths
-from rope_jax.evaluation.protocols import make_streams, plan
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import (
     RotaryLayers,
     parse_scaling,
@@ -40,23 +41,20 @@ from tests.evaluation.toy_model import (
 
 def expected_sums(protocol, length, inv_freq, *, bos="document", m=1.0, lengths=LENGTHS):
     """Return Σ NLL and Σ weight by document, computed one window at a time."""
-    _, streams, units = make_streams(
+    streams = make_streams(
         DOCUMENTS, longest=lengths[-1], max_documents=64, bos=bos, bos_id=BOS, seed=0
     )
-    settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0, "units": units}
-    windows = plan(protocol, streams, length, lengths=lengths, **settings)
-    nll, weight = np.zeros(len(streams)), np.zeros(len(streams))
+    settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
+    windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)
+    nll, weight = np.zeros(len(streams.tokens)), np.zeros(len(streams.tokens))
     for index, start, first, _ in zip(*windows[:4], strict=True):
-        window = streams[index][start : start + length + 1].astype(np.int64)
+        window = streams.tokens[index][start : start + length + 1].astype(np.int64)
         if bos == "every_window":
             window[0] = BOS
         scored = reference(window, inv_freq, m)[first - 1 :]
         nll[index] += scored.mean() if protocol == "yarn_compat" else scored.sum()
         weight[index] += 1 if protocol == "yarn_compat" else len(scored)
     return nll, weight
-
-
-PROTOCOLS = ["same_tokens", "whole_window", "sliding", "per_position", "yarn_compat"]
 
 
 # What is measured
@@ -75,7 +73,7 @@ def test_every_measurement_is_what_numpy_computes(bos, settings):
     result = run(
         ["trained", "none", {"type": "pi", "factor": "auto"}, {"type": "ntk", "factor": 4}],
         trained=trained,
-        protocols=PROTOCOLS,
+        protocols=list(PROTOCOLS),
         stride=5,
         bos=bos,
         **({"memory_gib": 100 * 2**14 / 2**30} | settings),
@@ -135,7 +133,7 @@ def test_per_position_reuses_the_longest_windows_where_frequencies_are_equal():
 
 def separate_pass(entry, lengths):
     """Return Σ NLL by document of the last bucket, with windows that start where those of 64 do."""
-    _, streams, _ = make_streams(
+    streams = make_streams(
         DOCUMENTS, longest=64, max_documents=64, bos="document", bos_id=BOS, seed=0
     )
     length, first = lengths[-1], (0, *lengths)[-2]
@@ -146,8 +144,8 @@ def separate_pass(entry, lengths):
     rotary = RotaryLayers(GEOMETRY).rotary(
         parse_scaling(settings), np.arange(length, dtype=np.int32)[None], length
     )
-    sums = np.zeros(len(streams))
-    for index, stream in enumerate(streams):
+    sums = np.zeros(len(streams.tokens))
+    for index, stream in enumerate(streams.tokens):
         for start in range(0, min(2, (len(stream) - 1) // 64) * 64, 64):
             window = stream[None, start : start + length + 1].astype(np.int32)
             sums[index] += float(nll_fn(PARAMS, jnp.asarray(window), rotary)[0, first:].sum())
@@ -268,7 +266,12 @@ def test_progress_counts_tokens_up_to_the_end_and_the_longest_come_first():
 def test_the_bytes_are_those_of_the_scored_targets(bos):
     """In document d every token is d, and has d + 1 bytes."""
     documents = [np.full(70 + d, d) for d in range(4)]
-    settings = {"documents": documents, "protocols": PROTOCOLS, "lengths": [8, 16, 32], "bos": bos}
+    settings = {
+        "documents": documents,
+        "protocols": list(PROTOCOLS),
+        "lengths": [8, 16, 32],
+        "bos": bos,
+    }
     settings |= {"nll": cheap_nll, "targets": 4, "stride": 5, "max_blocks": 2}
     result = run(["trained"], **settings, token_bytes=np.arange(1, 5))
     assert len(result.measurements) == 15

@@ -12,9 +12,10 @@ from pydantic import TypeAdapter
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
-from rope_jax.evaluation.protocols import make_streams, plan
 from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.positions.turning import turns, visible
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import LayerOverride, RotaryLayers, parse_scaling
 from rope_jax.rope.strategies import NoScaling
 from tests.evaluation.toy_model import (
@@ -86,14 +87,14 @@ def sweep_maps(entries, lengths=LENGTHS, **settings):
 
 def expected_nll(protocol, length, map_, lengths=LENGTHS):
     """Return Σ NLL by document, computed one window at a time."""
-    _, streams, units = make_streams(
+    streams = make_streams(
         DOCUMENTS, longest=lengths[-1], max_documents=64, bos="document", bos_id=BOS, seed=0
     )
-    settings = {"targets": lengths[0] // 2, "blocks": 2, "stride": 5, "seed": 0, "units": units}
-    nll = np.zeros(len(streams))
-    windows = plan(protocol, streams, length, lengths=lengths, **settings)
+    settings = {"targets": lengths[0] // 2, "max_blocks": 2, "stride": 5, "seed": 0}
+    nll = np.zeros(len(streams.tokens))
+    windows = PROTOCOLS[protocol](streams, lengths=lengths, **settings).windows(length)
     for index, start, first, _ in zip(*windows[:4], strict=True):
-        window = streams[index][start : start + length + 1].astype(np.int64)
+        window = streams.tokens[index][start : start + length + 1].astype(np.int64)
         nll[index] += mapped_reference(window, map_)[first - 1 :].sum()
     return nll
 

@@ -24,8 +24,9 @@ from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
 from rope_jax.data.tokenizers.bpe import train_bpe
 from rope_jax.errors import UserError
-from rope_jax.evaluation import protocols
 from rope_jax.inspection.costs import costs_of
+from rope_jax.protocols.same_tokens import SameTokens
+from rope_jax.protocols.windows import make_streams
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.run import train
@@ -100,6 +101,10 @@ def swept(run, **settings):
     return SweepFiles(run[0].evals / config.name).rows(), printed.getvalue()
 
 
+def same_tokens(streams):
+    return SameTokens(streams, lengths=[8, 16], targets=4, max_blocks=2, stride=4, seed=0)
+
+
 def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
     run, config = bpe
     tokenizer = run.open_tokenizer(config)
@@ -107,17 +112,13 @@ def test_a_run_keeps_its_tokenizer_and_reads_with_it(bpe):
     corpus = open_corpus(config.data, tokenizer)
     assert run.recorded_corpus() == corpus.fingerprint
     rows, printed = swept(bpe)
-    streams = protocols.make_streams(
+    streams = make_streams(
         corpus.test.texts(), longest=16, max_documents=64, bos="document", bos_id=0, seed=0
     )
     library = Tokenizer.from_str(tokenizer.json())
     for row in rows:
         assert row.bos == "document"
-        windows = protocols.plan(
-            *("same_tokens", streams.tokens, row.length),
-            **{"lengths": [8, 16], "targets": 4, "blocks": 2, "stride": 4, "seed": 0},
-            units=streams.units,
-        )
+        windows = same_tokens(streams).windows(row.length)
         scored = [
             streams.tokens[document][start + row.length - 3 : start + row.length + 1]
             for document, start in zip(windows.document, windows.start, strict=True)
@@ -145,21 +146,11 @@ def test_without_a_document_start_windows_begin_with_text(without_bos):
     assert "document start: none; its own post-processor adds nothing" in printed
     assert load(SweepConfig, run.evals / "plain" / "sweep.yaml").bos == "none"
     split = open_corpus(config.data, tokenizer).test
-    _, streams, units = protocols.make_streams(
+    streams = make_streams(
         split.texts(), longest=16, max_documents=64, bos="none", bos_id=None, seed=0
     )
-    windows = protocols.plan(
-        "same_tokens",
-        streams,
-        16,
-        lengths=[8, 16],
-        targets=4,
-        blocks=2,
-        stride=4,
-        seed=0,
-        units=units,
-    )
-    assert rows[-1].targets == protocols.fingerprint(streams, windows, 16, "none")
+    windows = same_tokens(streams).windows(16)
+    assert rows[-1].targets == streams.fingerprint(windows, 16)
     with pytest.raises(UserError, match=r"^bos: there is no document-start token; give bos_id, or"):
         swept(without_bos, bos="document")
     # training has swept itself, too

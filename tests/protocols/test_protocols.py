@@ -7,17 +7,11 @@ import numpy as np
 import pytest
 
 from rope_jax.errors import UserError
-from rope_jax.evaluation.protocols import (
-    blocks_per_document,
-    cut,
-    fingerprint,
-    make_streams,
-    plan,
-)
+from rope_jax.protocols import PROTOCOLS
+from rope_jax.protocols.windows import Streams, make_streams
 
 BOS = 9
 LENGTHS = (8, 12, 40, 64)
-PROTOCOLS = ("same_tokens", "whole_window", "sliding", "per_position", "yarn_compat")
 
 
 def documents(seed, count=12, shortest=65, longest=400):
@@ -31,37 +25,28 @@ def streams_of(docs, bos="document", longest=LENGTHS[-1], seed=0, most=100):
     return make_streams(docs, longest=longest, max_documents=most, bos=bos, bos_id=BOS, seed=seed)
 
 
-def windows_of(
-    streams,
-    protocol,
-    length,
-    lengths=LENGTHS,
-    targets=None,
-    blocks=3,
-    stride=4,
-    seed=0,
-    units="documents",
-):
-    return plan(
-        protocol,
+def protocol_of(streams, protocol, lengths=LENGTHS, targets=None, blocks=3, stride=4, seed=0):
+    return PROTOCOLS[protocol](
         streams,
-        length,
         lengths=lengths,
         targets=targets or lengths[0] // 2,
-        blocks=blocks,
+        max_blocks=blocks,
         stride=stride,
         seed=seed,
-        units=units,
     )
 
 
-def tokens_of(streams, windows, length, bos="document"):
-    return cut(streams, windows.document, windows.start, length, bos=bos, bos_id=BOS)
+def windows_of(streams, protocol, length, *settings, units="documents", **more):
+    return protocol_of(streams._replace(units=units), protocol, *settings, **more).windows(length)
 
 
-def scored(streams, windows, length, bos="document"):
+def tokens_of(streams, windows, length):
+    return streams.cut(windows.document, windows.start, length)
+
+
+def scored(streams, windows, length):
     """Return the scored targets, one array per window, as the model sees them."""
-    tokens = tokens_of(streams, windows, length, bos)
+    tokens = tokens_of(streams, windows, length)
     assert tokens.shape == (len(windows.document), length + 1)
     assert tokens.dtype == np.int32
     return [row[first:] for row, first in zip(tokens, windows.first, strict=True)]
@@ -69,12 +54,12 @@ def scored(streams, windows, length, bos="document"):
 
 def same_tokens(docs, lengths=LENGTHS, targets=None, blocks=3, bos="document", seed=0):
     """Return {length: the scored targets [W, targets]}."""
-    _, streams, _ = streams_of(docs, bos, lengths[-1], seed)
+    streams = streams_of(docs, bos, lengths[-1], seed)
     targets = targets or lengths[0] // 2
     found = {}
     for length in lengths:
         windows = windows_of(streams, "same_tokens", length, lengths, targets, blocks, seed=seed)
-        found[length] = np.stack(scored(streams, windows, length, bos))
+        found[length] = np.stack(scored(streams, windows, length))
     return found
 
 
@@ -92,7 +77,7 @@ def test_the_same_tokens_are_scored_at_every_length(seed, bos):
 
 def test_a_target_has_as_much_context_as_its_length_allows():
     # The window's last tokens are scored, so a longer window only adds context before them.
-    _, streams, _ = streams_of(documents(0))
+    streams = streams_of(documents(0))
     for length in LENGTHS:
         assert set(windows_of(streams, "same_tokens", length).first) == {length - 3}
 
@@ -103,9 +88,9 @@ def test_a_target_has_as_much_context_as_its_length_allows():
 def test_blocks_do_not_overlap_and_end_within_reach(seed, targets, blocks):
     # also for texts that hold just one window, or a token or two more
     docs = documents(seed) + [np.arange(64 + extra) + 10**6 * (1 + extra) for extra in range(5)]
-    _, streams, _ = streams_of(docs)
+    streams = streams_of(docs)
     windows = windows_of(streams, "same_tokens", 64, targets=targets, blocks=blocks, seed=seed)
-    for index, stream in enumerate(streams):
+    for index, stream in enumerate(streams.tokens):
         ends = windows.start[windows.document == index] + 64 + 1
         assert ends.min() >= 64 + 1
         assert ends.max() <= len(stream)
@@ -118,7 +103,7 @@ def test_every_end_within_reach_is_drawn():
     document = np.arange(70)
     ends = {}
     for seed in range(300):
-        _, streams, _ = streams_of([document], bos="none")
+        streams = streams_of([document], bos="none")
         windows = windows_of(streams, "same_tokens", 64, blocks=1, seed=seed)
         end = int(windows.start[0]) + 65
         ends[end] = ends.get(end, 0) + 1
@@ -155,11 +140,11 @@ def test_the_blocks_of_a_run_are_golden():
 @pytest.mark.parametrize("bos", ["document", "none"])
 def test_tiles_cover_the_first_blocks_once(blocks, bos):
     docs = documents(2)
-    _, streams, _ = streams_of(docs, bos)
+    streams = streams_of(docs, bos)
     for length in LENGTHS:
         windows = windows_of(streams, "whole_window", length, blocks=blocks)
-        found = np.stack(scored(streams, windows, length, bos))
-        for index, stream in enumerate(streams):
+        found = np.stack(scored(streams, windows, length))
+        for index, stream in enumerate(streams.tokens):
             reach = min(blocks, (len(stream) - 1) // 64) * 64 // length * length
             mine = found[windows.document == index]
             assert mine.shape == (reach // length, length)
@@ -167,7 +152,7 @@ def test_tiles_cover_the_first_blocks_once(blocks, bos):
 
 
 def test_lengths_that_divide_the_longest_score_the_same_text():
-    _, streams, _ = streams_of(documents(3))
+    streams = streams_of(documents(3))
     texts = []
     for length in (8, 16, 32, 64):
         windows = windows_of(streams, "whole_window", length)
@@ -178,7 +163,7 @@ def test_lengths_that_divide_the_longest_score_the_same_text():
 
 @pytest.mark.parametrize("lengths", [(2,), (5, 6), LENGTHS])
 def test_position_buckets_partition_the_longest_window(lengths):
-    _, streams, _ = streams_of(documents(4), longest=lengths[-1])
+    streams = streams_of(documents(4), longest=lengths[-1])
     whole = windows_of(streams, "whole_window", lengths[-1], lengths)
     parts = []
     for length in lengths:
@@ -196,11 +181,11 @@ def test_position_buckets_partition_the_longest_window(lengths):
 @pytest.mark.parametrize("stride", [1, 3, 8])
 @pytest.mark.parametrize("bos", ["document", "none"])
 def test_sliding_windows_score_every_target_once(protocol, stride, bos):
-    _, streams, _ = streams_of(documents(5), bos)
+    streams = streams_of(documents(5), bos)
     for length in LENGTHS:
         windows = windows_of(streams, protocol, length, blocks=2, stride=stride)
-        found = scored(streams, windows, length, bos)
-        for index, stream in enumerate(streams):
+        found = scored(streams, windows, length)
+        for index, stream in enumerate(streams.tokens):
             own = np.flatnonzero(windows.document == index)
             covered = min(2, (len(stream) - 1) // 64) * 64
             np.testing.assert_array_equal(
@@ -217,7 +202,7 @@ def test_sliding_windows_score_every_target_once(protocol, stride, bos):
 
 
 def test_sliding_windows_with_their_length_as_stride_are_adjacent():
-    _, streams, _ = streams_of(documents(5))
+    streams = streams_of(documents(5))
     for length in (8, 64):
         sliding = windows_of(streams, "sliding", length, stride=length)
         for one, other in zip(sliding, windows_of(streams, "whole_window", length), strict=True):
@@ -231,10 +216,10 @@ def test_sliding_windows_with_their_length_as_stride_are_adjacent():
 @pytest.mark.parametrize("bos", ["document", "every_window", "none"])
 def test_the_document_start_token_stands_where_bos_says(protocol, bos):
     docs = documents(5)
-    chosen, streams, _ = streams_of(docs, bos)
+    streams = streams_of(docs, bos)
     for length in LENGTHS:
         windows = windows_of(streams, protocol, length)
-        tokens = tokens_of(streams, windows, length, bos)
+        tokens = tokens_of(streams, windows, length)
         assert (tokens[:, 1:] != BOS).all()  # never a target
         if bos == "every_window":
             assert (tokens[:, 0] == BOS).all()
@@ -243,17 +228,17 @@ def test_the_document_start_token_stands_where_bos_says(protocol, bos):
             assert ((tokens[:, 0] == BOS) == (at_the_start & (bos == "document"))).all()
         # the rest is the document's own text, in order
         for row, index, start in zip(tokens, windows.document, windows.start, strict=True):
-            text = docs[chosen[index]]
+            text = docs[streams.indices[index]]
             first = start + (bos == "none")  # of row[1:] in the text
             np.testing.assert_array_equal(row[1:], text[first : first + length])
 
 
 def test_cutting_does_not_change_the_streams():
-    _, streams, _ = streams_of(documents(5), "every_window")
-    before = [stream.copy() for stream in streams]
+    streams = streams_of(documents(5), "every_window")
+    before = [stream.copy() for stream in streams.tokens]
     windows = windows_of(streams, "whole_window", 8)
-    tokens_of(streams, windows, 8, "every_window")
-    for old, new in zip(before, streams, strict=True):
+    tokens_of(streams, windows, 8)
+    for old, new in zip(before, streams.tokens, strict=True):
         np.testing.assert_array_equal(old, new)
 
 
@@ -262,10 +247,10 @@ def test_cutting_does_not_change_the_streams():
 
 def prints(docs, protocol, bos="document", seed=0, blocks=3, targets=4):
     """Return {length: fingerprint}."""
-    _, streams, _ = streams_of(docs, bos, seed=seed)
+    streams = streams_of(docs, bos, seed=seed)
     settings = {"targets": targets, "blocks": blocks, "seed": seed}
     return {
-        length: fingerprint(streams, windows_of(streams, protocol, length, **settings), length, bos)
+        length: streams.fingerprint(windows_of(streams, protocol, length, **settings), length)
         for length in LENGTHS
     }
 
@@ -307,15 +292,15 @@ def test_the_fingerprint_does_not_depend_on_the_context():
 def test_the_fingerprint_depends_on_positions_in_the_text():
     # The same tokens of the same texts, counted with and without a document-start token before.
     docs = documents(6)
-    _, with_start, _ = streams_of(docs)
-    _, without, _ = streams_of(docs, "none")
+    with_start = streams_of(docs)
+    without = streams_of(docs, "none")
     windows = windows_of(without, "same_tokens", 64)
     shifted = windows._replace(start=windows.start + 1)
-    one = scored(without, windows, 64, "none")
+    one = scored(without, windows, 64)
     np.testing.assert_array_equal(one, scored(with_start, shifted, 64))
-    wanted = fingerprint(without, windows, 64, "none")
-    assert fingerprint(with_start, shifted, 64, "document") == wanted
-    assert fingerprint(with_start, windows, 64, "document") != wanted
+    wanted = without.fingerprint(windows, 64)
+    assert with_start.fingerprint(shifted, 64) == wanted
+    assert with_start.fingerprint(windows, 64) != wanted
 
 
 # The choice of documents
@@ -325,11 +310,11 @@ def test_the_fingerprint_depends_on_positions_in_the_text():
 def test_documents_too_short_for_the_longest_window_are_left_out(bos):
     sizes = [10, 63, 64, 65, 66, 200]
     docs = [np.full(size, size) for size in sizes]
-    chosen, streams, _ = streams_of(docs, bos)
+    streams = streams_of(docs, bos)
     # a window is a token longer than its length, and bos is one of its tokens
     needed = 65 if bos == "none" else 64
-    assert [sizes[i] for i in chosen] == [size for size in sizes if size >= needed]
-    for index, stream in zip(chosen, streams, strict=True):
+    assert [sizes[i] for i in streams.indices] == [size for size in sizes if size >= needed]
+    for index, stream in zip(streams.indices, streams.tokens, strict=True):
         text = stream if bos == "none" else stream[1:]
         np.testing.assert_array_equal(text, docs[index])
         assert bos == "none" or stream[0] == BOS
@@ -359,10 +344,10 @@ def test_if_all_documents_are_too_short_the_longest_possible_length_is_given(bos
         "lengths: none of the 7 documents has the 65 tokens that length 64 needs; "
     )
     possible = int(re.fullmatch(r".*the longest possible length is (\d+)", message).group(1))
-    chosen, streams, _ = streams_of(docs, bos, longest=possible)
-    assert chosen == [int(np.argmax([len(document) for document in docs]))]
+    streams = streams_of(docs, bos, longest=possible)
+    assert streams.indices == [int(np.argmax([len(document) for document in docs]))]
     windows = windows_of(streams, "same_tokens", possible, (8, possible))
-    assert tokens_of(streams, windows, possible, bos).shape == (1, possible + 1)
+    assert tokens_of(streams, windows, possible).shape == (1, possible + 1)
     with pytest.raises(UserError):
         streams_of(docs, bos, longest=possible + 1)
 
@@ -376,10 +361,10 @@ def test_having_no_documents_is_an_error():
 
 
 def far_windows(docs, protocol, length, *, lengths=LENGTHS, targets=4, blocks=1000, seed=0):
-    _, streams, units = streams_of(docs, longest=lengths[-1])
-    assert units == "blocks"
+    streams = streams_of(docs, longest=lengths[-1])
+    assert streams.units == "blocks"
     windows = windows_of(
-        streams, protocol, length, lengths, targets, blocks, seed=seed, units=units
+        streams, protocol, length, lengths, targets, blocks, seed=seed, units="blocks"
     )
     return streams, windows
 
@@ -451,6 +436,20 @@ def test_documents_are_the_units_from_twenty_on():
     ],
 )
 def test_auto_scores_16384_tokens(protocol, units, documents, wanted):
-    about = {"documents": documents, "targets": 32, "longest": 2048}
-    assert blocks_per_document("auto", protocol, units, **about) == wanted
-    assert blocks_per_document(5, protocol, units, **about) == 5
+    streams = Streams([], [np.zeros(1, np.int32)] * documents, units, "none", None)
+    assert protocol_of(streams, protocol, (2048,), targets=32, blocks="auto").blocks == wanted
+    assert protocol_of(streams, protocol, (2048,), targets=32, blocks=5).blocks == 5
+
+
+@pytest.mark.parametrize(
+    ("protocol", "stride"),
+    [
+        ("same_tokens", None),
+        ("whole_window", 12),
+        ("per_position", 64),  # windows of 64, however far they are read
+        ("sliding", 4),
+        ("yarn_compat", 4),
+    ],
+)
+def test_the_stride_is_the_distance_between_windows(protocol, stride):
+    assert protocol_of(streams_of(documents(0)), protocol).stride_at(12) == stride

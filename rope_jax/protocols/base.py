@@ -1,0 +1,123 @@
+"""What a protocol is.
+
+Shapes: W windows.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from rope_jax.protocols.windows import RELIABLE_UNITS, Streams, Windows
+
+TOKEN_BUDGET = 2**14
+"""How many tokens `max_blocks: auto` scores per protocol, if the documents have as many."""
+
+
+class Protocol(ABC):
+    """Which windows of a sweep's documents are read, and which of their targets are scored."""
+
+    name: ClassVar[str]
+    """In `protocols` of a sweep, and in its results."""
+    title: ClassVar[str]
+    """Above a panel of a figure: what is scored."""
+    caption: ClassVar[str] = "context length"
+    """What the columns of a table stand for; {stride} is replaced by the stride in tokens."""
+    scored: ClassVar[str] = ""
+    """What follows the caption where a table has to explain itself: which targets are scored."""
+    axis_label: ClassVar[str] = "context length (tokens)"
+    by_position: ClassVar[bool] = False
+    """Whether the lengths divide the positions of the longest windows among them: windows begin at
+    the same places at every length and score the positions past the previous length. A causal
+    model's pass over the longest windows then gives them all."""
+    uses_stride: ClassVar[bool] = False
+    """Whether windows advance by the sweep's `stride`."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        *,
+        lengths: Sequence[int],
+        targets: int,
+        max_blocks: int | Literal["auto"],
+        stride: int,
+        seed: int,
+    ) -> None:
+        """Keep the documents and settings of a sweep.
+
+        lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config.
+        """
+        self.streams, self.lengths, self.longest = streams, lengths, lengths[-1]
+        self.targets, self.stride, self.seed = targets, stride, seed
+        self.blocks = self._blocks_per_document() if max_blocks == "auto" else max_blocks
+        """The most blocks per document."""
+
+    @property
+    def tokens_per_block(self) -> int:
+        """How many targets of a document are a block, of which `max_blocks` are scored."""
+        return self.longest
+
+    def _blocks_per_document(self) -> int:
+        """Return how many blocks score `TOKEN_BUDGET` tokens in all documents.
+
+        They are enough for `RELIABLE_UNITS` units where blocks are the units.
+        """
+        documents = len(self.streams.tokens)
+        needed = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
+        if self.streams.units == "documents":
+            return needed
+        return max(needed, -(-RELIABLE_UNITS // documents))
+
+    @abstractmethod
+    def windows(self, length: int) -> Windows:
+        """Return the windows of one of the lengths, with the targets that they score."""
+
+    def stride_at(self, length: int) -> int | None:
+        """Return how far apart windows of a document start; None: at random places."""
+        return None
+
+    def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
+        """Return what the NLLs of a window are divided by before they are added up.
+
+        1 for a mean over all scored targets; how many a window scores for a mean of windows' means.
+        """
+        return np.ones(len(windows.start))
+
+
+class TilingProtocol(Protocol):
+    """A protocol whose windows cover a document from its start.
+
+    Covered are the first `blocks` × longest targets of a document or, if it is shorter, the
+    largest multiple of longest that fits. Where blocks are the units, they are `blocks` parts of
+    longest targets instead, each a unit, with as much text between them.
+    """
+
+    @abstractmethod
+    def tile(
+        self, length: int, covered: int
+    ) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+        """Cut the first `covered` targets of a text into windows of `length`.
+
+        Return the index of each window's first input, and the position of the first target that it
+        scores, from 1 to `length`. The targets behind that one are scored too.
+        """
+
+    def windows(self, length: int) -> Windows:
+        documents, starts, firsts, units = [], [], [], []
+        for index, stream in enumerate(self.streams.tokens):
+            for begin, covered in self._parts(len(stream)):
+                start, first = self.tile(length, covered)
+                documents.append(np.full(len(start), index, np.int64))
+                starts.append(begin + start)
+                firsts.append(first)
+                units.append(np.full(len(start), len(units), np.int64))
+        return Windows(*map(np.concatenate, (documents, starts, firsts, units)))
+
+    def _parts(self, size: int) -> list[tuple[int, int]]:
+        """Return (first input, number of targets) of the parts of a stream that are covered."""
+        if self.streams.units == "documents":
+            return [(0, min(self.blocks, (size - 1) // self.longest) * self.longest)]
+        count = min(self.blocks, 1 + (size - 1 - self.longest) // (2 * self.longest))
+        return [(2 * self.longest * part, self.longest) for part in range(count)]

@@ -1,0 +1,136 @@
+"""The documents of a sweep, and windows of them; numpy only, no model.
+
+A *stream* is one document's tokens, preceded by the document-start token unless `bos` is "none".
+A window of length n is n + 1 consecutive tokens of a stream: n inputs and their n targets. The
+*position* of a target is the number of tokens of context before it: positions run from 1 to n.
+
+A *unit* is what intervals resample: a document. Where fewer than `RELIABLE_UNITS` documents are
+long enough, it is a block of a document, and the scored tokens of two blocks are more than the
+longest length apart. Intervals then hold for those documents, not for others.
+
+Shapes: W windows; n_plus_1 = n + 1 tokens; m, count: targets at the end of a window.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from jaxtyping import Int32, Int64
+from numpy.typing import NDArray
+
+from rope_jax.errors import UserError
+
+Bos = Literal["document", "every_window", "none"]
+UnitKind = Literal["documents", "blocks"]
+
+RELIABLE_UNITS = 20
+"""An interval over fewer units is not to be trusted."""
+
+
+class Windows(NamedTuple):
+    """W windows of one length."""
+
+    document: Int64[np.ndarray, " W"]
+    """Index into the chosen streams."""
+    start: Int64[np.ndarray, " W"]
+    """Index of the window's first input in its stream."""
+    first: Int64[np.ndarray, " W"]
+    """Position of the first target that is scored; all after it are scored too."""
+    unit: Int64[np.ndarray, " W"]
+    """Index of the window's unit, from 0. A unit lies in one document, or is a task's sample."""
+    answers: Int32[np.ndarray, "W m"] | None = None
+    """Which answer each of the last m targets belongs to, −1 if none; None: all targets from
+    `first` on are scored."""
+
+    def scored(self, length: int, read_length: int, count: int) -> Int32[np.ndarray, "W count"]:
+        """Return which answer the last `count` targets belong to; −1: they are not scored.
+
+        read_length: of the windows that were read, of which these may be a prefix.
+        """
+        if self.answers is not None:
+            missing = count - self.answers.shape[1]
+            return np.pad(self.answers, ((0, 0), (missing, 0)), constant_values=-1)
+        positions = np.arange(read_length - count, read_length) + 1
+        is_scored = (positions >= self.first[:, None]) & (positions <= length)
+        return np.where(is_scored, 0, -1).astype(np.int32)
+
+    def scored_tokens(self, length: int) -> Int64[np.ndarray, " W"]:
+        """Return how many targets are scored in each window."""
+        if self.answers is not None:
+            return (self.answers >= 0).sum(1)
+        return length - self.first + 1
+
+
+class Streams(NamedTuple):
+    """The documents that a sweep reads."""
+
+    indices: list[int]
+    """Which of the documents given."""
+    tokens: list[NDArray[np.int32]]
+    units: UnitKind
+    """What intervals resample."""
+    bos: Bos
+    bos_id: int | None
+
+    def cut(
+        self, documents: Int64[np.ndarray, " W"], starts: Int64[np.ndarray, " W"], length: int
+    ) -> Int32[np.ndarray, "W n_plus_1"]:
+        """Return the tokens of the windows of `length` that begin at `starts` in `documents`."""
+        places = zip(documents, starts, strict=True)
+        tokens = np.stack([self.tokens[d][start : start + length + 1] for d, start in places])
+        if self.bos == "every_window":
+            tokens[:, 0] = self.bos_id
+        return tokens
+
+    def fingerprint(self, windows: Windows, length: int) -> str:
+        """Return a hash of which tokens of which texts are scored: equal ones are comparable."""
+        digest = hashlib.sha256()
+        prefix = 0 if self.bos == "none" else 1
+        for index, stream in enumerate(self.tokens):
+            is_here = windows.document == index
+            starts = windows.start[is_here]
+            spans = np.stack([starts + windows.first[is_here], starts + length + 1], axis=1)
+            digest.update(stream[prefix:].astype("<i4").tobytes())
+            digest.update(np.sort(spans - prefix, axis=0).astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+
+def streams_of(
+    documents: Sequence[NDArray[np.integer]],
+    indices: Sequence[int],
+    units: UnitKind,
+    bos: Bos,
+    bos_id: int | None,
+) -> Streams:
+    """Return the documents at `indices`, each preceded by the document-start token if asked for."""
+    prefix = [] if bos == "none" else [bos_id]
+    tokens = [np.concatenate([prefix, documents[i]]).astype(np.int32) for i in indices]
+    return Streams(list(indices), tokens, units, bos, bos_id)
+
+
+def make_streams(
+    documents: Sequence[NDArray[np.integer]],
+    *,
+    longest: int,
+    max_documents: int,
+    bos: Bos,
+    bos_id: int | None,
+    seed: int,
+) -> Streams:
+    """Choose documents long enough for the longest window.
+
+    The choice is the same for every length and scaling. UserError: no document is long enough.
+    """
+    prefix = 0 if bos == "none" else 1
+    lengths = np.array([len(document) + prefix for document in documents], np.int64)
+    eligible = np.flatnonzero(lengths > longest)
+    if not eligible.size:
+        possible = int(lengths.max()) - 1 if lengths.size else 0
+        raise UserError(
+            f"lengths: none of the {len(lengths)} documents has the {longest + 1} tokens that "
+            f"length {longest} needs; the longest possible length is {possible}"
+        )
+    chosen = np.sort(np.random.default_rng([seed, 0]).permutation(eligible)[:max_documents])
+    units: UnitKind = "documents" if eligible.size >= RELIABLE_UNITS else "blocks"
+    return streams_of(documents, chosen.tolist(), units, bos, bos_id)
