@@ -1,19 +1,32 @@
 """The journal of a sweep on disk, from which an interrupted sweep resumes."""
 
+import contextlib
 import hashlib
+import importlib.metadata
 import json
 import os
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
 from pathlib import Path
 
+import jax
+
+from rope_jax import __version__
+from rope_jax.config.training import Config
+from rope_jax.data.storage import Corpus
+from rope_jax.devices.hardware import device_line
 from rope_jax.errors import UserError
 from rope_jax.evaluation.sweep import JournalEntry
+from rope_jax.kernels.loading import load_kernels
+from rope_jax.model.resolve import numbers_in_words
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
+from rope_jax.sweeps.code import code_hash
 
+_LIBRARIES = ("jax", "jaxlib", "flax", "numpy")
 _DIGITS = 16  # of a line's checksum
 
 
-class FileJournal(MutableMapping[str, JournalEntry]):
+class FileJournal(UserDict[str, JournalEntry]):
     """A sweep's journal in a file, whose entries survive a killed process.
 
     The first line identifies what was measured and by what: checkpoint, corpus, device, code. Each
@@ -30,31 +43,30 @@ class FileJournal(MutableMapping[str, JournalEntry]):
         path: None keeps the journal in memory only. Every process of a sweep gets the same text,
         but only the first gets the path.
         """
+        super().__init__()
         self._path, self._identity = path, json.dumps(identity)
-        self._entries = dict[str, JournalEntry]()
+        self._kept, self.dropped = [self._identity], ""
         first, *lines = text.split("\n")
         lines = lines[:-1]  # what follows the last line break was cut off
-        self._kept = [self._identity]
-        self.dropped = ""
-        if lines and first != self._identity:
-            self.dropped = (
-                f"{_count(len(lines))} dropped, because the checkpoint, the corpus, the device, "
-                "the settings or the code is another one"
+        reason = "a checksum in the file is wrong"
+        if first != self._identity:
+            reason = (
+                "the checkpoint, the corpus, the device, the settings or the code is another one"
             )
-            return
-        for line in lines:
-            try:
-                key, *entry = self._read(line)
-            except ValueError:
+        for line in lines if first == self._identity else []:
+            checksum, _, content = line.partition(" ")
+            if checksum != self._checksum(content):
                 break
-            self._entries[key] = JournalEntry(*entry)
+            key, *entry = json.loads(content)
+            self.data[key] = JournalEntry(*entry)
             self._kept.append(line)
-        if damaged := len(lines) - len(self._entries):
-            self.dropped = f"{_count(damaged)} dropped, because a checksum in the file is wrong"
+        if number := len(lines) - len(self):
+            count = f"{number} measurement{'s were' if number > 1 else ' was'}"
+            self.dropped = f"{count} dropped, because {reason}"
 
     def __setitem__(self, key: str, entry: JournalEntry) -> None:
         """Add an entry. UserError: the file cannot be written."""
-        self._entries[key] = entry
+        self.data[key] = entry
         if self._path is None:
             return
         content = json.dumps([key, *entry])
@@ -71,25 +83,6 @@ class FileJournal(MutableMapping[str, JournalEntry]):
                 "the same command continues with the measurements in it"
             ) from error
 
-    def __getitem__(self, key: str) -> JournalEntry:
-        return self._entries[key]
-
-    def __delitem__(self, key: str) -> None:
-        raise TypeError("a journal only grows")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def _read(self, line: str) -> list:
-        """Return the entry of a line; ValueError if it is damaged."""
-        checksum, _, content = line.partition(" ")
-        if checksum != self._checksum(content):
-            raise ValueError
-        return json.loads(content)
-
     def _checksum(self, content: str) -> str:
         """Return the checksum of an entry; one from another journal fails it too."""
         text = f"{self._identity}\n{content}"
@@ -100,5 +93,19 @@ def _open_existing(path: str, flags: int) -> int:
     return os.open(path, flags & ~os.O_CREAT)
 
 
-def _count(number: int) -> str:
-    return f"{number} measurement{'s were' if number > 1 else ' was'}"
+def journal_identity(
+    run: RunDirectory, training: Config, corpus: Corpus, split: str, step: int
+) -> str:
+    """Return one line that differs for measurements that may differ."""
+    written = 0  # the checkpoint may be gone: a run in progress deletes old ones
+    with contextlib.suppress(FileNotFoundError):
+        written = (run.checkpoints / str(step)).stat().st_mtime_ns
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    parts = (
+        *(step, written, corpus.fingerprint, split, __version__, code_hash()),
+        *(importlib.metadata.version(name) for name in _LIBRARIES),
+        *(precision, os.environ.get("XLA_FLAGS", "")),
+        *(device_line(numbers_in_words(training.model)), training.model_dump_json()),
+        load_kernels(),
+    )
+    return " ".join(map(str, parts))

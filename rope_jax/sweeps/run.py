@@ -58,8 +58,7 @@ from rope_jax.sweeps.compatibility import (
 )
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT, Choice, affordable, sweep_flops
 from rope_jax.sweeps.files import write_folder
-from rope_jax.sweeps.identity import journal_identity
-from rope_jax.sweeps.journal import FileJournal
+from rope_jax.sweeps.journal import FileJournal, journal_identity
 from rope_jax.sweeps.memory import (
     check_weights,
     check_window,

@@ -8,6 +8,7 @@ import pytest
 
 from rope_jax.errors import UserError
 from rope_jax.evaluation.sweep import JournalEntry
+from rope_jax.sweeps import code
 from rope_jax.sweeps.journal import FileJournal
 
 
@@ -124,5 +125,19 @@ def test_other_processes_keep_the_journal_in_memory(tmp_path):
     journal = FileJournal(None, "run 1", path.read_text())
     journal["b"] = JournalEntry([3.0], 1.0)
     assert dict(journal) == {"a": ([1.0], 2.0, None), "b": ([3.0], 1.0, None)}
-    with pytest.raises(TypeError):
-        del journal["a"]
+
+
+def test_code_that_is_edited_while_a_command_starts_is_noticed(tmp_path, monkeypatch):
+    package = shutil.copytree(code._PACKAGE / "rope", tmp_path / "package")
+    monkeypatch.setattr(code, "_PACKAGE", package)
+    code.code_hash.cache_clear()
+    try:
+        before = code.code_hash()
+        code.check_code()
+        with (package / "angles.py").open("a") as file:
+            file.write("# edited")
+        assert code.code_hash() == before  # what was imported is not what is there now
+        with pytest.raises(UserError, match="was changed while this command started"):
+            code.check_code()
+    finally:
+        code.code_hash.cache_clear()

@@ -132,7 +132,7 @@ def test_measurements_of_other_code_are_not_reused(run, monkeypatch):
         patch.setattr(FileJournal, "__setitem__", interrupted)
         with pytest.raises(KeyboardInterrupt):
             swept(run, name="edited")
-    monkeypatch.setattr("rope_jax.sweeps.identity.code_hash", lambda: "another")
+    monkeypatch.setattr("rope_jax.sweeps.journal.code_hash", lambda: "another")
     _, said = swept(run, name="edited")
     assert "resuming" not in said
     assert "edited.2.journal: 1 measurement was dropped, because the checkpoint, the corpus" in said
