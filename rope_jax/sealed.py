@@ -63,12 +63,12 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     """
     finish_replacing(folder)
     new, old = _siblings(folder)
-    _remove(new)  # of a process killed in the block
+    remove(new)  # of a process killed in the block
     new.mkdir(parents=True)
     try:
         yield new
     except BaseException:
-        _remove(new)
+        remove(new)
         raise
     if os.path.lexists(folder):
         folder.rename(old)
@@ -95,10 +95,10 @@ def finish_replacing(folder: Path) -> None:
     if os.path.lexists(folder):
         # Under another name first: what is half deleted must never be put back.
         deleted = folder.with_name(f".{folder.name}.deleted")
-        _remove(deleted)
+        remove(deleted)
         with contextlib.suppress(FileNotFoundError):  # usually; or another process was faster
             old.rename(deleted)
-        _remove(deleted)
+        remove(deleted)
 
 
 def unfinished_replacements(parent: Path) -> list[Path]:
@@ -113,7 +113,7 @@ def _siblings(folder: Path) -> tuple[Path, Path]:
     return folder.with_name(f".{folder.name}.new"), folder.with_name(f".{folder.name}{_OLD}")
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Delete a file, a link or a folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -9,9 +9,7 @@ import functools
 import glob
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,6 +24,7 @@ from rope_jax import stopping
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
+from rope_jax.sealed import remove
 from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
 from rope_jax.training.provenance import Provenance, check_record, seal
 from rope_jax.training.step import TrainState
@@ -38,21 +37,6 @@ _NUMBERS_AT_ONCE = 2**22  # of an array, when its fingerprint is computed
 
 class DamagedCheckpoint(UserError):
     """A checkpoint's files are missing, do not decode, or are not what was saved."""
-
-
-@dataclass(frozen=True)
-class _Damage:
-    """A damaged checkpoint that was skipped."""
-
-    step: int
-    reason: str
-
-    def warning(self, directory: Path, used: int) -> str:
-        """Return a warning that the checkpoint of step `used` replaces it."""
-        return (
-            f"{directory}: the checkpoint of step {self.step} is damaged ({self.reason}); "
-            f"using step {used}"
-        )
 
 
 class Checkpoints:
@@ -86,8 +70,9 @@ class Checkpoints:
         try:
             if writes:
                 directory.mkdir(parents=True, exist_ok=True)
-                if processes.is_first():
-                    _remove_leftovers(directory)
+                if processes.is_first():  # Orbax's own clean-up goes on after the folder is opened
+                    for left in directory.glob("*.orbax-checkpoint-tmp*"):
+                        remove(left)
             path = self._cleanup.enter_context(_path_for_orbax(directory))
             self._manager = ocp.CheckpointManager(path, options=options, item_handlers=handlers)
         except OSError as error:
@@ -126,31 +111,39 @@ class Checkpoints:
     ) -> tuple[int, TrainState | None]:
         """Return (step, state) of the newest undamaged checkpoint; (0, None) if none was saved.
 
-        `abstract` gives shapes, dtypes and shardings. A damaged checkpoint is reported to `warn`
-        and moved to damaged/ beside the folder, so that its step can be saved again. UserError,
-        with nothing moved, if a checkpoint could not be read or if all are damaged.
+        `abstract` gives shapes, dtypes and shardings; with None in place of the optimizer state,
+        only the parameters are read, and nothing is moved. A damaged checkpoint is reported to
+        `warn`, and moved to damaged/ beside the folder, so that its step can be saved again.
+        UserError, with nothing moved, if a checkpoint could not be read or if all are damaged.
         """
-        step, state, damaged = self._restore_newest(("params", "opt_state"), abstract)
-        for damage in damaged:
-            self._move_away(damage.step)
-            warn(damage.warning(self.directory, used=step))
+        damaged = [
+            (int(path.name), "it is not a folder")
+            for path in _entries(self.directory)
+            if not _is_folder(path)
+        ]
+        for step in self.steps():
+            try:
+                state = self._restore(step, abstract)
+                break
+            except DamagedCheckpoint as error:
+                if (self.directory / str(step)).exists():  # if not, training has just deleted it
+                    damaged.append((step, str(error)))
+        else:
+            if damaged:
+                raise DamagedCheckpoint(
+                    f"{self.directory}: every checkpoint is damaged; that of step {damaged[0][0]}: "
+                    f"{damaged[0][1]}; restore the folder from a copy, or delete the run and train "
+                    "it again"
+                )
+            return 0, None
+        for other, reason in damaged:
+            if abstract.opt_state is not None:
+                self._move_away(other)
+            warn(
+                f"{self.directory}: the checkpoint of step {other} is damaged ({reason}); "
+                f"using step {step}"
+            )
         return step, state
-
-    def restore_newest_params(
-        self, abstract: Params, warn: Callable[[str], None]
-    ) -> tuple[int, Params | None]:
-        """Return (step, parameters) of the newest undamaged checkpoint, as `restore_newest` does.
-
-        Damaged ones are reported to `warn`, but not moved.
-        """
-        step, state, damaged = self._restore_newest(("params",), TrainState(abstract, None))
-        for damage in damaged:
-            warn(damage.warning(self.directory, used=step))
-        return step, state and state.params
-
-    def restore_params(self, step: int, abstract: Params) -> Params:
-        """Return one checkpoint's parameters. DamagedCheckpoint; UserError if unreadable."""
-        return self._restore(step, ("params",), TrainState(abstract, None)).params
 
     def restore(
         self, step: int, abstract: TrainState, *, optimizer: bool
@@ -160,8 +153,7 @@ class Checkpoints:
         optimizer: whether to restore its state, too; otherwise it is None. DamagedCheckpoint, with
         only the reason; UserError if unreadable.
         """
-        parts = ("params", "opt_state") if optimizer else ("params",)
-        state = self._restore(step, parts, abstract)
+        state = self._restore(step, abstract if optimizer else abstract._replace(opt_state=None))
         bits = json.dumps(self._bits(state.params)).encode()
         return state, hashlib.sha256(bits).hexdigest()[:16]
 
@@ -170,39 +162,17 @@ class Checkpoints:
         with self._cleanup, contextlib.suppress(Exception):
             self._manager.close()
 
-    def _restore_newest(
-        self, parts: tuple[str, ...], abstract: TrainState
-    ) -> tuple[int, TrainState | None, list[_Damage]]:
-        """Return the newest undamaged checkpoint, and the damaged ones that were passed over."""
-        damaged = [
-            _Damage(int(path.name), "it is not a folder")
-            for path in _entries(self.directory)
-            if not _is_folder(path)
-        ]
-        for step in self.steps():
-            try:
-                return step, self._restore(step, parts, abstract), damaged
-            except DamagedCheckpoint as error:
-                if (self.directory / str(step)).exists():  # if not, training has just deleted it
-                    damaged.append(_Damage(step, str(error)))
-        if damaged:
-            raise DamagedCheckpoint(
-                f"{self.directory}: every checkpoint is damaged; that of step {damaged[0].step}: "
-                f"{damaged[0].reason}; restore the folder from a copy, or delete the run and train "
-                "it again"
-            )
-        return 0, None, []
-
-    def _restore(self, step: int, parts: tuple[str, ...], abstract: TrainState) -> TrainState:
-        """Restore the named parts of a state and compare their fingerprints.
+    def _restore(self, step: int, abstract: TrainState) -> TrainState:
+        """Restore the parts of a state that are not None, and compare their fingerprints.
 
         DamagedCheckpoint, with only the reason, if the files are damaged; UserError if they could
         not be read.
         """
-        wanted = {name: _with_shardings(getattr(abstract, name)) for name in parts}
-        args = {name: ocp.args.StandardRestore(tree) for name, tree in wanted.items()}
-        if odd := _odd_file(self.directory / str(step)):
-            raise DamagedCheckpoint(f"{odd} is neither a file nor a folder")
+        parts = {name: part for name, part in abstract._asdict().items() if part is not None}
+        args = {
+            name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
+            for name, part in parts.items()
+        }
         try:
             restored = self._manager.restore(
                 step, args=ocp.args.Composite(**args, fingerprint=ocp.args.JsonRestore())
@@ -274,10 +244,10 @@ def newest_params(
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
-        step, params = checkpoints.restore_newest_params(abstract, warn)
-    if params is None:
+        step, state = checkpoints.restore_newest(TrainState(abstract, None), warn)
+    if state is None:
         raise UserError(f"{directory}: holds no complete checkpoint; train the run further first")
-    return step, params
+    return step, state.params
 
 
 def params_at(directory: Path, step: int, abstract: Params) -> Params:
@@ -287,7 +257,7 @@ def params_at(directory: Path, step: int, abstract: Params) -> Params:
     """
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
         try:
-            return checkpoints.restore_params(step, abstract)
+            return checkpoints.restore(step, TrainState(abstract, None), optimizer=False)[0].params
         except DamagedCheckpoint as error:
             raise DamagedCheckpoint(
                 f"{directory}: the checkpoint of step {step} is damaged ({error})"
@@ -326,26 +296,6 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
 
 def _steps_in(directory: Path) -> list[int]:
     return [int(path.name) for path in _entries(directory) if _is_folder(path)]
-
-
-def _odd_file(folder: Path) -> str | None:
-    """Return the name of something in a folder that reading would wait for, such as a pipe."""
-    for path in folder.rglob("*"):
-        if path.exists() and not path.is_file() and not path.is_dir():
-            return path.name
-    return None
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Delete what killed saves have left.
-
-    Orbax's own clean-up goes on after the folder is opened, and fails for a symbolic link.
-    """
-    for path in directory.glob("*.orbax-checkpoint-tmp*"):
-        if path.is_symlink() or not path.is_dir():
-            path.unlink()
-        else:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_folder(path: Path) -> bool:
@@ -401,7 +351,3 @@ def _hash_slice(x: Array, start: Any, size: int, axis: int) -> UInt32[Array, ""]
         place += index * np.uint32(stride % 2**32)
         stride *= x.shape[other]
     return jnp.sum(mix(bits ^ mix(place + np.uint32(1))), dtype=jnp.uint32)
-
-
-def _with_shardings(tree: Any) -> Any:
-    return jax.tree.map(ocp.utils.to_shape_dtype_struct, tree)

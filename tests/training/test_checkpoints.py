@@ -239,10 +239,11 @@ def test_a_checkpoint_that_training_deletes_during_a_sweep_is_not_damaged(copy: 
     warnings: list[str] = []
     checkpoints = Checkpoints(copy)
     shutil.rmtree(copy / "4")
-    step, params = checkpoints.restore_newest_params(state(0).params, warn=warnings.append)
+    abstract = TrainState(state(0).params, None)
+    step, found = checkpoints.restore_newest(abstract, warn=warnings.append)
     checkpoints.close()
     assert (step, warnings) == (3, [])
-    assert same(params, state(3).params)
+    assert same(found, TrainState(state(3).params, None))
 
 
 def test_a_folder_that_cannot_be_written_is_reported(
@@ -298,7 +299,7 @@ def test_a_checkpoint_that_could_not_be_read_is_not_damaged(
         checkpoints.restore_newest(state(0), warn=warnings.append)
     assert not isinstance(refused.value, DamagedCheckpoint)
     with pytest.raises(UserError, match=message):
-        checkpoints.restore_newest_params(state(0).params, warn=warnings.append)
+        checkpoints.restore_newest(TrainState(state(0).params, None), warn=warnings.append)
     checkpoints.close()
     assert warnings == []
     assert files_of(copy.parent) == before

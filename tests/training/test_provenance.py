@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -91,14 +90,6 @@ def test_a_record_of_any_content_is_damage(run: Run, content: str) -> None:
     config, folder = run
     (folder.checkpoints / "9" / "fingerprint" / "metadata").write_text(content)
     assert "the checkpoint of step 9 is damaged (" in trained(config)
-
-
-@pytest.mark.parametrize("name", ["params/_METADATA", "fingerprint/metadata"])
-def test_a_pipe_in_a_checkpoint_is_not_waited_for(run: Run, name: str) -> None:
-    config, folder = run
-    (folder.checkpoints / "9" / name).unlink()
-    os.mkfifo(folder.checkpoints / "9" / name)
-    assert "step 9 is damaged (" in trained(config)
 
 
 def test_checkpoints_damaged_one_after_the_other_are_all_kept(run: Run) -> None:
