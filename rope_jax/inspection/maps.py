@@ -27,7 +27,7 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
 from rope_jax.inspection.model import short_number
 from rope_jax.inspection.output import write_output_figure
-from rope_jax.plots.labels import fold_text
+from rope_jax.plots.panels import fold_text
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap

@@ -1,25 +1,29 @@
-"""The curves of one checkpoint: perplexity over context length, by scaling."""
+"""Curves of perplexity over context length; the figure of one checkpoint's scalings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.figure import ShownFigure
-from rope_jax.plots.labels import LineEnd, label_line_ends
-from rope_jax.plots.lines import PlottedPoint, draw_background, draw_line, line_end
 from rope_jax.plots.panels import (
     Panels,
+    PlottedPoint,
     apart_handles,
     finish_panels,
     make_panels,
     mark_truncation,
+    perplexities,
     truncation_handle,
 )
+from rope_jax.plots.saving import ShownFigure
 from rope_jax.plots.style import (
+    BACKGROUND,
     BAND_OPACITY,
     MOST_CURVES,
     REFERENCE,
@@ -27,7 +31,6 @@ from rope_jax.plots.style import (
     assign_styles,
     figure_style,
 )
-from rope_jax.protocols import BASELINE
 
 _TRAINED = "trained"
 
@@ -51,6 +54,49 @@ class SweptPoint(PlottedPoint, Protocol):
         ...
 
 
+def draw_line(
+    axis: Axes,
+    label: str,
+    style: LineStyle,
+    points: Sequence[PlottedPoint],
+    *,
+    band_opacity: float,
+) -> None:
+    """Draw one curve through its points, and its interval as a band (none where opacity is 0)."""
+    if not points:
+        return
+    x = [point.last_position for point in points]
+    drawn = perplexities(points)
+    # nan leaves a gap; inf makes matplotlib warn
+    middle, low, high = np.where(np.isfinite(drawn), drawn, np.nan)
+    axis.plot(x, middle, label=label, **vars(style))
+    if band_opacity and len(x) > 1:
+        axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
+    elif band_opacity:  # a band needs two points
+        axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
+
+
+def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[PlottedPoint]]]) -> None:
+    """Draw the curves that other panels are about, in light grey and behind everything."""
+    shown = [(style.linestyle, points) for style, points in curves if points]
+    lines = []
+    for _, points in shown:
+        y = perplexities(points)[0]
+        x = [point.last_position for point in points]
+        lines.append(np.column_stack([x, np.where(np.isfinite(y), y, np.nan)]))
+    # to matplotlib, a line costs as much as hundreds of points
+    axis.add_collection(
+        LineCollection(
+            lines,
+            colors=BACKGROUND,
+            linewidths=0.7,
+            linestyles=[dashes for dashes, _ in shown],
+            zorder=1.2,
+        ),
+        autolim=False,
+    )
+
+
 def draw_curves(
     points: Sequence[SweptPoint],
     *,
@@ -61,8 +107,7 @@ def draw_curves(
 ) -> ShownFigure:
     """Draw perplexity over context length, log-log: one panel per protocol, one line per scaling.
 
-    Of more than six scalings, each has its own panel, with the others in grey behind it. Lines are
-    labelled at their ends where there is room, otherwise in a legend.
+    Of more than six scalings, each has its own panel, with the others in grey behind it.
 
     points: of one checkpoint, such as rows of results.csv. window: the training window, marked in
     every panel. truncation: the NLL at the window, which is what dropping all earlier text gives at
@@ -70,28 +115,27 @@ def draw_curves(
     """
     names = list(dict.fromkeys(point.name for point in points))
     styles = _styles(points)
+    is_apart = len(names) > MOST_CURVES
+    levels = [] if truncation is None else [truncation]
     with figure_style():
         panels = make_panels(
             points,
             windows=[window],
-            truncation=[] if truncation is None else [truncation],
+            truncation=levels,
             banded=points,
             title=title,
             width=width,
-            keys=names if len(names) > MOST_CURVES else None,
+            keys=names if is_apart else None,
         )
         for axis in panels.of_same_tokens:
-            mark_truncation(axis, [] if truncation is None else [truncation])
+            mark_truncation(axis, levels)
         curves = {
             (protocol, name): [p for p in points if (p.protocol, p.name) == (protocol, name)]
             for protocol, _ in panels.axes
             for name in names
         }
-        if len(names) > MOST_CURVES:
-            handles = _draw_apart(panels, curves, styles)
-        else:
-            handles = _draw_together(panels, curves, styles, truncation)
-        if handles and truncation is not None and panels.of_same_tokens:
+        handles = (_draw_apart if is_apart else _draw_together)(panels, curves, styles)
+        if levels and panels.of_same_tokens:
             handles.append(truncation_handle())
         finish_panels(panels, handles)
     return panels.figure
@@ -101,22 +145,16 @@ def _draw_together(
     panels: Panels,
     curves: Mapping[tuple[str, str], Sequence[SweptPoint]],
     styles: Mapping[str, LineStyle],
-    truncation: float | None,
 ) -> list[Artist]:
-    """Draw all curves in each panel; return what the legend has to explain, if it is needed."""
+    """Draw all curves in each panel; return what the legend explains."""
     for (protocol, _), axis in panels.axes.items():
         for name, style in styles.items():
             draw_line(axis, name, style, curves[protocol, name], band_opacity=BAND_OPACITY)
-    if len(panels.axes) == 1:
-        (((protocol, _), axis),) = panels.axes.items()
-        ends = [
-            LineEnd(name, style.color, *end)
-            for name, style in styles.items()
-            if (end := line_end(curves[protocol, name])) is not None
-        ]
-        if label_line_ends(axis, ends, level=truncation if protocol == BASELINE else None):
-            return []
-    return [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
+    names = list(styles)
+    if len(panels.axes) == 1:  # in the order of the lines' right ends, which are beside the legend
+        ends = {name: points[-1].nll for (_, name), points in curves.items()}
+        names.sort(key=lambda name: -ends[name])
+    return [Line2D([], [], label=name, **vars(styles[name])) for name in names]
 
 
 def _draw_apart(

@@ -23,12 +23,11 @@ from rope_jax.comparison.curves import Comparison, Curve, Point
 from rope_jax.comparison.differences import describe_settings
 from rope_jax.comparison.groups import MARK, Group
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.labels import LineEnd, fold_text, label_line_ends
-from rope_jax.plots.lines import draw_background, draw_line, line_end
+from rope_jax.plots.curves import draw_background, draw_line
 from rope_jax.plots.panels import (
-    Panels,
     apart_handles,
     finish_panels,
+    fold_text,
     fold_title,
     make_panels,
     mark_truncation,
@@ -130,15 +129,12 @@ def draw_comparison(comparison: Comparison) -> Figure:
         )
         for (protocol, key), axis in panels.axes.items():
             _draw_panel(axis, protocol, key, plan)
-        handles: list[Artist] = []
-        is_labelled = _label_ends(panels, plan, comparison)
-        if not is_labelled:
-            handles += [
-                Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
-                for label, style in plan.legend.items()
-            ]
+        handles: list[Artist] = [
+            Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
+            for label, style in plan.legend.items()
+        ]
         handles += _meanings(plan, curves, comparison)
-        if panels.of_same_tokens and truncation_levels(curves) and not is_labelled:
+        if panels.of_same_tokens and truncation_levels(curves):
             handles.append(truncation_handle())
         if len(windows) > 1:
             handles.append(window_handle())
@@ -252,29 +248,6 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         _draw_seeds(axis, plan.styles[curve], own)
     if protocol == BASELINE:
         _mark_truncation(axis, shown, plan)
-
-
-def _label_ends(panels: Panels, plan: _Plan, comparison: Comparison) -> bool:
-    """Label the lines of a single panel at their ends, if colours alone stand for the curves."""
-    is_by_group, key = bool(assign_group_styles(comparison)), shared_key(comparison.groups)
-    if plan.keys is not None or len(panels.axes) > 1:
-        return False
-    if not is_by_group and (len(comparison.groups) > 1 or comparison.groups[0].marked):
-        return False  # dashes stand for groups, which a legend has to say
-    (((protocol, _), axis),) = panels.axes.items()
-    ends = [
-        LineEnd(
-            fold_text(describe_group(curve.group, "\n", key=key), 26)
-            if is_by_group
-            else curve.name,
-            plan.styles[curve].color,
-            *end,
-        )
-        for curve in plan.key
-        if (end := line_end([p for p in curve.points if p.protocol == protocol])) is not None
-    ]
-    levels = truncation_levels(list(plan.key)) if protocol == BASELINE else []
-    return label_line_ends(axis, ends, level=min(levels, default=None))
 
 
 def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.curves import draw_curves
-from rope_jax.plots.lines import draw_line
+from rope_jax.plots.curves import draw_curves, draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
 from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 from rope_jax.results.rows import Row

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.distance import draw_distances
-from rope_jax.plots.heat import draw_heat
+from rope_jax.plots.tasks import draw_distances, draw_heat
 from rope_jax.report.text import effective_text
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow

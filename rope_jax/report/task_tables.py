@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rope_jax.plots.heat import share_text
+from rope_jax.plots.tasks import share_text
 from rope_jax.report.latex import escape_latex, format_tabular, latex_value
 from rope_jax.report.markdown import escape_markdown
 from rope_jax.report.text import effective_text, interval_text, perplexity_text, usable_text

@@ -2,11 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
-from matplotlib.colors import to_rgb
 
-from rope_jax.plots.distance import draw_distances
-from rope_jax.plots.heat import draw_heat, share_text
+from rope_jax.plots.tasks import draw_distances, draw_heat, share_text
 from rope_jax.results.tasks import TaskRow
 
 LENGTHS = (64, 128, 256)
@@ -71,7 +70,7 @@ def test_without_depths_the_scalings_are_the_rows_and_the_largest_control_is_bel
 
 
 @pytest.mark.parametrize(
-    ("window", "places"), [(64, {0.5}), (100, {0.5}), (128, {1.5}), (32, set()), (256, set())]
+    ("window", "places"), [(64, {1}), (100, {1}), (128, {2}), (32, set()), (256, set())]
 )
 def test_the_window_is_a_line_behind_the_longest_trained_length(window, places):
     axis = draw(asked((0, 1)), window=window).axes[0]
@@ -82,11 +81,12 @@ def test_cells_get_lighter_and_missing_ones_stay_empty():
     rows = [row("none", n, value, depth=0) for n, value in ((64, 0.0), (128, 0.5), (256, 1.0))]
     rows += [row("other", 64, math.nan, depth=0), row("other", 256, 0.5, depth=0)]
     none, other, *_ = draw(rows).axes
-    grey = [sum(to_rgb(patch.get_facecolor())) for patch in none.patches]
+    colours = none.collections[0]
+    grey = [sum(colours.to_rgba(value)[:3]) for value in np.ravel(colours.get_array())]
     assert grey == sorted(grey)
     assert len(set(grey)) == 3
-    assert len(other.patches) == 1
-    assert [text.get_position()[0] for text in other.texts] == [2]
+    assert np.ma.getmaskarray(other.collections[0].get_array()).tolist() == [[True, True, False]]
+    assert [text.get_text() for text in other.texts] == ["50"]
 
 
 def test_numbers_without_room_are_left_out():

@@ -1,0 +1,297 @@
+"""Figures of a task: exact answers by length and depth as heat maps, or curves over distance."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from rope_jax.config.presentation import FigureWidth
+from rope_jax.plots.panels import (
+    fold_text,
+    fold_title,
+    label_lowest,
+    legend_columns,
+    mark_windows,
+    scale_lengths,
+)
+from rope_jax.plots.saving import ShownFigure
+from rope_jax.plots.style import (
+    BAND_OPACITY,
+    NOTE,
+    SMALL_SIZE,
+    WIDTHS,
+    LineStyle,
+    assign_styles,
+    figure_style,
+)
+
+# Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
+_COLOURS = "viridis"
+_TAKEN_OUT = "taken out"
+_GAP = 0.3  # above the row of what was taken out, in rows
+_COLUMNS: Mapping[FigureWidth, int] = {"column": 2, "page": 4}
+_ROW_HEIGHT = 0.17  # inches, of a depth
+_SMALLEST_NUMBER = 5.0  # points
+_NUMBER_WIDTH = 2.2  # of three digits and a gap, in font sizes
+_LABELS = {"nats": "nats per token", "exact": "exact (%)"}
+
+
+@runtime_checkable
+class TaskPoint(Protocol):
+    """One metric of a task at one length, such as a row of tasks.csv."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str:
+        """The type of the scaling or map, which determines the colour."""
+        ...
+
+    @property
+    def length(self) -> int: ...
+    @property
+    def depth(self) -> float | None: ...
+    @property
+    def distance(self) -> int | None: ...
+    @property
+    def taken_out(self) -> bool: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def ci_low(self) -> float: ...
+    @property
+    def ci_high(self) -> float: ...
+    @property
+    def chance(self) -> float | None: ...
+
+
+class _Panel(NamedTuple):
+    """Shares of exact answers by length; rows by their label, from the top."""
+
+    title: str
+    rows: Mapping[str, Mapping[int, float]]
+    taken_out: Mapping[int, float]
+
+
+def draw_heat(
+    points: Sequence[TaskPoint],
+    *,
+    window: int,
+    effective: Mapping[str, str],
+    title: str,
+    width: FigureWidth = "page",
+) -> ShownFigure:
+    """Draw the share of exact answers by length and depth, one panel per scaling.
+
+    A task without depths has one panel, with a row per scaling. A row below, set apart, is what
+    remains when what is asked for is taken out: in one panel for all, the largest of the scalings.
+    A line marks the training window: the lengths to its right were never trained.
+
+    points: of one task and checkpoint; those of other metrics are left aside. effective: the
+    effective length of each scaling as text. width: of a paper's column or page.
+    """
+    exact = [point for point in points if point.metric == "exact"]
+    lengths = sorted({point.length for point in exact})
+    has_depths = any(point.depth is not None for point in exact)
+    panels = _panels(exact, effective) if has_depths else [_panel_of_scalings(exact, effective)]
+    columns = min(_COLUMNS[width], len(panels))
+    rows = -(-len(panels) // columns)
+    inches = WIDTHS[width]
+    title = fold_title(title, inches)
+    height = rows * (0.42 + _ROW_HEIGHT * (max(len(panel.rows) for panel in panels) + 1.3)) + 0.55
+    height += 0.16 * (title.count("\n") + 1) + 0.4 * (width == "column")
+    # what the colour bar and the labels of the rows leave
+    labels = 0.05 * max(len(label) for panel in panels for label in (*panel.rows, _TAKEN_OUT))
+    cell = ((0.95 if width == "column" else 0.88) * inches - labels) / columns / len(lengths)
+    with figure_style():
+        figure = ShownFigure(figsize=(inches, height), layout="constrained")
+        figure.suptitle(title)
+        axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_visible(False)
+        for place, (panel, axis) in enumerate(zip(panels, axes.flat, strict=False)):
+            _draw_panel(axis, panel, lengths, 72 * cell)
+            trained = sum(length <= window for length in lengths)
+            if 0 < trained < len(lengths):
+                axis.axvline(trained, color="white", linewidth=2.0)
+                axis.axvline(trained, color=NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
+            heading = fold_text(panel.title, int(15.5 * inches / columns))
+            axis.set_title(heading, fontsize=SMALL_SIZE)
+            label_lowest(axis, "length (tokens)", place, len(panels), columns)
+            if place % columns == 0 and has_depths:
+                axis.set_ylabel("depth (%)")
+        chance = next((point.chance for point in exact if point.chance is not None), None)
+        _add_colour_bar(figure, list(axes.flat), chance, is_below=width == "column")
+    return figure
+
+
+def _panels(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> list[_Panel]:
+    """Return one panel per scaling, with a row per depth."""
+    panels = []
+    depths = sorted({point.depth for point in points if point.depth is not None})
+    for name in dict.fromkeys(point.name for point in points):
+        own = [point for point in points if point.name == name]
+        rows = {
+            f"{100 * depth:g}": {p.length: p.value for p in own if p.depth == depth}
+            for depth in depths
+        }
+        title = f"{name}\neffective: {effective[name]}" if name in effective else name
+        panels.append(_Panel(title, rows, {p.length: p.value for p in own if p.taken_out}))
+    return panels
+
+
+def _panel_of_scalings(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> _Panel:
+    """Return a panel with one row per scaling."""
+    rows: dict[str, dict[int, float]] = {}
+    taken_out: dict[int, float] = {}
+    for point in points:
+        if point.taken_out:
+            taken_out[point.length] = max(taken_out.get(point.length, 0.0), point.value)
+            continue
+        label = point.name
+        if point.name in effective:
+            label += f", effective: {effective[point.name]}"
+        rows.setdefault(label, {})[point.length] = point.value
+    return _Panel("", rows, taken_out)
+
+
+def _draw_panel(axis: Axes, panel: _Panel, lengths: Sequence[int], cell: float) -> None:
+    """Draw a panel's cells, with a number in each; a length that was not measured stays empty.
+
+    cell: the width of a cell in points; numbers that do not fit are left out.
+    """
+    rows = list(panel.rows.items())
+    edges = np.arange(len(rows) + 1.0)
+    middles = [*(edges[:-1] + 0.5)]
+    if panel.taken_out:
+        rows += [("", {}), (_TAKEN_OUT, panel.taken_out)]
+        edges = np.append(edges, [len(panel.rows) + _GAP, len(panel.rows) + _GAP + 1])
+        middles += [math.nan, edges[-1] - 0.5]
+    values = np.array([[by_length.get(n, math.nan) for n in lengths] for _, by_length in rows])
+    axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
+    size = min(SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
+    for (row, x), value in np.ndenumerate(values):
+        if not math.isnan(value) and size >= _SMALLEST_NUMBER:
+            style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
+            colour = "white" if value < 0.6 else "black"
+            axis.text(x + 0.5, middles[row], share_text(value), color=colour, **style)
+    axis.set_ylim(edges[-1], 0)
+    axis.set_xticks(np.arange(len(lengths)) + 0.5, [f"{n:,}" for n in lengths])
+    axis.tick_params(axis="x", labelrotation=45)
+    for text in axis.get_xticklabels():
+        text.set(ha="right", rotation_mode="anchor")
+    labelled = [(y, label) for y, (label, _) in zip(middles, rows, strict=True) if label]
+    axis.set_yticks(*zip(*labelled, strict=True))
+    axis.tick_params(length=0)
+    axis.spines[["left", "bottom"]].set_visible(False)
+
+
+def share_text(share: float) -> str:
+    """Return a share in %, such as "97"; only all are "100", and only none are "0"."""
+    if 0 < share < 0.01:
+        return "<1"
+    return ">99" if 0.99 < share < 1 else f"{100 * share:.0f}"
+
+
+def _add_colour_bar(
+    figure: ShownFigure, axes: list[Axes], chance: float | None, *, is_below: bool
+) -> None:
+    """Add the scale of all panels, with the level of chance marked and named."""
+    place: dict[str, Any] = {"fraction": 0.025, "pad": 0.01, "aspect": 25}
+    if is_below:
+        place = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}
+    bar = figure.colorbar(ScalarMappable(Normalize(0, 100), _COLOURS), ax=axes, **place)
+    label = "exact (%)"
+    if chance is not None:
+        label += f"; chance: {100 * chance:.2g}"
+        mark = bar.ax.axvline if is_below else bar.ax.axhline
+        mark(100 * chance, color="white", linewidth=1.2)
+        mark(100 * chance, color="black", linewidth=0.8, linestyle=(0, (2, 1)))
+    bar.set_label(label, fontsize=SMALL_SIZE)
+    bar.outline.set_visible(False)
+
+
+def draw_distances(
+    points: Sequence[TaskPoint],
+    *,
+    window: int,
+    borders: Mapping[str, int],
+    title: str,
+    width: FigureWidth = "page",
+) -> ShownFigure:
+    """Draw nats and exact answers over the distance to the token that has to be found.
+
+    Of a task without such a distance, they are drawn over the length.
+
+    A dotted line of the same colour is the same with that token taken out. The training window is
+    marked, and with a short line at the top each distance from which a map changes what is seen.
+
+    points: of one task and checkpoint. borders: of the scalings with a map, that distance in
+    tokens. width: of a paper's column or page.
+    """
+    metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
+    styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})
+    inches = WIDTHS[width]
+    title = fold_title(title, inches)
+    rows, columns = (len(metrics), 1) if width == "column" else (1, len(metrics))
+    with figure_style():
+        legend = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
+        if any(point.taken_out for point in points):
+            legend.append(Line2D([], [], label=_TAKEN_OUT, color="0.4", linestyle=":"))
+        if borders.keys() & styles.keys():
+            mark: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
+            mark |= {"markeredgewidth": 1.5, "color": "0.4"}
+            legend.append(Line2D([], [], label="a map begins", **mark))
+        in_row = legend_columns([str(handle.get_label()) for handle in legend], inches)
+        height = 2.3 * rows + 0.16 * (title.count("\n") + 1) + 0.3
+        height += 0.155 * -(-len(legend) // in_row)
+        figure = ShownFigure(figsize=(inches, height), layout="constrained")
+        figure.suptitle(title)
+        figure.legend(handles=legend, loc="outside lower center", ncols=in_row)
+        axes = figure.subplots(rows, columns, squeeze=False)
+        for axis, metric in zip(axes.flat, metrics, strict=True):
+            for name, style in styles.items():
+                own = [p for p in points if (p.name, p.metric) == (name, metric)]
+                _draw_profile(axis, own, style)
+                if name in borders:
+                    axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
+            scale_lengths(axis, sorted(map(_distance, points)), 0.8 * inches / columns)
+            mark_windows(axis, [window], with_label=True)
+            has_distance = points[0].distance is not None
+            axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")
+            axis.set_ylabel(_LABELS[metric])
+            if metric == "exact":
+                axis.set_ylim(-3, 103)
+    return figure
+
+
+def _distance(point: TaskPoint) -> int:
+    return point.length if point.distance is None else point.distance
+
+
+def _draw_profile(axis: Axes, points: Sequence[TaskPoint], style: LineStyle) -> None:
+    """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
+
+    def columns(*, taken_out: bool) -> NDArray[np.float64]:
+        rows = [
+            (_distance(p), *(scale * y for y in (p.value, p.ci_low, p.ci_high)))
+            for p in points
+            if p.taken_out == taken_out
+        ]
+        found = np.array(rows, np.float64).reshape(-1, 4).T
+        return np.where(np.isfinite(found), found, np.nan)  # nan leaves a gap
+
+    scale = 100.0 if points and points[0].metric == "exact" else 1.0
+    x, y, low, high = columns(taken_out=False)
+    axis.plot(x, y, **vars(style))
+    axis.fill_between(x, low, high, color=style.color, alpha=BAND_OPACITY, linewidth=0)
+    x, y, _, _ = columns(taken_out=True)
+    axis.plot(x, y, color=style.color, linestyle=":", linewidth=0.9)
