@@ -23,7 +23,7 @@ from rope_jax.errors import UserError
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Sums
-from rope_jax.results.tasks import EffectiveLength, Metric, TaskRow
+from rope_jax.results.tasks import EffectiveLength, MetricName, TaskRow
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.messages import shorten
 from rope_jax.runs.directory import RUN_CONFIG
@@ -247,7 +247,7 @@ def _value(column: str, text: str) -> Any:
     if text == "" and column in _MAY_BE_EMPTY:
         return None
     if column == "metric":
-        if text not in ("", *get_args(Metric)):  # earlier versions did not write it
+        if text not in ("", *get_args(MetricName)):  # earlier versions did not write it
             raise ValueError(f"metric should be nats or exact, not {shorten(repr(text))}")
         return text or "nats"
     if column in _INTEGERS:

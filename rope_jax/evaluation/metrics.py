@@ -16,44 +16,46 @@ from rope_jax.protocols import Protocol
 from rope_jax.protocols.windows import Windows
 
 
-class Cell(NamedTuple):
+class TaskCell(NamedTuple):
     """One place of a task's table at a length."""
 
     depth: float | None = None
     """Where what is asked for lies, 0 at the start; None: it has no place."""
-    taken_out: bool = False
+    ablated: bool = False
     """Whether what is asked for was replaced by other text."""
 
 
-class Measured(ABC):
+class Metric(ABC):
     """A protocol or a task, with the texts that a sweep reads for it."""
 
     label: str
     """Its name in the results, unique in the sweep."""
-    asks: bool
+    has_answers: bool
     """Whether it has answers that are exact or not, beside their NLL."""
     by_position: bool = False
     """See `Protocol.by_position`."""
 
     @property
     @abstractmethod
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[TaskCell, ...]:
         """What is measured at each length."""
 
     @abstractmethod
-    def windows(self, length: int, cell: Cell) -> Windows:
+    def windows(self, length: int, cell: TaskCell) -> Windows:
         """Return the windows of a length, and what is scored in them."""
 
     @abstractmethod
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(
+        self, windows: Windows, length: int, cell: TaskCell
+    ) -> Int32[np.ndarray, "W n_plus_1"]:
         """Return the tokens of windows, read at a length that may exceed that of `windows`."""
 
     @abstractmethod
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
+    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
         """Return a hash that is equal for equal `tokens`."""
 
     @abstractmethod
-    def fingerprint(self, length: int, cell: Cell) -> str:
+    def fingerprint(self, length: int, cell: TaskCell) -> str:
         """Return a hash of the tokens that are scored at a length."""
 
     def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
@@ -65,11 +67,11 @@ class Measured(ABC):
         return None
 
 
-class Perplexity(Measured):
+class Perplexity(Metric):
     """Perplexity on a sweep's documents, by a protocol."""
 
-    asks = False
-    cells = (Cell(),)
+    has_answers = False
+    cells = (TaskCell(),)
 
     def __init__(self, protocol: Protocol, token_bytes: NDArray[Any] | None) -> None:
         """token_bytes: bytes of text by token [V]; None: they are not known."""
@@ -77,20 +79,22 @@ class Perplexity(Measured):
         self.protocol, self._token_bytes = protocol, token_bytes
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def windows(self, length: int, cell: Cell) -> Windows:
+    def windows(self, length: int, cell: TaskCell) -> Windows:
         return self.protocol.windows(length)
 
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(
+        self, windows: Windows, length: int, cell: TaskCell
+    ) -> Int32[np.ndarray, "W n_plus_1"]:
         return self.protocol.streams.cut(windows.document, windows.start, length)
 
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
+    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
         digest = hashlib.sha256()
         for array in (windows.document, windows.start):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def fingerprint(self, length: int, cell: Cell) -> str:
+    def fingerprint(self, length: int, cell: TaskCell) -> str:
         return self.protocol.streams.fingerprint(self.windows(length, cell), length)
 
     def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:

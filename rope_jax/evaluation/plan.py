@@ -19,11 +19,11 @@ from rope_jax.config.entries import SweepEntry, TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
 from rope_jax.config.tasks import LongPPL, SampledTask
 from rope_jax.errors import UserError
-from rope_jax.evaluation.metrics import Cell, Measured, Perplexity
-from rope_jax.evaluation.reader import Reading, structure_of
+from rope_jax.evaluation.metrics import Metric, Perplexity, TaskCell
+from rope_jax.evaluation.reader import EvalBatch, structure_of
 from rope_jax.evaluation.tasks import (
-    AskedTask,
-    KeyTokenTask,
+    KeyTokenMetric,
+    SampledTaskMetric,
     exact_answers,
 )
 from rope_jax.positions.mapping import with_map
@@ -51,25 +51,25 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Job:
-    """One measurement to make: the NLL of some targets in a reading's windows.
+    """One measurement to make: the NLL of some targets in a batch's windows.
 
-    The reading's windows may be longer than `length` (the prefix shortcut of protocols by
+    The batch's windows may be longer than `length` (the prefix shortcut of protocols by
     position): this job then concerns only their first `length` targets.
     """
 
     entry: str
     scaling: Scaling
     map: PositionMap | None
-    measured: Measured
-    cell: Cell
+    metric: Metric
+    cell: TaskCell
     length: int
     windows: Windows
-    reading: Reading
+    batch: EvalBatch
 
     @property
     def last(self) -> int:
-        """How many targets at the end of the reading's windows this job needs."""
-        return self.reading.length - int(self.windows.first.min()) + 1
+        """How many targets at the end of the batch's windows this job needs."""
+        return self.batch.length - int(self.windows.first.min()) + 1
 
     @property
     def tokens(self) -> int:
@@ -85,12 +85,12 @@ class Job:
         by_window = np.where(is_scored, nll, 0).astype(np.float64).sum(1)
         return np.bincount(self.windows.unit, by_window / self._divisor())
 
-    def exact(self, is_first: Bool[np.ndarray, "W last_or_more"]) -> Int64[np.ndarray, " U"]:
+    def num_correct(self, is_top1: Bool[np.ndarray, "W last_or_more"]) -> Int64[np.ndarray, " U"]:
         """Count the exact answers by unit.
 
-        is_first: whether each window's last targets are the model's first choice.
+        is_top1: whether each window's last targets are the model's first choice.
         """
-        found, _ = exact_answers(self._answers(is_first.shape[1]), is_first)
+        found, _ = exact_answers(self._answers(is_top1.shape[1]), is_top1)
         return np.bincount(self.windows.unit, found).astype(np.int64)
 
     def answers(self) -> Int64[np.ndarray, " U"]:
@@ -109,7 +109,7 @@ class Job:
 
         None: they are not known.
         """
-        scored = self.measured.scored_bytes(self.windows, self.length)
+        scored = self.metric.scored_bytes(self.windows, self.length)
         return None if scored is None else np.bincount(self.windows.unit, scored / self._divisor())
 
     def unit_documents(self) -> Int64[np.ndarray, " U"]:
@@ -118,10 +118,10 @@ class Job:
         return self.windows.document[first]
 
     def _answers(self, count: int) -> Int32[np.ndarray, "W count"]:
-        return self.windows.scored(self.length, self.reading.length, count)
+        return self.windows.scored(self.length, self.batch.length, count)
 
     def _divisor(self) -> Float64[np.ndarray, " W"]:
-        return self.measured.divisor(self.windows, self.length)
+        return self.metric.divisor(self.windows, self.length)
 
 
 class Plan:
@@ -174,7 +174,7 @@ class Plan:
         largest = max(int(stream[1:].max()) for stream in chosen.tokens)  # of the targets
         if token_bytes is not None and largest >= len(token_bytes):
             raise UserError(f"token_bytes: has no entry for token {largest} of the documents")
-        self.measured = (
+        self.metrics = (
             *self._protocols(chosen),
             *self._tasks(chosen, documents, words),
         )
@@ -185,10 +185,10 @@ class Plan:
     def jobs(self) -> list[Job]:
         """Return one job for each row of the results, in the rows' order."""
         return [
-            self._job(entry, measured, length, cell)
+            self._job(entry, metric, length, cell)
             for length in self.readable_lengths
-            for measured in self.measured
-            for cell in measured.cells
+            for metric in self.metrics
+            for cell in metric.cells
             for entry in self.config.scalings
         ]
 
@@ -208,15 +208,15 @@ class Plan:
 
         None unless the window is among the lengths and same_tokens among the protocols.
         """
-        for measured in self.measured:
-            if measured.label == BASELINE and self.window in self.readable_lengths:
-                return self._job(TrainedEntry(), measured, self.window, Cell())
+        for metric in self.metrics:
+            if metric.label == BASELINE and self.window in self.readable_lengths:
+                return self._job(TrainedEntry(), metric, self.window, TaskCell())
         return None
 
     def key(self, job: Job) -> str:
         """Return a key shared by all jobs that give the same results with the same model."""
-        scored = job.measured.fingerprint(job.length, job.cell)
-        return f"{job.measured.label} {job.length} {self.config.bos} {scored} {job.reading.key}"
+        scored = job.metric.fingerprint(job.length, job.cell)
+        return f"{job.metric.label} {job.length} {self.config.bos} {scored} {job.batch.key}"
 
     def reads_prefixes(self, entry: SweepEntry, length: int) -> bool:
         """Whether a pass over the longest windows also gives the NLLs of those of `length`.
@@ -234,32 +234,32 @@ class Plan:
             map(np.array_equal, jax.tree.leaves(short), jax.tree.leaves(long))
         )
 
-    def _job(self, entry: SweepEntry, measured: Measured, length: int, cell: Cell) -> Job:
-        windows = measured.windows(length, cell)
+    def _job(self, entry: SweepEntry, metric: Metric, length: int, cell: TaskCell) -> Job:
+        windows = metric.windows(length, cell)
         scaling = entry.at(length, self.window, self.trained)
         read_length = length
-        if measured.by_position and self.reads_prefixes(entry, length):
+        if metric.by_position and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
-        text = measured.text(windows, read_length, cell)
-        reading = Reading(
+        windows_hash = metric.windows_hash(windows, read_length, cell)
+        batch = EvalBatch(
             length=read_length,
             windows=len(windows.start),
-            text=text,
-            tokens=functools.partial(measured.tokens, windows, read_length, cell),
+            windows_hash=windows_hash,
+            tokens=functools.partial(metric.tokens, windows, read_length, cell),
             rotary=self._rotary(entry, read_length),
         )
         return Job(
             entry=entry.label,
             scaling=scaling,
             map=entry.map_at(length, self.window, self.trained_map),
-            measured=measured,
+            metric=metric,
             cell=cell,
             length=length,
             windows=windows,
-            reading=reading,
+            batch=batch,
         )
 
-    def _protocols(self, streams: Streams) -> list[Measured]:
+    def _protocols(self, streams: Streams) -> list[Metric]:
         config = self.config
         return [
             Perplexity(
@@ -281,9 +281,9 @@ class Plan:
         streams: Streams,
         documents: Sequence[NDArray[np.integer]],
         words: Words | None,
-    ) -> list[Measured]:
+    ) -> list[Metric]:
         """Return the tasks; UserError if one needs longer windows, or cannot be asked at all."""
-        found: list[Measured] = []
+        found: list[Metric] = []
         for settings in self.config.tasks:
             if isinstance(settings, LongPPL):
                 found.append(self._key_tokens(settings, documents))
@@ -299,7 +299,7 @@ class Plan:
                     "this one reads bytes; choose passkey or multikey"
                 )
             words = words._replace(bos_id=None if self.config.bos == "none" else self.bos_id)
-            task = AskedTask(
+            task = SampledTaskMetric(
                 settings, words, streams, longest=self.lengths[-1], seed=self.config.seed
             )
             try:
@@ -310,9 +310,9 @@ class Plan:
             found.append(task)
         return found
 
-    def _key_tokens(self, settings: LongPPL, documents: Sequence[NDArray[np.integer]]) -> Measured:
+    def _key_tokens(self, settings: LongPPL, documents: Sequence[NDArray[np.integer]]) -> Metric:
         try:
-            return KeyTokenTask(
+            return KeyTokenMetric(
                 settings,
                 documents,
                 longest=self.lengths[-1],

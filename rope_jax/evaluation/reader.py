@@ -1,9 +1,9 @@
-"""Run windows through the model in batches that fit a memory budget, one program per length.
+"""Read windows with the model in steps that fit a memory budget, one program per length.
 
 The rotary frequencies are an argument of the compiled function, so each length compiles once,
 however many scalings there are.
 
-Shapes: B batch, n context length, W windows, L layers; n_plus_1 = n + 1 tokens, inputs and targets.
+Shapes: B rows, n context length, W windows, L layers; n_plus_1 = n + 1 tokens, inputs and targets.
 """
 
 import functools
@@ -36,30 +36,30 @@ LastScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Scor
 
 
 @dataclass(frozen=True)
-class Reading:
-    """One pass of the model: windows of one length, read with one scaling's frequencies.
+class EvalBatch:
+    """Windows of one length, to be read with one scaling's frequencies.
 
-    Measurements that need the same pass share it.
+    Measurements that need the same windows and frequencies share it.
     """
 
     length: int
     windows: int
     """W, how many."""
-    text: str
-    """A hash that is equal for the same windows."""
+    windows_hash: str
+    """Equal for the same windows."""
     tokens: Callable[[], Int32[np.ndarray, "W n_plus_1"]]
     rotary: Rotary
-    """Leaves [L|1, 1, …], with the same shapes for all readings of a length and structure."""
+    """Leaves [L|1, 1, …], with the same shapes for all batches of a length and structure."""
 
     @property
     def structure(self) -> str:
-        """What the program depends on besides shapes: readings with the same may share one."""
+        """What the program depends on besides shapes: batches with the same may share one."""
         return structure_of(self.rotary)
 
     @functools.cached_property
     def key(self) -> str:
-        """A hash that is equal for readings that give the same NLLs."""
-        digest = hashlib.sha256(f"{self.length} {self.text} {self.structure}".encode())
+        """A hash that is equal for batches that give the same NLLs."""
+        digest = hashlib.sha256(f"{self.length} {self.windows_hash} {self.structure}".encode())
         for array in jax.tree.leaves(self.rotary):
             digest.update(np.ascontiguousarray(array).tobytes())
         return digest.hexdigest()
@@ -71,18 +71,18 @@ def structure_of(rotary: Rotary) -> str:
 
 
 class WindowScores(NamedTuple):
-    """The result of a reading, for the last targets of each window."""
+    """The result of a batch, for the last targets of each window."""
 
     nll: Float32[np.ndarray, "W last"]
     """In nats."""
-    is_first: Bool[np.ndarray, "W last"] | None
+    is_top1: Bool[np.ndarray, "W last"] | None
     """Whether the target is the model's first choice; None: the model does not say."""
     seconds: float
-    """The reading's share of the time of its batches."""
+    """The batch's share of the time of its steps."""
 
 
 class Reader:
-    """Runs readings of one model, compiling once for each shape."""
+    """Reads batches with one model, compiling once for each shape."""
 
     def __init__(
         self,
@@ -94,10 +94,10 @@ class Reader:
         row_multiple: Callable[[int], int],
         programs: MutableMapping[Any, Any],
     ) -> None:
-        """Prepare to run readings; nothing is compiled yet.
+        """Prepare to read; nothing is compiled yet.
 
-        rows_at(n): the largest number of windows of length n in one batch.
-        row_multiple(n): batch sizes are rounded up to a multiple of this.
+        rows_at(n): the largest number of windows of length n in one step.
+        row_multiple(n): the number of rows of a step is rounded up to a multiple of this.
         programs: programs already compiled for the same functions and shapes of params; new ones
             are added.
         """
@@ -110,68 +110,66 @@ class Reader:
 
     def read(
         self,
-        readings: Sequence[Reading],
+        batches: Sequence[EvalBatch],
         last: int,
         windows: Sequence[int],
         tick: Callable[[int], None],
     ) -> Iterator[WindowScores]:
-        """Yield what the model says of at least the last `last` targets for each reading.
+        """Yield what the model says of at least the last `last` targets for each batch.
 
-        All readings have one length and structure.
+        All batches have one length and structure. If a step can hold more windows than a batch
+        has, it combines several batches, each row with its own frequencies.
 
-        If a batch can hold more windows than a reading has, it combines several readings, each row
-        with its own frequencies.
-
-        windows: the number of windows in every reading of this length and structure, including
-            readings that need not be run again. The batch size follows from these numbers, so a
+        windows: the number of windows in every batch of this length and structure, including
+            those that need not be read again. The size of a step follows from these numbers, so a
             resumed sweep computes exactly what an uninterrupted one would have.
-        tick(windows): called after every batch with the number of windows in it.
+        tick(windows): called after every step with the number of windows in it.
         """
-        most = self.rows_at(readings[0].length)
+        most = self.rows_at(batches[0].length)
         mixed = max(windows) < most
         total = sum(windows) if mixed else max(windows)
-        size = -(-total // -(-total // most))  # the fewest batches, of equal size
-        multiple = self.row_multiple(readings[0].length)
+        size = -(-total // -(-total // most))  # the fewest steps, of equal size
+        multiple = self.row_multiple(batches[0].length)
         size = -(-size // multiple) * multiple
-        groups = [list(readings)] if mixed else [[reading] for reading in readings]
+        groups = [list(batches)] if mixed else [[batch] for batch in batches]
         for group in groups:
             started = time.perf_counter()
-            found = self._read_group(group, last, size, tick, mixed=mixed)
+            scores = self._read_group(group, last, size, tick, mixed=mixed)
             seconds = time.perf_counter() - started
-            ends = np.cumsum([reading.windows for reading in group])
+            ends = np.cumsum([batch.windows for batch in group])
             for begin, end in itertools.pairwise([0, *ends.tolist()]):
-                nll, is_first = jax.tree.map(lambda x, own=slice(begin, end): x[own], found)
-                share = seconds * (end - begin) / len(found.nll)
-                yield WindowScores(nll, is_first, seconds=share)
+                nll, is_top1 = jax.tree.map(lambda x, rows=slice(begin, end): x[rows], scores)
+                share = seconds * (end - begin) / len(scores.nll)
+                yield WindowScores(nll, is_top1, seconds=share)
 
     def _read_group(
         self,
-        group: Sequence[Reading],
+        group: Sequence[EvalBatch],
         last: int,
         size: int,
         tick: Callable[[int], None],
         *,
         mixed: bool,
     ) -> Scores:
-        """Read the windows of a group of readings in batches of `size` rows.
+        """Read the windows of a group of batches in steps of `size` rows.
 
-        mixed: whether a batch may hold rows of several readings.
+        mixed: whether a step may hold rows of several batches.
         """
-        tokens = np.concatenate([reading.tokens() for reading in group])
-        owner = np.repeat(np.arange(len(group)), [reading.windows for reading in group])
+        tokens = np.concatenate([batch.tokens() for batch in group])
+        owner = np.repeat(np.arange(len(group)), [batch.windows for batch in group])
         stacked = jax.tree.map(
-            lambda *leaves: np.concatenate(leaves, axis=1), *(reading.rotary for reading in group)
+            lambda *leaves: np.concatenate(leaves, axis=1), *(batch.rotary for batch in group)
         )
-        found: list[Scores] = []
+        fetched: list[Scores] = []
 
-        def fetch(batch: Scores) -> None:
-            left = len(tokens) - size * len(found)
-            found.append(jax.tree.map(lambda x: np.asarray(x)[:left], batch))
-            tick(len(found[-1].nll))
+        def fetch(step: Scores) -> None:
+            left = len(tokens) - size * len(fetched)
+            fetched.append(jax.tree.map(lambda x: np.asarray(x)[:left], step))
+            tick(len(fetched[-1].nll))
 
-        running: Scores | None = None  # one batch is computed while the next is prepared
+        running: Scores | None = None  # one step is computed while the next is prepared
         for first in range(0, len(tokens), size):
-            # A short last batch is padded with copies of the last row, which are then dropped.
+            # A short last step is padded with copies of the last row, which are then dropped.
             rows = np.minimum(np.arange(first, first + size), len(tokens) - 1)
             rotary = stacked
             if mixed:
@@ -180,13 +178,13 @@ class Reader:
             previous, running = running, _as_scores(program(self.params, tokens[rows], rotary))
             if previous is not None:
                 fetch(previous)
-        assert running is not None  # a reading has at least one window
+        assert running is not None  # a batch has at least one window
         fetch(running)
-        joined: Scores = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+        joined: Scores = jax.tree.map(lambda *parts: np.concatenate(parts), *fetched)
         return joined
 
     def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:
-        """Return the compiled program for batches of this shape.
+        """Return the compiled program for steps of this shape.
 
         UserError if `calls` calls of it need more memory than there is.
         """
@@ -197,7 +195,14 @@ class Reader:
         if key not in self._programs:
             self._programs[key] = self.compile(size, length, last, rotary)
             used = program_bytes(self._programs[key], calls)
-            self._check_memory(used, size, length)
+            available = processes.smallest(device_bytes())
+            if used > available:
+                can_shrink = size > self.row_multiple(length)
+                raise UserError(
+                    f"lengths: {size:,} × {length:,} tokens at a time take at least "
+                    f"{in_gib(used)} GiB per device, but there are only {in_gib(available)}; "
+                    + ("lower memory_gib" if can_shrink else "leave out the longest length")
+                )
             self.compilations += 1
         return self._programs[key]
 
@@ -209,10 +214,10 @@ class Reader:
         if last < length:
             function, arguments = self._nll_of_last, (*arguments, last)
         made = jax.eval_shape(function, *arguments)
-        nll, is_first = _as_scores(made)
+        nll, is_top1 = _as_scores(made)
         shapes_are_right = getattr(nll, "shape", None) == (size, last) and nll.dtype == np.float32
-        if is_first is not None:
-            shapes_are_right &= (is_first.shape, is_first.dtype) == ((size, last), np.bool_)
+        if is_top1 is not None:
+            shapes_are_right &= (is_top1.shape, is_top1.dtype) == ((size, last), np.bool_)
         if not shapes_are_right:
             which = "tokens[:, 1:]" if last == length else f"the last {last} of tokens[:, 1:]"
             raise UserError(
@@ -221,22 +226,7 @@ class Reader:
             )
         return compiled(function, *arguments)
 
-    def _check_memory(self, used: int, size: int, length: int) -> None:
-        """UserError if a program for batches of this shape needs more memory than there is."""
-        available = processes.smallest(device_bytes())
-        if used <= available:
-            return
-        advice = (
-            "lower memory_gib"
-            if size > self.row_multiple(length)
-            else "leave out the longest length"
-        )
-        raise UserError(
-            f"lengths: {size:,} × {length:,} tokens at a time take at least {in_gib(used)} GiB per "
-            f"device, but there are only {in_gib(available)}; {advice}"
-        )
 
-
-def _as_scores(found: Any) -> Any:
+def _as_scores(returned: Any) -> Any:
     """Return what a model returned as `Scores`; without first choices if it only gives NLLs."""
-    return found if isinstance(found, Scores) else Scores(found, None)  # type: ignore[arg-type]
+    return returned if isinstance(returned, Scores) else Scores(returned, None)  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
-from rope_jax.evaluation.metrics import Cell
+from rope_jax.evaluation.metrics import TaskCell
 from rope_jax.positions.maps import PositionMap
 from rope_jax.report.notebook import results_frame, results_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
@@ -62,11 +62,11 @@ class TaskMeasurement:
     scaling: Scaling
     map: PositionMap | None
     task: SweepTask
-    cell: Cell
+    cell: TaskCell
     length: int
     sums: Sums
     """By sample, the NLL of the answers' tokens."""
-    exact: NDArray[np.int64]
+    num_correct: NDArray[np.int64]
     """[U], how many answers of each sample are exact."""
     answers: NDArray[np.int64]
     """[U], how many answers each sample has."""

@@ -1,7 +1,7 @@
 """Sweep a model: (scaling, protocol or task, length) → what it says, by document or sample.
 
 A plan lists the measurements to make. Those that need the same windows with the same frequencies
-share a reading, and each reading is run once.
+share a batch, and each batch is read once.
 
 Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; U units.
 """
@@ -21,15 +21,15 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import Perplexity
 from rope_jax.evaluation.plan import Job, Plan
 from rope_jax.evaluation.reader import (
+    EvalBatch,
     LastNLLFunction,
     LastScoresFunction,
     NLLFunction,
     Reader,
-    Reading,
     ScoresFunction,
 )
 from rope_jax.evaluation.results import Measurement, SweepResult, TaskMeasurement
-from rope_jax.evaluation.tasks import TaskMeasured
+from rope_jax.evaluation.tasks import TaskMetric
 from rope_jax.positions.maps import PositionMap
 from rope_jax.results.statistics import Sums
 from rope_jax.rope import RotaryGeometry, RotaryLayers, Scaling
@@ -49,7 +49,7 @@ class JournalEntry(NamedTuple):
     nats: list[float]
     """One sum per unit."""
     seconds: float
-    exact: list[int] | None = None
+    num_correct: list[int] | None = None
     """How many answers of each unit are exact; None: it has none, or the model does not say."""
 
 
@@ -201,26 +201,28 @@ def measure(
         longest=plan.lengths[-1],
         documents=plan.documents,
         unit_kind=plan.units,
-        measurements=[_measurement(j, journal, plan) for j in jobs if not j.measured.asks],
-        task_measurements=[_task_measurement(j, journal, plan) for j in jobs if j.measured.asks],
+        measurements=[_measurement(j, journal, plan) for j in jobs if not j.metric.has_answers],
+        task_measurements=[
+            _task_measurement(j, journal, plan) for j in jobs if j.metric.has_answers
+        ],
         baseline=_measurement(baseline, journal, plan) if baseline else None,
         compilations=reader.compilations,
     )
 
 
 def _check_host_memory(jobs: Sequence[Job]) -> None:
-    """UserError if the windows and results of one reading do not fit into the host's memory."""
+    """UserError if the windows and results of one batch do not fit into the host's memory."""
     available = host_bytes()
     last: dict[int, int] = {}
     for job in jobs:
-        last[job.reading.length] = max(last.get(job.reading.length, 0), job.last)
+        last[job.batch.length] = max(last.get(job.batch.length, 0), job.last)
     for job in jobs:
-        windows, length = job.reading.windows, job.reading.length
+        windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         used = 4 * windows * (length + 2 * last[length])
         if used > available:
             raise UserError(
-                f"{job.measured.label}: {windows:,} windows of {length:,} tokens take at least "
+                f"{job.metric.label}: {windows:,} windows of {length:,} tokens take at least "
                 f"{in_gib(used)} GiB of the host's memory, and there are {in_gib(available)}; "
                 "raise stride, or lower max_blocks or max_documents"
             )
@@ -236,35 +238,35 @@ def memory_budget(config: SweepConfig) -> float:
 
 
 @dataclass(frozen=True)
-class _SharedReading:
-    """A reading, and the jobs that still need it, by key."""
+class _SharedBatch:
+    """A batch, and the jobs that still need it, by key."""
 
-    reading: Reading
+    batch: EvalBatch
     missing: dict[str, Job]
 
     @property
     def tokens(self) -> int:
-        return self.reading.length * self.reading.windows
+        return self.batch.length * self.batch.windows
 
 
 def _measure(
     jobs: Sequence[Job], reader: Reader, journal: Journal, plan: Plan, progress: Progress
 ) -> None:
-    """Run the readings of all jobs missing from the journal, and add their results to it."""
-    readings: dict[str, _SharedReading] = {}
+    """Read the batches of all jobs missing from the journal, and add their results to it."""
+    batches: dict[str, _SharedBatch] = {}
     for job in jobs:
-        shared = readings.setdefault(job.reading.key, _SharedReading(job.reading, {}))
+        shared = batches.setdefault(job.batch.key, _SharedBatch(job.batch, {}))
         if (key := plan.key(job)) not in journal:
             shared.missing[key] = job
-    to_run = [shared for shared in readings.values() if shared.missing]
+    to_run = [shared for shared in batches.values() if shared.missing]
     done, total = 0, sum(shared.tokens for shared in to_run)
     # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
     # left starts with the slowest.
-    kinds = {_kind(shared.reading): None for shared in to_run}
+    kinds = {_kind(shared.batch): None for shared in to_run}
     for kind in sorted(kinds, key=lambda kind: kind[0], reverse=True):
         length = kind[0]
         label = f"length {length:,}"
-        at_length = [shared for shared in to_run if _kind(shared.reading) == kind]
+        at_length = [shared for shared in to_run if _kind(shared.batch) == kind]
         progress(label, done, total)
 
         def tick(windows: int, length: int = length, label: str = label) -> None:
@@ -273,67 +275,65 @@ def _measure(
             progress(label, done, total)
 
         found = reader.read(
-            [shared.reading for shared in at_length],
-            # over all jobs and readings, run or not: a resumed sweep then has the same batches
-            last=max(job.last for job in jobs if _kind(job.reading) == kind),
+            [shared.batch for shared in at_length],
+            # over all jobs and batches, read or not: a resumed sweep then computes the same
+            last=max(job.last for job in jobs if _kind(job.batch) == kind),
             windows=[
-                shared.reading.windows
-                for shared in readings.values()
-                if _kind(shared.reading) == kind
+                shared.batch.windows for shared in batches.values() if _kind(shared.batch) == kind
             ],
             tick=tick,
         )
-        for shared, (nll, is_first, seconds) in zip(at_length, found, strict=True):
+        for shared, (nll, is_top1, seconds) in zip(at_length, found, strict=True):
             for key, job in shared.missing.items():
-                exact = None
-                if job.measured.asks:
-                    if is_first is None:
+                num_correct = None
+                if job.metric.has_answers:
+                    if is_top1 is None:
                         raise UserError(
-                            f"tasks: {job.measured.label}: nll_fn returns only NLLs; it must "
+                            f"tasks: {job.metric.label}: nll_fn returns only NLLs; it must "
                             "return Scores, which say whether each target is the first choice"
                         )
-                    exact = job.exact(is_first).tolist()
-                journal[key] = JournalEntry(job.nats(nll).tolist(), seconds, exact)
+                    num_correct = job.num_correct(is_top1).tolist()
+                journal[key] = JournalEntry(job.nats(nll).tolist(), seconds, num_correct)
     progress("done", total, total)
 
 
-def _kind(reading: Reading) -> tuple[int, str]:
-    """Return what readings must have in common to share a batch."""
-    return reading.length, reading.structure
+def _kind(batch: EvalBatch) -> tuple[int, str]:
+    """Return what batches must have in common to be read together."""
+    return batch.length, batch.structure
 
 
 def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
     nats, seconds, _ = journal[plan.key(job)]
-    assert isinstance(job.measured, Perplexity)
+    assert isinstance(job.metric, Perplexity)
     return Measurement(
         entry=job.entry,
         scaling=job.scaling,
         map=job.map,
-        protocol=job.measured.label,
+        protocol=job.metric.label,
         length=job.length,
         first_position=int(job.windows.first.min()),
-        stride=job.measured.protocol.stride_at(job.length),
+        stride=job.metric.protocol.stride_at(job.length),
         sums=Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
         unit_documents=job.unit_documents(),
         tokens=job.tokens,
-        targets=job.measured.fingerprint(job.length, job.cell),
+        targets=job.metric.fingerprint(job.length, job.cell),
         seconds=seconds,
     )
 
 
 def _task_measurement(job: Job, journal: Journal, plan: Plan) -> TaskMeasurement:
-    nats, seconds, exact = journal[plan.key(job)]
-    assert isinstance(job.measured, TaskMeasured)
+    nats, seconds, num_correct = journal[plan.key(job)]
+    assert isinstance(job.metric, TaskMetric)
     return TaskMeasurement(
         entry=job.entry,
         scaling=job.scaling,
         map=job.map,
-        task=job.measured.settings,
+        task=job.metric.settings,
         cell=job.cell,
         length=job.length,
         sums=Sums(nll=np.array(nats), weight=job.weights()),
-        exact=np.array(exact, np.int64),
+        num_correct=np.array(num_correct, np.int64),
         answers=job.answers(),
-        targets=job.measured.fingerprint(job.length, job.cell),
+        targets=job.metric.fingerprint(job.length, job.cell),
         seconds=seconds,
     )

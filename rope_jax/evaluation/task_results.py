@@ -6,7 +6,7 @@ from typing import Any
 from rope_jax.evaluation.results import SweepResult, TaskMeasurement
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import Estimate, exact_interval, mean_nll
-from rope_jax.results.tasks import Metric, SampleRow, TaskRow, TaskTables
+from rope_jax.results.tasks import MetricName, SampleRow, TaskRow, TaskTables
 
 
 def task_tables(results: Iterable[tuple[SweepResult, Origin]]) -> TaskTables:
@@ -35,16 +35,16 @@ def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
             task=m.task.label,
             length=m.length,
             depth=m.cell.depth,
-            taken_out=m.cell.taken_out,
+            taken_out=m.cell.ablated,
             step=origin.step,
             sample=number,
             nll=float(m.sums.nll[number]),
             tokens=int(m.sums.weight[number]),
-            exact=int(m.exact[number]),
+            exact=int(m.num_correct[number]),
             answers=int(m.answers[number]) if m.task.has_answers else 0,
         )
         for m in result.task_measurements
-        for number in range(len(m.exact))
+        for number in range(len(m.num_correct))
     ]
 
 
@@ -52,9 +52,9 @@ def _rows(result: SweepResult, origin: Origin, m: TaskMeasurement) -> Iterator[T
     config = result.config
     how: Any = {"resamples": config.resamples, "seed": config.seed}
     nats = mean_nll(m.sums, **how)
-    exact = exact_interval(m.exact, m.answers, **how)
+    exact = exact_interval(m.num_correct, m.answers, **how)
     entry = next(entry for entry in config.scalings if entry.label == m.entry)
-    by_metric: dict[Metric, Estimate] = {"nats": nats, "exact": exact}
+    by_metric: dict[MetricName, Estimate] = {"nats": nats, "exact": exact}
     if not m.task.has_answers:
         del by_metric["exact"]
     for metric, found in by_metric.items():
@@ -69,13 +69,13 @@ def _rows(result: SweepResult, origin: Origin, m: TaskMeasurement) -> Iterator[T
             length=m.length,
             depth=m.cell.depth,
             distance=m.task.distance(m.length),
-            taken_out=m.cell.taken_out,
+            taken_out=m.cell.ablated,
             metric=metric,
             value=found.value,
             ci_low=found.low,
             ci_high=found.high,
             chance=m.task.chance if metric == "exact" else None,
-            samples=len(m.exact),
+            samples=len(m.num_correct),
             answers=int(m.answers.sum()),
             tokens=int(m.sums.weight.sum()),
             targets=m.targets,

@@ -20,7 +20,7 @@ from rope_jax.evaluation.key_tokens import (
     key_blocks,
     read_key_tokens,
 )
-from rope_jax.evaluation.metrics import Cell, Measured
+from rope_jax.evaluation.metrics import Metric, TaskCell
 from rope_jax.protocols.windows import RELIABLE_UNITS, Bos, Streams, Windows, streams_of
 from rope_jax.tasks import Draws, Words
 
@@ -28,14 +28,14 @@ from rope_jax.tasks import Draws, Words
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
 
 
-class TaskMeasured(Measured):
+class TaskMetric(Metric):
     """A task of a sweep."""
 
-    asks = True
+    has_answers = True
     settings: SweepTask
 
 
-class AskedTask(TaskMeasured):
+class SampledTaskMetric(TaskMetric):
     """A task on samples that are the same for all scalings, with the same keys at all lengths."""
 
     settings: SampledTask
@@ -54,12 +54,12 @@ class AskedTask(TaskMeasured):
         self._texts = [stream[first:] for stream in streams.tokens]
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
-        asked = [Cell(depth) for depth in self.settings.places]
-        return (*asked, Cell(taken_out=True))
+    def cells(self) -> tuple[TaskCell, ...]:
+        asked = [TaskCell(depth) for depth in self.settings.places]
+        return (*asked, TaskCell(ablated=True))
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def windows(self, length: int, cell: Cell) -> Windows:
+    def windows(self, length: int, cell: TaskCell) -> Windows:
         _, answers = self._samples(length, cell)
         scored = answers >= 0
         count = length - int(scored.any(0).argmax())
@@ -72,21 +72,23 @@ class AskedTask(TaskMeasured):
             answers=answers[:, length - count :],
         )
 
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(
+        self, windows: Windows, length: int, cell: TaskCell
+    ) -> Int32[np.ndarray, "W n_plus_1"]:
         return self._samples(length, cell)[0]
 
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
+    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
         return self.fingerprint(length, cell)
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def fingerprint(self, length: int, cell: Cell) -> str:
+    def fingerprint(self, length: int, cell: TaskCell) -> str:
         digest = hashlib.sha256()
         for array in self._samples(length, cell):
             digest.update(array.astype("<i4").tobytes())
         return digest.hexdigest()[:16]
 
     def _samples(
-        self, length: int, cell: Cell
+        self, length: int, cell: TaskCell
     ) -> tuple[Int32[np.ndarray, "W n_plus_1"], Int32[np.ndarray, "W n"]]:
         """Return the tokens and the answers of all samples; ValueError if they do not fit."""
         samples = [
@@ -96,7 +98,7 @@ class AskedTask(TaskMeasured):
                 Draws(self._seed, number, purpose=_FOR_QUESTION),
                 length,
                 0.5 if cell.depth is None else cell.depth,
-                taken_out=cell.taken_out,
+                ablated=cell.ablated,
             )
             for number in range(self.settings.samples)
         ]
@@ -111,11 +113,11 @@ class AskedTask(TaskMeasured):
         return text[end - self._longest : end]
 
 
-class KeyTokenTask(TaskMeasured):
+class KeyTokenMetric(TaskMetric):
     """The key tokens of a mask, each an answer, at the end of windows that grow to the left."""
 
     settings: LongPPL
-    cells = (Cell(),)
+    cells = (TaskCell(),)
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class KeyTokenTask(TaskMeasured):
         return chosen
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def windows(self, length: int, cell: Cell) -> Windows:
+    def windows(self, length: int, cell: TaskCell) -> Windows:
         width = int((self._last - self._first).max()) + 1
         answers = np.full((len(self._blocks), width), -1, np.int32)
         for row, block in zip(answers, self._blocks, strict=True):
@@ -198,14 +200,16 @@ class KeyTokenTask(TaskMeasured):
             answers=answers,
         )
 
-    def tokens(self, windows: Windows, length: int, cell: Cell) -> Int32[np.ndarray, "W n_plus_1"]:
+    def tokens(
+        self, windows: Windows, length: int, cell: TaskCell
+    ) -> Int32[np.ndarray, "W n_plus_1"]:
         return self._streams.cut(windows.document, windows.start, length)
 
-    def text(self, windows: Windows, length: int, cell: Cell) -> str:
+    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
         return self.fingerprint(length, cell)
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
-    def fingerprint(self, length: int, cell: Cell) -> str:
+    def fingerprint(self, length: int, cell: TaskCell) -> str:
         digest = hashlib.sha256()
         for stream in self._streams.tokens:
             digest.update(hashlib.sha256(stream.astype("<i4").tobytes()).digest())
@@ -215,11 +219,11 @@ class KeyTokenTask(TaskMeasured):
 
 
 def exact_answers(
-    answers: Int32[np.ndarray, "W m"], is_first: NDArray[np.bool_]
+    answers: Int32[np.ndarray, "W m"], is_top1: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return how many answers of each window are exact, and how many there are: two arrays [W].
 
-    answers: which answer each target belongs to, −1 if none. is_first: whether each target is the
+    answers: which answer each target belongs to, −1 if none. is_top1: whether each target is the
     model's first choice. An answer is exact if all of its targets are.
     """
     width = int(answers.max(initial=0)) + 1
@@ -228,5 +232,5 @@ def exact_answers(
     numbers = np.where(answers >= 0, window * width + answers, len(answers) * width).ravel()
     bins = len(answers) * width + 1
     targets = np.bincount(numbers, minlength=bins)[:-1].reshape(-1, width)
-    wrong = np.bincount(numbers, ~is_first.ravel(), minlength=bins)[:-1].reshape(-1, width)
+    wrong = np.bincount(numbers, ~is_top1.ravel(), minlength=bins)[:-1].reshape(-1, width)
     return ((targets > 0) & (wrong == 0)).sum(1), (targets > 0).sum(1)

@@ -199,12 +199,12 @@ class LanguageModel:
         how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
 
         def scores(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
-            nll, is_first = token_scores(hidden, kernel, targets, **how)
-            return nll, is_first.astype(jnp.float32)  # devices exchange no booleans
+            nll, is_top1 = token_scores(hidden, kernel, targets, **how)
+            return nll, is_top1.astype(jnp.float32)  # devices exchange no booleans
 
         given = params, tokens, targets, positions, segment_ids, rotary, last
-        nll, is_first = self._of_targets(scores, *given)
-        return Scores(nll, is_first > 0)
+        nll, is_top1 = self._of_targets(scores, *given)
+        return Scores(nll, is_top1 > 0)
 
     def _of_targets(
         self,

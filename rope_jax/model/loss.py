@@ -21,7 +21,7 @@ class Scores(NamedTuple):
 
     nll: Float32[Array, "*targets"]
     """−ln p(target | the tokens before it), in nats."""
-    is_first: Bool[Array, "*targets"]
+    is_top1: Bool[Array, "*targets"]
     """Whether the target is more likely than every other token."""
 
 

@@ -55,7 +55,7 @@ def plan_readings(
         last = max(job.last for job in jobs)
         rotary = jax.tree.map(
             lambda leaf: np.broadcast_to(leaf, (leaf.shape[0], rows, *leaf.shape[2:])),
-            jobs[0].reading.rotary,
+            jobs[0].batch.rotary,
         )
         began = time.perf_counter()
         try:
@@ -106,8 +106,8 @@ def _by_kind(training: Config, config: SweepConfig, length: int) -> list[list[Jo
     )
     found: dict[str, list[Job]] = {}
     for job in plan.jobs():
-        if job.reading.length == length:
-            found.setdefault(structure_of(job.reading.rotary), []).append(job)
+        if job.batch.length == length:
+            found.setdefault(structure_of(job.batch.rotary), []).append(job)
     return list(found.values())
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from rope_jax.results.statistics import Estimate, exact_interval
 
-Metric = Literal["nats", "exact"]
+MetricName = Literal["nats", "exact"]
 
 
 class TaskRow(NamedTuple):
@@ -36,7 +36,7 @@ class TaskRow(NamedTuple):
     """How many tokens before a target is the one that has to be found; None: it varies."""
     taken_out: bool
     """Whether what is asked for was replaced by other text."""
-    metric: Metric
+    metric: MetricName
     value: float
     ci_low: float
     ci_high: float

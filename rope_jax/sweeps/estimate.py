@@ -8,7 +8,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.devices.peak import nominal_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan, sweep_lengths
-from rope_jax.evaluation.reader import Reading
+from rope_jax.evaluation.reader import EvalBatch
 from rope_jax.model.cost import window_flops
 
 LONGEST_DEFAULT = 3600.0
@@ -18,15 +18,15 @@ LONGEST_DEFAULT = 3600.0
 def sweep_flops(
     plan: Plan, model: ModelConfig, vocab_size: int, done: Container[str] = ()
 ) -> float:
-    """Return the FLOPs of a sweep's readings. done: keys of what need not be measured again."""
-    readings: dict[str, tuple[Reading, int]] = {}
+    """Return the FLOPs of a sweep's batches. done: keys of what need not be measured again."""
+    batches: dict[str, tuple[EvalBatch, int]] = {}
     for job in plan.every_job():
         if plan.key(job) not in done:
-            _, last = readings.get(job.reading.key, (job.reading, 0))
-            readings[job.reading.key] = job.reading, max(last, job.last)
+            _, last = batches.get(job.batch.key, (job.batch, 0))
+            batches[job.batch.key] = job.batch, max(last, job.last)
     flops = (
-        reading.windows * window_flops(model, vocab_size, reading.length, last)
-        for reading, last in readings.values()
+        batch.windows * window_flops(model, vocab_size, batch.length, last)
+        for batch, last in batches.values()
     )
     return sum(flops, 0.0)
 

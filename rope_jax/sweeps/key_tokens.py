@@ -32,7 +32,7 @@ from rope_jax.evaluation.key_tokens import (
     read_key_tokens,
     whole_windows,
 )
-from rope_jax.evaluation.reader import Reader, Reading
+from rope_jax.evaluation.reader import EvalBatch, Reader
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
 from rope_jax.model.resolve import for_platform, numbers_in_words
@@ -173,8 +173,8 @@ def _read(
                 stopping.check()
                 bar.update(task, advance=count * length, now=f"{length:,} tokens")
 
-            reading = _reading(loaded, windows, streams, evaluator.step)
-            (scores,) = reader.read([reading], last, [reading.windows], tick)
+            batch = _batch(loaded, windows, streams, evaluator.step)
+            (scores,) = reader.read([batch], last, [batch.windows], tick)
             found.append(log_probabilities(windows, sizes, scores.nll))
     whole, near = found
     return whole, near
@@ -192,13 +192,13 @@ def _reader(loaded: LoadedModel, params: Params) -> Reader:
     )
 
 
-def _reading(
+def _batch(
     loaded: LoadedModel, windows: TargetWindows, streams: Sequence[NDArray[np.int32]], step: int
-) -> Reading:
-    return Reading(
+) -> EvalBatch:
+    return EvalBatch(
         length=windows.length,
         windows=len(windows.start),
-        text="",  # no two readings are compared
+        windows_hash="",  # no two batches are compared
         tokens=lambda: windows.tokens(streams),
         rotary=_rotary(loaded.training, step, windows.length),
     )

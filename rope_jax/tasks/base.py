@@ -100,7 +100,7 @@ class Task(Question):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         """Return a sample of n = length targets.
 
@@ -108,7 +108,7 @@ class Task(Question):
         draws: equal ones give equal keys and values at every length and depth.
         depth: where what is asked for is placed: 0 at the start of the window, 1 before the
             question. It has no effect unless `has_depth`.
-        taken_out: whether what is asked for is replaced by other text, for comparison.
+        ablated: whether what is asked for is replaced by other text, for comparison.
 
         ValueError: the window is too short; the message begins with the setting that is too large.
         """
@@ -132,7 +132,7 @@ def hide(
     question: NDArray[np.integer],
     answer: NDArray[np.integer],
     length: int,
-    taken_out: bool,
+    ablated: bool,
     setting: str,
 ) -> Sample:
     """Return the sample of n = length targets: start, text with the needles, question, answer.
@@ -148,7 +148,7 @@ def hide(
             f"{setting} need a window of {length + missing:,} tokens, not {length:,}; take a "
             "longer one, or fewer"
         )
-    hidden = [needle for needle in needles if not (taken_out and needle.asked)]
+    hidden = [needle for needle in needles if not (ablated and needle.asked)]
     count = free - sum(len(needle.tokens) for needle in hidden)
     filler = text[len(text) - count :]
     pieces, before = [start], 0

@@ -57,7 +57,7 @@ class Chain(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         each = self.hops + 1
         names = [_NAMES[n] for n in draws.different(len(_NAMES), self.chains * each)]
@@ -81,6 +81,6 @@ class Chain(Task):
             question=words.encode(f"VALUE {names[self.hops]} = "),
             answer=words.encode(numbers[0]),
             length=length,
-            taken_out=taken_out,
+            ablated=ablated,
             setting=f"hops: {self.hops}",
         )

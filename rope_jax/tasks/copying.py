@@ -38,7 +38,7 @@ class Induction(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         n = self.distance(length)
         if n < 2:
@@ -47,7 +47,7 @@ class Induction(Task):
             )
         copy, others = words.random(draws.part(), n), words.random(draws.part(), n)
         opening = _opening(words, draws, length + 1 - 2 * n)
-        tokens = np.concatenate([opening, others if taken_out else copy, copy])
+        tokens = np.concatenate([opening, others if ablated else copy, copy])
         return _each_at_end(tokens, n - 1)
 
 
@@ -80,7 +80,7 @@ class Repeat(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         if length < 2 * self.stretch:
             raise ValueError(
@@ -88,7 +88,7 @@ class Repeat(Task):
                 f"tokens, not {length:,}; take a longer one, or a smaller stretch"
             )
         last = text[len(text) - length :]
-        if not taken_out:
+        if not ablated:
             last = np.concatenate([text[len(text) - self.stretch :], last[self.stretch :]])
         tokens = np.concatenate([_opening(words, draws, 1), last])
         return _each_at_end(tokens, self.stretch - 1)

@@ -61,7 +61,7 @@ class MQAR(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         k = self._count(length)
         setting = "pairs" if self.load is None else "load"
@@ -82,7 +82,7 @@ class MQAR(Task):
         gaps = _gaps(draws.part(), (length + 1 - len(start) - 2 * k) // 2, k)
         others, filling = draws.part(), draws.part()
         shown = values
-        if taken_out:
+        if ablated:
             shifts = [1 + others.below(len(tokens) - half - 1) for _ in range(k)]
             shown = (values + shifts) % (len(tokens) - half)
         filler = np.delete(tokens, keys)

@@ -50,7 +50,7 @@ class PasskeyText(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         key = f" {own.number(draws, self.digits)}"
         needle = ["\nThe pass key is", key, ". Remember it.", key, " is the pass key.\n"]
@@ -62,7 +62,7 @@ class PasskeyText(Task):
             question=_continued(words, "\nWhat is the pass key? The pass key is"),
             answer=_continued(words, key),
             length=length,
-            taken_out=taken_out,
+            ablated=ablated,
             setting=f"digits: {self.digits}",
         )
 
@@ -119,7 +119,7 @@ class RulerNeedle(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         keys = own.different(lambda: own.named(draws), self._keys)
         drawn = own.different(lambda: self._value(draws), self._keys * self.values)
@@ -143,7 +143,7 @@ class RulerNeedle(Task):
             question=_continued(words, question),
             answer=_joined(words, answer),
             length=length,
-            taken_out=taken_out,
+            ablated=ablated,
             setting=f"keys: {self._keys}",
         )
 

@@ -37,7 +37,7 @@ class Passkey(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         question = words.encode("<<PASS:")
         answer = words.encode("-".join(values.digits(draws, self.digits)))
@@ -49,7 +49,7 @@ class Passkey(Task):
             question=question,
             answer=answer,
             length=length,
-            taken_out=taken_out,
+            ablated=ablated,
             setting=f"digits: {self.digits}",
         )
 
@@ -92,7 +92,7 @@ class Multikey(Task):
         length: int,
         depth: float,
         *,
-        taken_out: bool = False,
+        ablated: bool = False,
     ) -> Sample:
         names = [values.NAMES[n] for n in draws.different(len(values.NAMES), self.keys)]
         hidden = values.different(lambda: self._value(draws), self.keys)
@@ -114,7 +114,7 @@ class Multikey(Task):
             question=questions[0],
             answer=answers[0],
             length=length,
-            taken_out=taken_out,
+            ablated=ablated,
             setting=f"keys: {self.keys}",
         )
 

@@ -126,7 +126,7 @@ def measured(fields, mesh, encoding, map_, windows, most_logits, fits):
         positions = np.arange(windows.shape[1] - 1, dtype=np.int32)[None]
         of_last = scores_of_last(alone, placement)
         scores = of_last(params, windows, rotary_at(positions), LAST)
-        return scores.nll + scores.is_first  # another first choice would differ by 1
+        return scores.nll + scores.is_top1  # another first choice would differ by 1
 
     def by_frequencies(params, windows):
         """As a fit does: the gradient of the mean by the frequencies, the weights being frozen."""

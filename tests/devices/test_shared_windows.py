@@ -35,7 +35,7 @@ for rows in (1, 3):
         shared = scores_of_last(model, apart.sharing_windows(context))
         found = jax.jit(shared, static_argnums=3)(placed, tokens, rotary, 16)
         np.testing.assert_allclose(found.nll, alone.nll, rtol=2e-5)
-        np.testing.assert_array_equal(found.is_first, alone.is_first)
+        np.testing.assert_array_equal(found.is_top1, alone.is_top1)
 """
 
 

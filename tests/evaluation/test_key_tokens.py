@@ -139,7 +139,7 @@ def plan_of(task, **settings):
 
 def jobs_of(plan):
     """The jobs that concern key tokens, by length."""
-    return [job for job in plan.jobs() if job.measured.label == "longppl"]
+    return [job for job in plan.jobs() if job.metric.label == "longppl"]
 
 
 def scores(params, tokens, rotary):
@@ -161,7 +161,7 @@ def test_the_same_key_tokens_are_scored_at_every_length(tmp_path, bos):
     ]
     found = {}
     for job in jobs_of(plan):
-        tokens, windows = job.reading.tokens(), job.windows
+        tokens, windows = job.batch.tokens(), job.windows
         assert tokens.shape == (len(windows.start), job.length + 1)
         assert (tokens[:, 0] == BOS).all() == (bos == "every_window")
         answers = windows.scored(job.length, job.length, job.length)

@@ -39,9 +39,9 @@ def oracle(window):
         place = jnp.where(is_found, seen.argmax(1), 0)
         copied = inputs[jnp.arange(len(inputs))[:, None], place[:, None] + jnp.arange(7, 16)[None]]
         right = (copied == targets[:, -9:]) & is_found[:, None]
-        is_first = jnp.zeros(targets.shape, bool).at[:, -9:].set(right)
-        nll = jnp.where(is_first, 0.125, 2.0) + 0 * rotary.frequencies.inv_freq.sum()
-        return Scores(nll.astype(jnp.float32), is_first)
+        is_top1 = jnp.zeros(targets.shape, bool).at[:, -9:].set(right)
+        nll = jnp.where(is_top1, 0.125, 2.0) + 0 * rotary.frequencies.inv_freq.sum()
+        return Scores(nll.astype(jnp.float32), is_top1)
 
     return nll_fn
 
@@ -78,9 +78,9 @@ def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth()
         bos_id=BOS, config=sweep_tasks().config, words=WORDS,
     )  # fmt: skip
     for job in plan.jobs():
-        if not job.measured.asks:
+        if not job.metric.has_answers:
             continue
-        tokens = job.reading.tokens()
+        tokens = job.batch.tokens()
         assert tokens.shape == (20, job.length + 1)
         read[job.length, job.cell] = ["".join(map(chr, row[1:])) for row in tokens]
         assert (tokens[:, 0] == BOS).all()
@@ -90,7 +90,7 @@ def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth()
     for (length, cell), texts in read.items():
         for number, text in enumerate(texts):
             filler = text[:-16].replace(f"<<PASS:{text[-9:]}>>", "")
-            assert ("<<PASS" not in text[:-16]) == cell.taken_out
+            assert ("<<PASS" not in text[:-16]) == cell.ablated
             longest = read[LENGTHS[-1], cell][number]
             rest = longest[:-16].replace(f"<<PASS:{text[-9:]}>>", "")
             assert rest.endswith(filler)
@@ -99,8 +99,8 @@ def test_samples_have_the_same_keys_and_nested_texts_at_every_length_and_depth()
 
 def test_equal_answers_need_all_their_targets():
     answers = np.int32([[-1, 0, 0, 1], [-1, -1, 0, 0], [0, 1, 2, -1]])
-    is_first = np.array([[1, 1, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
-    exact, count = exact_answers(answers, is_first)
+    is_top1 = np.array([[1, 1, 0, 1], [0, 0, 1, 1], [1, 0, 1, 0]], bool)
+    exact, count = exact_answers(answers, is_top1)
     assert exact.tolist() == [1, 1, 2]
     assert count.tolist() == [2, 1, 3]
 

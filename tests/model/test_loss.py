@@ -137,11 +137,11 @@ def test_scores_are_the_loss_and_the_first_choice(most_logits, softcap):
     )
     wanted = token_nll(hidden, kernel, targets, most_logits, softcap)
     np.testing.assert_allclose(found.nll, wanted, rtol=1e-6)
-    np.testing.assert_array_equal(found.is_first, best == np.asarray(targets))
-    assert found.is_first.dtype == bool
-    assert 20 < found.is_first.sum() < 30
+    np.testing.assert_array_equal(found.is_top1, best == np.asarray(targets))
+    assert found.is_top1.dtype == bool
+    assert 20 < found.is_top1.sum() < 30
 
 
 def test_a_tie_is_no_first_choice():
     hidden, kernel = jnp.zeros((3, 4)), jnp.ones((4, 5))
-    assert not token_scores(hidden, kernel, jnp.arange(3)).is_first.any()
+    assert not token_scores(hidden, kernel, jnp.arange(3)).is_top1.any()

@@ -32,10 +32,10 @@ class Merging:
         return "".join(self.texts[token] for token in tokens)
 
 
-def sample(task, length, depth=0.0, *, words=BYTES, text=TEXT, seed=0, taken_out=False, **settings):
+def sample(task, length, depth=0.0, *, words=BYTES, text=TEXT, seed=0, ablated=False, **settings):
     """Return one sample of a task by its name."""
     made = TASKS[task](**settings)
-    return made.sample(words, text, Draws(7, seed), length, depth, taken_out=taken_out)
+    return made.sample(words, text, Draws(7, seed), length, depth, ablated=ablated)
 
 
 def read(tokens):

@@ -81,7 +81,7 @@ def test_another_chain_begins_anywhere():
 
 
 def test_the_number_taken_out_leaves_links_and_other_chains():
-    whole, without = (sample("chain", 600, 0.25, taken_out=out) for out in (False, True))
+    whole, without = (sample("chain", 600, 0.25, ablated=out) for out in (False, True))
     there, left = (re.findall(STATEMENT, read(made.tokens)) for made in (whole, without))
     (gone,) = set(there) - set(left)
     assert gone[1] == said(whole) == said(without)

@@ -38,7 +38,7 @@ def test_each_answer_is_the_token_so_far_back(words, task, given_settings, lengt
 @pytest.mark.parametrize("length", [100, 101])
 def test_induction_taken_out_has_another_first_copy(words, length):
     whole, without = (
-        sample("induction", length, words=words, taken_out=out) for out in (False, True)
+        sample("induction", length, words=words, ablated=out) for out in (False, True)
     )
     assert answered(whole) == answered(without)
     n = length // 2
@@ -65,7 +65,7 @@ def test_a_repeat_is_the_end_of_the_text(words):
 
 @both
 def test_a_repeat_taken_out_is_the_text_alone(words):
-    made = sample("repeat", 100, words=words, taken_out=True)
+    made = sample("repeat", 100, words=words, ablated=True)
     np.testing.assert_array_equal(made.tokens[1:], TEXT[-100:])
     stretch = TEXT[-32:].tolist()
     assert made.tokens.tolist()[1:33] != stretch

@@ -77,7 +77,7 @@ def test_further_gaps_are_chosen_among_those_left():
 def test_every_value_taken_out_is_replaced_by_another():
     for seed in range(20):
         whole, without = (
-            sample("mqar", 200, seed=seed, pairs=8, taken_out=out) for out in (False, True)
+            sample("mqar", 200, seed=seed, pairs=8, ablated=out) for out in (False, True)
         )
         (keys, values, gaps), (same, others, there) = (parts(made, 8) for made in (whole, without))
         np.testing.assert_array_equal(keys, same)

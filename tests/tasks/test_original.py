@@ -48,7 +48,7 @@ def test_the_passkey_text_is_that_of_the_authors(depth, digits):
 
 
 def test_the_passkey_text_without_its_key():
-    made = sample("passkey_text", 1000, 0.25, taken_out=True)
+    made = sample("passkey_text", 1000, 0.25, ablated=True)
     text = read(made.tokens)
     assert text.count(said(made)) == 1
     assert "Remember" not in text
@@ -109,7 +109,7 @@ def test_the_first_needle_asked_for_is_at_the_depth(depth, given):
 
 @pytest.mark.parametrize("given", [{}, {"keys": 4}, {"values": 3}, {"queries": 3, "keys": 5}])
 def test_no_needle_asked_for_is_left_when_taken_out(given):
-    whole, without = (sample("needle", 1900, 0.5, taken_out=out, **given) for out in (False, True))
+    whole, without = (sample("needle", 1900, 0.5, ablated=out, **given) for out in (False, True))
     text = read(whole.tokens)
     asked = set(re.findall(r"[a-z]+-[a-z]+", text[text.rindex("\n") :]))
     assert needles(without) == [found for found in needles(whole) if found[1] not in asked]

@@ -42,7 +42,7 @@ def test_a_longer_window_only_adds_text_at_the_start():
 
 
 def test_a_passkey_taken_out_is_nowhere():
-    made = sample("passkey", 300, 0.25, taken_out=True)
+    made = sample("passkey", 300, 0.25, ablated=True)
     text = read(made.tokens)
     assert text.count("<<") == 1
     assert text.endswith("<<PASS:" + said(made))
@@ -118,7 +118,7 @@ def test_other_keys_are_spread_over_the_text():
 
 
 def test_other_keys_remain_when_the_one_asked_for_is_taken_out():
-    whole, without = (sample("multikey", 600, 0.5, taken_out=out) for out in (False, True))
+    whole, without = (sample("multikey", 600, 0.5, ablated=out) for out in (False, True))
     asked = re.search(r"<<([a-z]+):[0-9-]+$", read(whole.tokens)).group(1)
     left = dict(re.findall(KEYED, read(without.tokens)))
     assert left == {k: v for k, v in re.findall(KEYED, read(whole.tokens)) if k != asked}

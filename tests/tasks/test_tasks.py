@@ -68,12 +68,12 @@ def test_a_task_is_described(name):
 
 @cases
 @pytest.mark.parametrize("words", [BYTES, NO_START], ids=["start", "no_start"])
-@pytest.mark.parametrize("taken_out", [False, True])
+@pytest.mark.parametrize("ablated", [False, True])
 def test_a_sample_has_the_length_and_counts_its_answers(
-    task, given_settings, shortest, words, taken_out
+    task, given_settings, shortest, words, ablated
 ):
     for length in (1500, 1501):
-        made = sample(task, length, 0.3, words=words, taken_out=taken_out, **given_settings)
+        made = sample(task, length, 0.3, words=words, ablated=ablated, **given_settings)
         assert made.tokens.shape == (length + 1,)
         assert made.answers.shape == (length,)
         assert made.tokens.dtype == made.answers.dtype == np.int32
@@ -91,12 +91,12 @@ def test_a_window_that_is_too_short_is_told_which_one_is_not(task, given_setting
     found = shortest_of(task, given_settings, words)
     if shortest is not None and words is BYTES:
         assert found == shortest
-    for taken_out in (False, True):
-        made = sample(task, found, 1.0, words=words, taken_out=taken_out, **given_settings)
+    for ablated in (False, True):
+        made = sample(task, found, 1.0, words=words, ablated=ablated, **given_settings)
         assert len(made.tokens) == found + 1
         if found > 2:
             with pytest.raises(ValueError, match=f" {found:,} tokens, not {found - 1:,};") as error:
-                sample(task, found - 1, 1.0, words=words, taken_out=taken_out, **given_settings)
+                sample(task, found - 1, 1.0, words=words, ablated=ablated, **given_settings)
             key = str(error.value).partition(":")[0]
             assert key in TASKS[task].model_fields
 
@@ -106,10 +106,10 @@ def test_what_is_asked_is_the_same_everywhere(task, given_settings, shortest):
     if task == "induction" or "load" in given_settings:
         pytest.skip("how much is asked depends on the length")
     of_one = [
-        answered(sample(task, length, depth, seed=3, taken_out=taken_out, **given_settings))
+        answered(sample(task, length, depth, seed=3, ablated=ablated, **given_settings))
         for length in (1300, 1501, 1900)
         for depth in (0.0, 0.4, 1.0)
-        for taken_out in (False, True)
+        for ablated in (False, True)
     ]
     assert all(answers == of_one[0] for answers in of_one)
     assert of_one[0] != answered(sample(task, 1300, seed=4, **given_settings)) or task == "repeat"
@@ -118,9 +118,9 @@ def test_what_is_asked_is_the_same_everywhere(task, given_settings, shortest):
 @cases
 def test_the_text_is_as_long_as_the_window_or_longer(task, given_settings, shortest):
     for words in (BYTES, NO_START):
-        for taken_out in (False, True):
+        for ablated in (False, True):
             exactly, longer = (
-                sample(task, 1500, words=words, text=text, taken_out=taken_out, **given_settings)
+                sample(task, 1500, words=words, text=text, ablated=ablated, **given_settings)
                 for text in (TEXT[-1500:], TEXT)
             )
             np.testing.assert_array_equal(exactly.tokens, longer.tokens)
@@ -131,14 +131,14 @@ def test_the_text_is_as_long_as_the_window_or_longer(task, given_settings, short
     length=st.integers(2, 3000),
     depth=st.floats(0, 1),
     seed=st.integers(0, 2**32 - 1),
-    taken_out=st.booleans(),
+    ablated=st.booleans(),
     words=st.sampled_from([BYTES, NO_START]),
 )
-def test_a_sample_fits_or_says_why_not(case, length, depth, seed, taken_out, words):
+def test_a_sample_fits_or_says_why_not(case, length, depth, seed, ablated, words):
     task, given_settings, _ = case
     try:
         made = sample(
-            task, length, depth, words=words, seed=seed, taken_out=taken_out, **given_settings
+            task, length, depth, words=words, seed=seed, ablated=ablated, **given_settings
         )
     except ValueError as error:
         needed = int(re.search(r"([0-9,]+) tokens, not", str(error)).group(1).replace(",", ""))
