@@ -57,9 +57,9 @@ def cases() -> dict[str, tuple[Function, Function, tuple[jax.Array, ...]]]:
     found: dict[str, tuple[Function, Function, tuple[jax.Array, ...]]] = {}
     for length in (128, 512, 4096):
         q = draw(TOKENS // length, length, 4, 32)
-        other = BACKENDS["xla" if length <= 512 else "blockwise"]
+        other = BACKENDS["xla" if length <= 512 else "blockwise"].attend
         name = f"attention, {TOKENS // length} × {length}"
-        found[name] = gradients(BACKENDS["cpu"]), gradients(other), (q, q, q, q)
+        found[name] = gradients(BACKENDS["cpu"].attend), gradients(other), (q, q, q, q)
     for inputs, outputs in ((128, 128), (128, 352), (256, 256), (256, 704)):
         x, dy = draw(TOKENS, inputs), draw(TOKENS, outputs)
         kernel = draw(inputs, outputs)

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention import blockwise_attention
+from rope_jax.attention.blockwise import blockwise_attention
 from rope_jax.attention.linear import CHUNK, linear_attention
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling, rotate
 

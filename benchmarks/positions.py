@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.attention import attend
-from rope_jax.config.model import AttentionName
+from rope_jax.attention import AttentionName
 from rope_jax.devices.malloc import keep_freed_memory
+from rope_jax.model.attention import attend
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, PositionMap

@@ -229,8 +229,8 @@ def training_config(case: Case) -> dict[str, Any]:
 
 def compile_training(config: Any, case: Case) -> dict[str, Any]:
     """Compile the training step."""
-    from rope_jax.attention import check_backend
     from rope_jax.devices.mesh import Placement
+    from rope_jax.model.resolve import check_backend
     from rope_jax.planning.stage import plan_stage
     from rope_jax.training.program import Program
 
@@ -249,13 +249,13 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     """Compile the program of a sweep's longest windows: with the model's map, if it has one."""
     import jax
 
-    from rope_jax.attention import check_backend
     from rope_jax.config.load import validate
     from rope_jax.config.sharding_checks import check_mesh
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
+    from rope_jax.model.resolve import check_backend
     from rope_jax.planning.reading import plan_readings
     from rope_jax.sweeps.memory import check_window
     from rope_jax.sweeps.model import memory_plan, mesh_for

@@ -27,10 +27,9 @@ import numpy as np
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import BACKENDS, check_backend
-from rope_jax.attention.backends import INTERACTING
+from rope_jax.attention import BACKENDS, AttentionName
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import AttentionName, ModelConfig
+from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
@@ -41,6 +40,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import check_backend
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
@@ -106,7 +106,7 @@ def plain(backend: AttentionName, window: int | None) -> Attend:
     """Return attention with dot products."""
 
     def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
-        return BACKENDS[backend](q, k, v, ids, window, over.part)
+        return BACKENDS[backend].attend(q, k, v, ids, window, over.part)
 
     return attend
 
@@ -117,7 +117,7 @@ def banded(backend: AttentionName) -> Attend:
 
     def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
         queries = q, q * jnp.asarray(0.5, q.dtype)
-        return INTERACTING[backend](queries, (k, k), v, ids, interaction, {}, over.part)
+        return BACKENDS[backend].attend_bands(queries, (k, k), v, ids, interaction, {}, over.part)
 
     return attend
 
@@ -230,7 +230,7 @@ def check_backends(length: int) -> bool:
         where = split or "one device"
         print(f"{name}, {where}, {case}: relative difference {error:.2g}", flush=True)
 
-    for name in BACKENDS:
+    for name in (name for name, backend in BACKENDS.items() if backend.is_softmax):
         try:
             check_backend(ModelConfig(attention=name, dtype="bfloat16", head_dim=H))
         except UserError as reason:
@@ -242,7 +242,7 @@ def check_backends(length: int) -> bool:
             exact = plain("xla", case.window)
             error = difference(plain(name, case.window), exact, case, length, mesh)
             report(name, mesh, case, error)
-        if name in INTERACTING:
+        if BACKENDS[name].interacts:
             for mesh, segments in itertools.product(meshes(name), (False, True)):
                 case = Case(segments, None, length)
                 error = difference(banded(name), banded("xla"), case, length, mesh)

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 # This repository's package and scripts, whichever are installed: the files below describe them.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from rope_jax.attention import backend_names
 from rope_jax.config.annotations import models_in
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
@@ -26,7 +27,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.targets import CHIPS
 from rope_jax.positions.encodings import ENCODINGS, Encoding, Sizes
-from rope_jax.positions.encodings.base import ALL_BACKENDS
 from rope_jax.positions.maps import MAPS
 from rope_jax.report.text import effective_text
 from rope_jax.rope import QUERY_SCALES, STRATEGIES
@@ -104,8 +104,8 @@ def encodings_table() -> str:
     rows = []
     for name, encoding in ENCODINGS.items():
         about = (encoding.__doc__ or "").splitlines()[0]
-        every = encoding.backends == ALL_BACKENDS
-        backends = "all" if every else ", ".join(f"`{backend}`" for backend in encoding.backends)
+        names = backend_names(interacts=True)
+        backends = ", ".join(f"`{name}`" for name in names) if encoding.needs_interaction else "all"
         rows.append((f"`{name}`", about, backends, encoding.source))
     return _table(("`type`", "what it does", "`model.attention`", "source"), rows)
 

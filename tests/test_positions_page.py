@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import yaml
 
-from rope_jax.attention import attend
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
-from rope_jax.config.model import OWN_BACKENDS
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.inspection.maps import shown_maps
+from rope_jax.model.attention import attend
 from rope_jax.positions.encodings import ENCODINGS, RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
@@ -177,7 +176,7 @@ def test_what_linear_attention_refuses():
     for word in refused.values():
         with pytest.raises(UserError, match="linear"):
             load(Config, None, [*linear, word])
-    adding = [name for name, encoding in ENCODINGS.items() if encoding.backends == OWN_BACKENDS]
+    adding = [name for name, encoding in ENCODINGS.items() if encoding.needs_interaction]
     for name in adding:
         with pytest.raises(UserError, match="linear"):
             load(Config, None, [*linear, f"model.position={{type: {name}}}"])

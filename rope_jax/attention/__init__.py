@@ -1,20 +1,5 @@
-"""Causal attention: one signature, several backends, chosen by name."""
+"""Causal attention: one signature, several backends, chosen by name. Imports no jax."""
 
-from rope_jax.attention.backends import (
-    BACKENDS,
-    Attention,
-    attend,
-    check_backend,
-    choose_backend,
-)
-from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
+from rope_jax.attention.backends import BACKENDS, AttentionName, Backend, backend_names
 
-__all__ = [
-    "BACKENDS",
-    "Attention",
-    "attend",
-    "banded_blockwise",
-    "blockwise_attention",
-    "check_backend",
-    "choose_backend",
-]
+__all__ = ["BACKENDS", "AttentionName", "Backend", "backend_names"]

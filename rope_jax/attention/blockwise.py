@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.blocks import Blocks, Settings, Visit
-from rope_jax.attention.kept import attended
+from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
@@ -35,7 +35,7 @@ def blockwise_attention(
     *,
     block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `xla_attention`, in memory linear in S.
+    """softmax(q·kᵀ/√H)·v as in `dense_attention`, in memory linear in S.
 
     block: the most tokens per block. The window, or each chunk of one that devices share, is cut
         into as few equal blocks as possible.

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from rope_jax.attention.backends.base import in_bfloat16
 from rope_jax.attention.blocks import places_in_document
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.attention.kept import attended
-from rope_jax.attention.rounding import in_bfloat16
+from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
@@ -35,7 +35,7 @@ def cpu_attention(
     *,
     rounded: bool = False,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `xla_attention`, by one call of the kernel.
+    """softmax(q·kᵀ/√H)·v as in `dense_attention`, by one call of the kernel.
 
     rounded: round both factors of every product to bfloat16. All else is float32, also if q, k and
         v are not.

@@ -18,7 +18,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 )
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.kept import ATTENDED
+from rope_jax.attention.remat_names import ATTENDED
 from rope_jax.positions.zigzag import ZigZag, tokens_of_parts
 
 _LANES = 128  # the kernel's block sizes are multiples of this
@@ -40,7 +40,7 @@ def splash_attention(
     *,
     interpret: bool = False,
 ) -> Float[Array, "B T N V"]:
-    """softmax(q·kᵀ/√H)·v as in `xla_attention`, by the TPU kernel.
+    """softmax(q·kᵀ/√H)·v as in `dense_attention`, by the TPU kernel.
 
     interpret: run without a TPU, slowly, for tests.
 

@@ -36,8 +36,8 @@ def describe(
         raise ValueError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
     if model.position.type != "rope":
         raise ValueError(f"model.position: {model.position.type} is in no family of transformers")
-    if model.attention == "linear":
-        raise ValueError("model.attention: linear is in no family of transformers")
+    if not model.backend.is_softmax:
+        raise ValueError(f"model.attention: {model.attention} is in no family of transformers")
     if training.rope.layout != "half":
         raise ValueError(f"rope.layout: {training.rope.layout} is not that of any family here")
     of_model: list[str] = []

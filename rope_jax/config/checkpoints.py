@@ -4,9 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, StdlibData
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import AttentionName, FloatName
+from rope_jax.config.model import FloatName
 from rope_jax.config.types import FolderName, Frozen, Length, NonNegativeInt, PathText
 
 

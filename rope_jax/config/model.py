@@ -4,23 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
 from rope_jax.errors import alternatives
-from rope_jax.positions.encodings import (
-    ENCODINGS,
-    OWN_BACKENDS,
-    AnyEncoding,
-    RoPE,
-    Sizes,
-)
+from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
 from rope_jax.rope.numbers import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 
-AttentionName = Literal["auto", "xla", "blockwise", "cpu", "cudnn", "splash", "linear"]
 NormName = Literal["rms_norm", "rms_norm_plus_one", "layer_norm"]
 NormPlacement = Literal["before", "after", "both"]
 ActivationName = Literal["silu", "gelu", "gelu_tanh"]
@@ -141,10 +135,10 @@ class ModelConfig(Frozen):
     @model_validator(mode="after")
     def _attention_can_do_the_rest(self) -> "ModelConfig":
         check_attention(self, self.attention)
-        if self.attention == "linear" and self.query_pre_attn_scalar is not None:
+        if not self.backend.is_softmax and self.query_pre_attn_scalar is not None:
             raise ValueError(
-                "query_pre_attn_scalar: scales the logits of a softmax, and attention linear has "
-                "none"
+                "query_pre_attn_scalar: scales the logits of a softmax, and attention "
+                f"{self.attention} has none"
             )
         if self.attention_softcap is not None and not self.position.scores_are_products:
             raise ValueError(
@@ -195,6 +189,11 @@ class ModelConfig(Frozen):
         )
 
     @property
+    def backend(self) -> Backend:
+        """What computes attention; for auto, that of CPUs, which it prefers."""
+        return BACKENDS["cpu" if self.attention == "auto" else self.attention]
+
+    @property
     def heads_width(self) -> int:
         """Width of a head: head_dim, or its default."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
@@ -208,12 +207,16 @@ class ModelConfig(Frozen):
 def check_attention(model: ModelConfig, attention: AttentionName) -> None:
     """ValueError if an attention backend cannot do what a model's encoding or soft cap needs."""
     position = model.position
-    if attention not in position.backends:
-        can = alternatives(position.backends)
-        raise ValueError(f"attention: {attention} cannot do position {position.type}; use {can}")
-    if model.attention_softcap is not None and attention not in OWN_BACKENDS:
-        can = alternatives(OWN_BACKENDS)
-        raise ValueError(f"attention: {attention} cannot do attention_softcap; use {can}")
+    can = backend_names(interacts=position.needs_interaction)
+    if attention not in can:
+        raise ValueError(
+            f"attention: {attention} cannot do position {position.type}; use {alternatives(can)}"
+        )
+    can = backend_names(interacts=model.attention_softcap is not None)
+    if attention not in can:
+        raise ValueError(
+            f"attention: {attention} cannot do attention_softcap; use {alternatives(can)}"
+        )
 
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:
@@ -224,15 +227,14 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
         raise ValueError(
             f"map: {map_.type} applies only to the positions {can}, not to {position.type}"
         )
-    if attention == "linear":
+    if not model.backend.is_softmax:
         raise ValueError(
-            "map: a model with linear attention cannot have one: it sums over all keys at once, so "
-            "it cannot see near and far keys at different distances"
+            f"map: a model with {attention} attention cannot have one: it sums over all keys at "
+            "once, so it cannot see near and far keys at different distances"
         )
-    if attention not in OWN_BACKENDS:
-        raise ValueError(
-            f"map: attention {attention} cannot do maps; use {alternatives(OWN_BACKENDS)}"
-        )
+    can = backend_names(interacts=True)
+    if attention not in can:
+        raise ValueError(f"map: attention {attention} cannot do maps; use {alternatives(can)}")
     if map_.type == "fitted" and position.type != "rope":
         raise ValueError(
             f"map: fitted holds numbers for the position rope, not for {position.type}"

@@ -3,12 +3,8 @@
 from collections.abc import Iterable
 
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.model import AttentionName, ModelConfig
+from rope_jax.config.model import ModelConfig
 from rope_jax.positions.maps import PositionMap
-
-# linear sums over all earlier tokens one after the other; cudnn takes no queries but the first ones
-_NEEDS_WHOLE_WINDOWS: tuple[AttentionName, ...] = ("linear", "cudnn")
-
 
 # Attention in blocks takes a chunk up to this many tokens as one block; it cuts longer ones, and
 # would be slow in blocks shorter than the second number.
@@ -59,7 +55,7 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
 
 def can_share_windows(model: ModelConfig) -> bool:
     """Whether several devices may each compute some of a window's tokens."""
-    return model.attention not in _NEEDS_WHOLE_WINDOWS
+    return model.backend.splits_windows
 
 
 def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:

@@ -9,10 +9,11 @@ from pydantic import (
     model_validator,
 )
 
+from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.config.entries import AnyEntry, Scalings, SweepEntry, TrainedEntry
-from rope_jax.config.model import AttentionName, ModelConfig, check_map
+from rope_jax.config.model import ModelConfig, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
@@ -234,10 +235,10 @@ def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
                 "to scale; sweep it with scalings=[trained]"
             )
         for name in ("query_scale", "attention_factor"):
-            if model.attention == "linear" and getattr(entry, name, None) not in (None, 1):
+            if not model.backend.is_softmax and getattr(entry, name, None) not in (None, 1):
                 raise ValueError(
                     f"scalings: {entry.label}: {name}: scales the logits of a softmax, and this "
-                    "model's attention is linear"
+                    f"model's attention is {model.attention}"
                 )
         if entry.map is not None:
             try:

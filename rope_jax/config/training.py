@@ -98,7 +98,7 @@ class Config(Frozen):
         self._check_nothing_is_ignored()
         for number in range(len(self.stages)):
             self._check_windows(number)
-        if self.model.attention == "linear":
+        if not self.model.backend.is_softmax:
             self._check_linear()
         if self.rope.map is not None:
             try:

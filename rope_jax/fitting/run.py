@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 from rich.console import Console
 
 from rope_jax import stopping
+from rope_jax.attention import backend_names
 from rope_jax.config.data import StdlibData
 from rope_jax.config.entries import AnyEntry, SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
@@ -47,7 +48,6 @@ from rope_jax.model.cost import LARGEST_OVERESTIMATE, flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
-from rope_jax.positions.encodings import OWN_BACKENDS
 from rope_jax.report.sweep_terminal import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
@@ -77,8 +77,8 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     position, attention = training.model.position.type, training.model.attention
     if position != "rope":
         raise UserError(f"{run.path}: its position is {position}, and a fit is for rope")
-    if attention == "linear":
-        raise UserError(f"{run.path}: its attention is linear, and a fit is for a softmax")
+    if not training.model.backend.is_softmax:
+        raise UserError(f"{run.path}: its attention is {attention}, and a fit is for a softmax")
     if training.imported is not None and training.data == StdlibData():  # an import's default
         config.check_has_texts(run.path)
     training = for_platform(training)
@@ -262,7 +262,9 @@ def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     if memory.weights + memory.window * count / LARGEST_OVERESTIMATE <= there_are:
         return
     key = "length" if count == 1 else "batch_tokens"
-    advice = "; attention=blockwise takes less" if loaded.training.model.attention == "xla" else ""
+    advice = (
+        "; attention=blockwise takes less" if loaded.training.model.backend.quadratic_memory else ""
+    )
     raise UserError(
         f"{key}: a step reads {count:,} × {length:,} tokens, which takes more than "
         f"{in_gib(memory.window * count)} GiB beside {in_gib(memory.weights)} GiB of weights, and "
@@ -274,10 +276,10 @@ def _check_attention(training: Config, parameters: Parameters) -> None:
     """UserError if the strategy that is fitted needs a map, and the backend has none."""
     attention = training.model.attention
     needs_map = parameters.strategy(parameters.initial()).map is not None
-    if needs_map and attention not in OWN_BACKENDS:
+    if needs_map and not training.model.backend.interacts:
         raise UserError(
             f"attention: {attention} cannot do the map that these numbers belong to; use "
-            f"{alternatives(OWN_BACKENDS)}"
+            f"{alternatives(backend_names(interacts=True))}"
         )
 
 

@@ -2,6 +2,8 @@
 
 import ctypes
 import functools
+import platform
+from pathlib import Path
 
 import jax
 
@@ -46,3 +48,17 @@ def load_kernels() -> str | None:
         jax.ffi.register_ffi_target(name, handler, platform="cpu")
     library.instruction_set.restype = ctypes.c_char_p
     return str(library.instruction_set().decode())
+
+
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest.
+
+    cpuinfo: what Linux says about the CPU; without such a file, the answer is no.
+    """
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return False
+    try:
+        text = cpuinfo.read_text()
+    except OSError:
+        return False
+    return any("amx_bf16" in line.split() for line in text.splitlines() if line[:5] == "flags")

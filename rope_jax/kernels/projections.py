@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rope_jax.devices.hardware import has_amx
-from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, load_kernels
+from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, has_amx, load_kernels
 
 # Fewer tokens do not pay for the copy of the weights that our kernels make.
 _FEWEST_TOKENS = 128

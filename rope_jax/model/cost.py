@@ -46,7 +46,7 @@ def repeated_flops_per_token(model: ModelConfig, vocab_size: int, seq_len: int) 
     """
     matrices, attention = _forward_flops(model, vocab_size, seq_len)
     # The first of attention's two products. The other backends repeat it whatever the policy.
-    scores = attention / 2 if model.attention == "xla" else 0.0
+    scores = attention / 2 if model.backend.quadratic_memory else 0.0
     added = {
         "none": 0.0,
         "products": scores,
@@ -64,7 +64,8 @@ def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[f
     layer = model.hidden_size * (2 * heads + 2 * kv_heads + feed_forward)
     vocabulary = model.vocab_size or vocab_size
     matrices = model.num_hidden_layers * layer + model.hidden_size * vocabulary
-    attention = 0 if model.attention == "linear" else model.num_hidden_layers * heads * seq_len
+    per_pair = heads if model.backend.is_softmax else 0
+    attention = model.num_hidden_layers * per_pair * seq_len
     return 2.0 * matrices, 2.0 * attention
 
 
@@ -155,9 +156,9 @@ def forward_bytes(
     keys_and_values = number * length * 2 * kv_heads // tensor
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length * own
-    if model.attention == "linear":
+    if not model.backend.is_softmax:
         scores = 0.0
-    elif model.attention != "xla":
+    elif not model.backend.quadratic_memory:
         scores = 3 * model.num_attention_heads * min(length, BLOCK) ** 2
     return ForwardBytes(
         weights=_weight_bytes(model, vocab_size, longest),
@@ -290,7 +291,7 @@ def _widest(model: ModelConfig, windows: int, seq_len: int) -> int:
 
 def _kept_scores(model: ModelConfig, seq_len: int, sliding_window: int | None) -> int:
     """Number of attention weights, per head and row, that the backward pass reads again."""
-    if model.attention != "xla":
+    if not model.backend.quadratic_memory:
         return 0  # recomputed block by block
     seen = min(seq_len, sliding_window or seq_len)  # keys per query, past the first ones
     return seen * (seen + 1) // 2 + (seq_len - seen) * seen

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
+from rope_jax.attention.remat_names import with_remat
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
@@ -28,7 +29,6 @@ from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
-from rope_jax.model.remat import with_remat
 from rope_jax.model.resolve import model_for_platform
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.positions.turning import of_tokens, turns, visible
@@ -246,7 +246,7 @@ class LanguageModel:
                     f"rotary: a leaf has shape {leaf.shape}; its first axis must be 1 or the "
                     f"{layers} layers"
                 )
-        if self.config.attention == "linear":
+        if not self.config.backend.is_softmax:
             # m is a temperature of the softmax; here it would only multiply the output by m²
             ones = jnp.ones_like(rotary.frequencies.attention_factor)
             plain = rotary.frequencies._replace(attention_factor=ones)

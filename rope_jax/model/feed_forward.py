@@ -8,13 +8,13 @@ import functools
 import jax
 from jaxtyping import Array, Float
 
+from rope_jax.attention.remat_names import projected
 from rope_jax.kernels.gated import (
     hidden_layer,
     hidden_layer_and_factors,
     hidden_layer_and_gradients,
 )
 from rope_jax.kernels.projections import sum_of_products, weight_gradient
-from rope_jax.model.remat import projected
 
 _Saved = tuple[Array, Array, Array, tuple[Array, Array, Array]]
 

@@ -15,13 +15,13 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention import attend
+from rope_jax.attention.remat_names import projected
 from rope_jax.config.model import ActivationName, ModelConfig
 from rope_jax.devices.collectives import Collectives
 from rope_jax.kernels.projections import has_kernels, project
+from rope_jax.model.attention import attend
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.norms import norm
-from rope_jax.model.remat import projected
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.turning import Turn
 from rope_jax.positions.visible import Visible

@@ -122,7 +122,7 @@ def _refusal(
     """Return the error for a program that takes `used` bytes on each device; None: too many."""
     takes = "more than there is" if used is None else f"{in_gib(used)} GiB per device"
     advice = "leave out the longest length, or take more devices, which then share windows"
-    if training.model.attention == "xla":
+    if training.model.backend.quadratic_memory:
         advice = f"attention=blockwise may take less; or {advice}"
     return UserError(
         f"lengths: {rows:,} × {length:,} tokens at a time take {takes}, and there are "

@@ -1,7 +1,8 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
+from rope_jax.attention import AttentionName, backend_names
 from rope_jax.config.entries import TrainedEntry
-from rope_jax.config.model import AttentionName, check_attention
+from rope_jax.config.model import check_attention
 from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
@@ -10,7 +11,6 @@ from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError, alternatives
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
-from rope_jax.positions.encodings import OWN_BACKENDS
 
 
 def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
@@ -72,7 +72,9 @@ def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | Non
 
 def with_attention(training: Config, attention: AttentionName) -> Config:
     """Return a run's config with another attention backend; UserError if it cannot have it."""
-    if "linear" in (attention, training.model.attention) and attention != training.model.attention:
+    model = training.model.model_copy(update={"attention": attention})
+    same = model.backend.is_softmax and training.model.backend.is_softmax
+    if not same and attention != training.model.attention:
         raise UserError(
             f"attention: {attention} computes something else than {training.model.attention}, with "
             "which this model was trained"
@@ -81,12 +83,11 @@ def with_attention(training: Config, attention: AttentionName) -> Config:
         check_attention(training.model, attention)
     except ValueError as error:
         raise UserError(str(error)) from None
-    if training.rope.map is not None and attention not in OWN_BACKENDS:
+    if training.rope.map is not None and not model.backend.interacts:
         raise UserError(
             f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
-            f"model was trained; use {alternatives(OWN_BACKENDS)}"
+            f"model was trained; use {alternatives(backend_names(interacts=True))}"
         )
-    model = training.model.model_copy(update={"attention": attention})
     return training.model_copy(update={"model": model})
 
 

@@ -15,7 +15,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from rope_jax.config.model import AttentionName, FloatName, ModelConfig
+from rope_jax.attention import AttentionName
+from rope_jax.config.model import FloatName, ModelConfig
 from rope_jax.config.sharding_checks import can_share_windows
 from rope_jax.devices.memory import in_gib, is_host_memory
 from rope_jax.errors import UserError
@@ -159,7 +160,9 @@ def check_window(
                 f"{memory_gib:g}"
             )
         if needed.window > memory_gib * 2**30:
-            advice = "; attention=blockwise takes less" if attention == "xla" else ""
+            advice = (
+                "; attention=blockwise takes less" if plan.model.backend.quadratic_memory else ""
+            )
             raise UserError(
                 f"memory_gib: {window} attention {attention}, and there are "
                 f"{in_gib(memory_gib * 2**30)}{advice}"
@@ -181,7 +184,7 @@ def _advice(
     def may_fit(plan: MemoryPlan, length: int = lengths[-1]) -> bool:
         return plan.sharing(length, available).fits(length, available)
 
-    if plan.model.attention == "xla" and may_fit(plan.with_attention("blockwise")):
+    if plan.model.backend.quadratic_memory and may_fit(plan.with_attention("blockwise")):
         return "attention=blockwise takes less"
     if imported:
         for dtype in _other_dtypes(plan):

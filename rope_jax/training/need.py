@@ -132,7 +132,7 @@ class StageNeed:
         shards, key = self.placement.row_shards, f"stages.{self.number}"
         one_each = replace(self, grad_accumulation=max(1, self.batch_size // shards))
         yield f"raise {key}.grad_accumulation, or lower its batch_size", one_each
-        if self.model.attention == "xla":
+        if self.model.backend.quadratic_memory:
             yield "model.attention=blockwise takes less", self._with(attention="blockwise")
         for remat in _REMAT[_REMAT.index(self.model.remat) + 1 :]:
             advice = f"model.remat={remat} with model.layers=scanned takes less"

@@ -48,8 +48,8 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
 
 def _different(new: Config, old: Config) -> list[str]:
     """Return the keys that differ, but for the backend of a softmax attention."""
-    backends = new.model.attention, old.model.attention
-    free = () if "linear" in backends else ("model.attention",)
+    same = new.model.backend.is_softmax and old.model.backend.is_softmax
+    free = ("model.attention",) if same else ()
     return [key for key in different_keys(new, old) if key not in free]
 
 

@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS, blockwise_attention, check_backend
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.blockwise import blockwise_attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import check_backend
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -49,9 +51,9 @@ def inputs(length, heads, kv_heads, batch=2, scale=1.0):
 
 
 KINDS = {
-    "xla": BACKENDS["xla"],
+    "xla": BACKENDS["xla"].attend,
     "blockwise": functools.partial(blockwise_attention, block=48),
-    "cpu": BACKENDS["cpu"],
+    "cpu": BACKENDS["cpu"].attend,
 }
 
 
@@ -103,7 +105,7 @@ def test_gradients_match_plain_attention(attention, window):
 
 def test_a_sliding_window_computes_no_more_than_needed():
     q, k, v, _ = inputs(4096, 1, 1, batch=1)
-    made = jax.make_jaxpr(lambda q, k, v: BACKENDS["xla"](q, k, v, None, 256))(q, k, v)
+    made = jax.make_jaxpr(lambda q, k, v: BACKENDS["xla"].attend(q, k, v, None, 256))(q, k, v)
     (call,) = made.eqns
     program = call.params["call_jaxpr"]
     found = [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "dot_general"]
@@ -116,7 +118,7 @@ def test_nearly_half_of_the_products_are_skipped(length):
     # Each chunk has the keys up to its own end. By shape, eight chunks compute 9/16 of all
     # products, and the four that 512 allows compute 5/8.
     q, k, v, _ = inputs(length, 2, 2, batch=1)
-    (call,) = jax.make_jaxpr(BACKENDS["xla"])(q, k, v).eqns
+    (call,) = jax.make_jaxpr(BACKENDS["xla"].attend)(q, k, v).eqns
     program = call.params["call_jaxpr"]
     found = [e.outvars[0].aval.shape for e in program.eqns if e.primitive.name == "dot_general"]
     logits = found[0::2]
@@ -197,7 +199,7 @@ def test_fewer_queries_than_keys_stand_at_the_last_positions(attention, queries,
     def squared(f):
         return jax.jit(jax.grad(lambda *x: (f(*x, None, window) ** 2).sum(), argnums=(0, 1, 2)))
 
-    found, wanted = squared(attention)(q, k, v), squared(BACKENDS["xla"])(q, k, v)
+    found, wanted = squared(attention)(q, k, v), squared(BACKENDS["xla"].attend)(q, k, v)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS, blockwise_attention
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.visible import Visible
 from tests.programs import equations
@@ -38,7 +38,7 @@ def test_gradients_match_xla_with_documents_and_grouped_heads():
             jax.grad(lambda *x: (f(*x, segment_ids, None) ** 2).sum(), argnums=(0, 1, 2))
         )
 
-    found, wanted = squared(by_blocks)(q, k, v), squared(BACKENDS["xla"])(q, k, v)
+    found, wanted = squared(by_blocks)(q, k, v), squared(BACKENDS["xla"].attend)(q, k, v)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 

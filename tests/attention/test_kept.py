@@ -10,9 +10,9 @@ from jax.extend.core import jaxprs_in_params
 
 from rope_jax.attention.blockwise import blockwise_attention
 from rope_jax.attention.cpu import cpu_attention
-from rope_jax.attention.kept import CUDNN_FORWARD, keep_attended
+from rope_jax.attention.dense import dense_attention
+from rope_jax.attention.remat_names import CUDNN_FORWARD, keep_attended
 from rope_jax.attention.splash import splash_attention
-from rope_jax.attention.xla import xla_attention
 
 
 def count(jaxpr, primitive):
@@ -61,7 +61,7 @@ def test_the_forward_pass_runs_once_if_its_results_are_kept(attention, primitive
 def test_xla_computes_its_scores_again_but_not_its_output():
     # The forward pass is two products, of queries with keys and of probabilities with values.
     whole, kept, nothing = (
-        of_gradient(xla_attention, "dot_general", transform)
+        of_gradient(dense_attention, "dot_general", transform)
         for transform in (everything, only_attended, jax.checkpoint)
     )
     assert (kept, nothing) == (whole + 1, whole + 2)

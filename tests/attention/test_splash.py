@@ -1,4 +1,4 @@
-"""The TPU kernel, run by Pallas's interpreter, matches `xla_attention`.
+"""The TPU kernel, run by Pallas's interpreter, matches `dense_attention`.
 
 Shapes: B batch, T queries, S length of the window, N heads, K key-value heads, H head dim of
 queries and keys, V that of values.
@@ -57,7 +57,7 @@ def test_values_and_gradients_match_xla(queries, keys, window, segments):
     found = jax.jit(value_and_gradients, static_argnums=0)(
         functools.partial(splash_attention, interpret=True)
     )
-    for a, b in zip(found, value_and_gradients(BACKENDS["xla"]), strict=True):
+    for a, b in zip(found, value_and_gradients(BACKENDS["xla"].attend), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS, blockwise_attention
-from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.attention import BACKENDS
+from rope_jax.attention.backends.cudnn import Cudnn
+from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 from rope_jax.attention.cpu import banded_cpu
-from rope_jax.attention.cudnn import cudnn_attention
+from rope_jax.attention.dense import banded_dense
 from rope_jax.attention.splash import splash_attention
-from rope_jax.attention.whole import whole_attention
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import dot_product
@@ -80,13 +80,13 @@ def check_parts(attention, reference, length, count):
 )
 @pytest.mark.parametrize("name", ["xla", "blockwise"])
 def test_parts_match_the_window(name, count, window, segments):
-    attention = BACKENDS[name]
+    attention = BACKENDS[name].attend
     if name == "blockwise":
         attention = functools.partial(blockwise_attention, block=10)
     ids = inputs(192)[-1] if segments else None
     check_parts(
         lambda q, k, v, part: attention(q, k, v, ids, window, part),
-        lambda q, k, v: BACKENDS["xla"](q, k, v, ids, window),
+        lambda q, k, v: BACKENDS["xla"].attend(q, k, v, ids, window),
         192,
         count,
     )
@@ -112,7 +112,7 @@ def biased(slope, q, k, query_index, key_index):
 @pytest.mark.parametrize(
     ("attention", "scores"),
     [
-        (whole_attention, biased),
+        (banded_dense, biased),
         (functools.partial(banded_blockwise, block=10), biased),
         pytest.param(
             *(banded_cpu, dot_product),
@@ -131,7 +131,7 @@ def test_parts_of_several_bands_match_the_window(attention, scores, bands, segme
         return attention(queries, (k,) * len(bands), v, ids, interaction, slope, *part)
 
     check_parts(
-        functools.partial(of_bands, attention), functools.partial(of_bands, whole_attention), 192, 2
+        functools.partial(of_bands, attention), functools.partial(of_bands, banded_dense), 192, 2
     )
 
 
@@ -150,7 +150,7 @@ def test_parts_of_interpreted_splash_match_the_window(length, count, window, seg
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         check_parts(
             lambda q, k, v, part: splash_attention(q, k, v, ids, window, part, interpret=True),
-            lambda q, k, v: BACKENDS["xla"](q, k, v, ids, window),
+            lambda q, k, v: BACKENDS["xla"].attend(q, k, v, ids, window),
             length,
             count,
         )
@@ -188,4 +188,4 @@ def test_every_part_computes_the_same_number_of_blocks():
 def test_cudnn_refuses_a_part():
     q, k, v, *_ = inputs(16)
     with pytest.raises(ValueError, match="cudnn cannot split a window over devices"):
-        cudnn_attention(q, k, v, part=ZigZag(jnp.int32(0), 2))
+        Cudnn().attend(q, k, v, part=ZigZag(jnp.int32(0), 2))

@@ -209,11 +209,10 @@ def bfloat16():
 def positions():
     """Every encoding and some maps, on meshes that share windows, and heads where they may."""
     for encoding, attention in itertools.product(ENCODINGS, ("xla", "blockwise")):
-        if attention in ENCODINGS[encoding].backends:
-            heads = {} if ENCODINGS[encoding].differs_by_head else {"tensor": 2}
-            fields = ONE_LAYER | {"attention": attention}
-            of_one = functools.partial(case, fields, encoding=encoding)
-            yield f"{encoding} by {attention}", functools.partial(of_one, {"context": 4} | heads)
+        heads = {} if ENCODINGS[encoding].differs_by_head else {"tensor": 2}
+        fields = ONE_LAYER | {"attention": attention}
+        of_one = functools.partial(case, fields, encoding=encoding)
+        yield f"{encoding} by {attention}", functools.partial(of_one, {"context": 4} | heads)
     for map_, attention in itertools.product(MAPS, ("xla", "blockwise")):
         heads = {} if map_ == "fitted" else {"tensor": 2}
         of_one = functools.partial(case, ONE_LAYER | {"attention": attention}, map_=map_)

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.attention import BACKENDS, check_backend, choose_backend
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.cpu import banded_cpu, cpu_attention
-from rope_jax.attention.whole import whole_attention
+from rope_jax.attention.dense import banded_dense
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.kernels import loading, projections
@@ -15,6 +15,7 @@ from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
+from rope_jax.model.resolve import check_backend, choose_backend
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.visible import Visible
 from rope_jax.rope import Frequencies, Rotary
@@ -122,7 +123,7 @@ def test_attention_is_that_of_whole_matrices(instruction_set, sizes, size):
 
     for window, documents in ((None, None), (50, None), (None, ids), (3, ids)):
         found = value_and_gradients(cpu_attention, window, documents)
-        wanted = value_and_gradients(BACKENDS["xla"], window, documents)
+        wanted = value_and_gradients(BACKENDS["xla"].attend, window, documents)
         for a, b in zip(found, wanted, strict=True):
             # gradients grow with the size, and so do logits, whose rounding changes the weights
             np.testing.assert_allclose(a, b, atol=2e-5 * size**1.5)
@@ -160,7 +161,7 @@ def test_bands_are_those_of_whole_matrices(instruction_set, bands, documents):
         out, pull_back = jax.vjp(attend, queries, keys, v)
         return jax.tree.leaves((out, pull_back(dout)))
 
-    found, wanted = value_and_gradients(banded_cpu), value_and_gradients(whole_attention)
+    found, wanted = value_and_gradients(banded_cpu), value_and_gradients(banded_dense)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5)
 
@@ -216,7 +217,7 @@ def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
     assert choose_backend(ModelConfig(attention="linear"), "cpu").attention == "linear"
     with pytest.raises(UserError, match=r"^model\.attention: cpu needs a CPU, but the platform"):
         check_backend(ModelConfig(attention="cpu"), "gpu")
-    monkeypatch.setattr("rope_jax.attention.backends.load_kernels", lambda: None)
+    monkeypatch.setattr("rope_jax.kernels.loading.load_kernels", lambda: None)
     assert choose_backend(auto, "cpu").attention == "xla"
     assert choose_backend(auto, "cpu", "blockwise").attention == "blockwise"
     with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled; install"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from rope_jax.attention.backends import INTERACTING
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
@@ -88,7 +88,9 @@ def test_every_family_matches_the_reference(name):
 
 @pytest.mark.parametrize("name", VARIED)
 def test_blocks_scanned_layers_and_remat_give_the_same(name, monkeypatch):
-    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
+    )
     model, _ = family(name, attention="blockwise", layers="scanned", remat="attention")
     found, wanted = nll_and_gradient(model), unrolled(name)
     np.testing.assert_allclose(found[0], wanted[0], atol=1e-5)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from rope_jax.attention.backends import INTERACTING
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
@@ -50,7 +50,7 @@ MAP_SETTINGS["fitted"] = {
 # logits between −0.5 and 0.5, those that a fitted map adds a bias to included
 CAPPED = ("capped", "capped map leaky_rerope", "capped map fitted")
 METHODS = [*ENCODINGS, *(f"map {name}" for name in MAPS), "linear", *CAPPED]
-BACKENDS = {name: "xla" for name in METHODS} | {"linear": "linear"}
+OF_METHOD = {name: "xla" for name in METHODS} | {"linear": "linear"}
 # One of each kind, for `make test`: a bias, values, a doubled width, bands by distance, by place,
 # a soft cap.
 SAMPLE = ("alibi", "shaw", "pope", "map leaky_rerope", "map dual_chunk", "linear", CAPPED[-1])
@@ -96,7 +96,7 @@ def rotary_at(method, model, positions):
 
 def nll(method, tokens, *, attention=None, lengths=None, last=None, params=None):
     """Return the NLL of tokens [B, T + 1]; lengths: of the documents in every row."""
-    model, own = model_and_params(method, attention or BACKENDS[method])
+    model, own = model_and_params(method, attention or OF_METHOD[method])
     lengths = lengths or (tokens.shape[1] - 1,)
     positions = np.concatenate([np.arange(n, dtype=np.int32) for n in lengths])[None]
     ids = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)[None]
@@ -134,7 +134,9 @@ def test_later_tokens_change_nothing_and_the_last_targets_are_the_same(method):
 
 @pytest.mark.parametrize("method", marked(name for name in METHODS if name != "linear"))
 def test_blockwise_gives_the_same_losses_and_gradients(method, monkeypatch):
-    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=8))
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=8)
+    )
     tokens = random_tokens()
     _, params = model_and_params(method, "xla")
 

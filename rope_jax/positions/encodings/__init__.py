@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rope_jax.positions.encodings.absolute import LearnedEncoding, SinusoidalEncoding
 from rope_jax.positions.encodings.alibi import ALiBiEncoding
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.positions.encodings.fire import FIREEncoding
 from rope_jax.positions.encodings.kerple import KERPLEEncoding
 from rope_jax.positions.encodings.pope import PoPEEncoding
@@ -18,7 +18,7 @@ from rope_jax.positions.encodings.shaw import ShawEncoding
 from rope_jax.positions.encodings.t5 import T5Encoding
 from rope_jax.positions.encodings.xpos import XPosEncoding
 
-__all__ = ["ENCODINGS", "OWN_BACKENDS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
+__all__ = ["ENCODINGS", "AnyEncoding", "Encoding", "RoPE", "Sizes"]
 
 _ALL: tuple[type[Encoding], ...] = (
     RoPE,

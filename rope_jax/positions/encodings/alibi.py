@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding
+from rope_jax.positions.encodings.base import Encoding
 
 if TYPE_CHECKING:
     from rope_jax.positions.scores import Scores
@@ -16,7 +16,7 @@ class ALiBiEncoding(Encoding):
 
     source: ClassVar[str] = "Press et al., arXiv 2108.12409"
     uses_distances: ClassVar[bool] = True
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["alibi"] = "alibi"
 
     @property

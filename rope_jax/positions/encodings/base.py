@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from rope_jax.positions.scores import AddedValues, Scores
     from rope_jax.rope.geometry import Layout
 
-# Those of `rope_jax.attention`. Every kernel can do plain dot products; only ours can do more.
-ALL_BACKENDS = ("auto", "xla", "blockwise", "cpu", "cudnn", "splash", "linear")
-OWN_BACKENDS = ("auto", "xla", "blockwise", "cpu")
-"""The attention backends that can do more than plain dot products."""
-
 
 class Sizes(NamedTuple):
     """What the shapes of an encoding's parameters depend on."""
@@ -55,7 +50,8 @@ class Encoding(BaseModel):
     """Whether it has numbers for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
-    backends: ClassVar[tuple[str, ...]] = ALL_BACKENDS
+    needs_interaction: ClassVar[bool] = False
+    """Whether it takes an attention backend that does more than plain dot products."""
 
     type: str
 

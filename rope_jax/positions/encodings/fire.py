@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class FIREEncoding(Encoding):
     source: ClassVar[str] = "Li et al., arXiv 2310.04418"
     uses_positions: ClassVar[bool] = True
     uses_distances: ClassVar[bool] = True
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["fire"] = "fire"
     threshold: Annotated[int, Whole] | None = Field(
         None,

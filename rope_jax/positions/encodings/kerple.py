@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 
 if TYPE_CHECKING:
     from rope_jax.positions.scores import Scores
@@ -21,7 +21,7 @@ class KERPLEEncoding(Encoding):
 
     source: ClassVar[str] = "Chi et al., arXiv 2205.09921"
     uses_distances: ClassVar[bool] = True
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["kerple"] = "kerple"
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.geometry import Layout
 
 
@@ -29,7 +29,7 @@ class PoPEEncoding(Encoding):
     ignored: ClassVar[tuple[str, ...]] = ("rotary_dim", "layout")
     takes_maps: ClassVar[bool] = True
     # The kernels expect values as wide as keys.
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["pope"] = "pope"
     initial_delta: Literal["zero", "uniform"] = Field(
         "zero", description="δ before training: zero, or uniform in [−2π, 0]"

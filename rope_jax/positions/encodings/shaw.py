@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class ShawEncoding(Encoding):
     source: ClassVar[str] = "Shaw et al., arXiv 1803.02155"
     differs_by_head: ClassVar[bool] = False
     uses_distances: ClassVar[bool] = True
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["shaw"] = "shaw"
     max_distance: Annotated[int, Whole] = Field(
         16, gt=0, lt=2**31, description="distance from which all keys share one vector"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class T5Encoding(Encoding):
 
     source: ClassVar[str] = "Raffel et al., arXiv 1910.10683"
     uses_distances: ClassVar[bool] = True
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["t5"] = "t5"
     buckets: Annotated[int, Whole] = Field(
         32, ge=2, le=512, description="number of biases per head, even"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import OWN_BACKENDS, Encoding
+from rope_jax.positions.encodings.base import Encoding
 from rope_jax.rope.geometry import Layout
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class XPosEncoding(Encoding):
     uses_distances: ClassVar[bool] = True
     is_rotary: ClassVar[bool] = True
     ignored: ClassVar[tuple[str, ...]] = ()
-    backends: ClassVar[tuple[str, ...]] = OWN_BACKENDS
+    needs_interaction: ClassVar[bool] = True
     type: Literal["xpos"] = "xpos"
     scale_base: Annotated[float, Field(ge=64, allow_inf_nan=False)] = Field(
         512.0, description="tokens after which pair i has decayed by ζ_i"

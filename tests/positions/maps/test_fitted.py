@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rope_jax.attention import attend
-from rope_jax.attention.backends import INTERACTING
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.model.attention import attend
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
 from rope_jax.positions.mapping import with_map
@@ -151,7 +151,9 @@ def traced(numbers):
 @pytest.fixture
 def small_blocks(monkeypatch):
     # blocks that no border coincides with
-    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
+    )
 
 
 @pytest.mark.parametrize("backend", ["xla", "blockwise"])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from rope_jax.attention import attend
-from rope_jax.attention.backends import INTERACTING
+from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
+from rope_jax.model.attention import attend
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
@@ -194,7 +194,9 @@ def inputs(queries=LENGTH, heads=2, kv_heads=1, batch=1, width=8):
 @pytest.mark.parametrize("name", DEFINITIONS)
 def test_attention_is_that_of_a_double_loop(name, backend, monkeypatch):
     # blocks that no border coincides with
-    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
+    )
     map_, r = map_and_relative(name)
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "logn"}})
     q, k, v = inputs(queries=70)
@@ -273,7 +275,9 @@ def test_far_angles_stay_exact_a_million_tokens_away():
 @pytest.mark.parametrize("name", ["rerope", "dual_chunk", "streaming"])
 @pytest.mark.parametrize("backend", ["xla", "blockwise"])
 def test_positions_restart_with_every_packed_document(name, backend, monkeypatch):
-    monkeypatch.setitem(INTERACTING, "blockwise", functools.partial(banded_blockwise, block=16))
+    monkeypatch.setattr(
+        BACKENDS["blockwise"], "attend_bands", functools.partial(banded_blockwise, block=16)
+    )
     map_, r = map_and_relative(name)
     starts = np.array([0, 37, 41])
     ids = np.searchsorted(starts, np.arange(LENGTH), side="right")[None].astype(np.int32)

@@ -1,5 +1,8 @@
 """Attention with whole score matrices: the fastest at a few hundred tokens, and the reference.
 
+`dense_attention` is for plain dot products, with a derivative written by hand; `banded_dense` is
+for every position method, with JAX's.
+
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, G = N/K, H head dim of
 queries and keys, V that of values, C keys that a chunk of queries can see, chunk: queries per
 chunk; rows: G·chunk, the queries of one key-value head. An axis marked # may have size 1.
@@ -7,14 +10,17 @@ chunk; rows: G·chunk, the queries of one key-value head. An axis marked # may h
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rope_jax.attention.kept import attended
+from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.remat_names import attended
+from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.scores import product, stacked, unstacked
+from rope_jax.positions.visible import Visible
 from rope_jax.positions.zigzag import ZigZag
 
 # The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
@@ -24,7 +30,7 @@ _MAX_CHUNKS = 8
 _MIN_CHUNK = 128
 
 
-def xla_attention(
+def dense_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
@@ -118,7 +124,7 @@ def _forward(
     outs, probabilities = [], []
     groups = q.shape[2] // k.shape[2]
     for chunk in query_chunks(q.shape[1], k.shape[1], starts):
-        seen = _seen(chunk, window)
+        seen = _key_span(chunk, window)
         logits = product(stacked(queries[:, :, :, chunk.rows]), keys[..., seen])
         logits = logits + _mask(_visible(segment_ids, chunk, window), groups)
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
@@ -150,7 +156,7 @@ def _backward(
     # Start with the last chunk, which reaches the last key; the others add to parts of its dk, dv.
     chunks = query_chunks(q.shape[1], k.shape[1], starts)
     for chunk, p in reversed(list(zip(chunks, probabilities, strict=True))):
-        rows, seen = chunk.rows, _seen(chunk, window)
+        rows, seen = chunk.rows, _key_span(chunk, window)
         dout_rows = stacked(douts[:, :, :, rows])
         dp = product(dout_rows, values[..., seen])
         d_logits = p.astype(jnp.float32) * (dp - stacked(delta[:, :, :, rows]))
@@ -169,7 +175,7 @@ def _backward(
 _attention.defvjp(_forward, _backward)
 
 
-def _seen(chunk: Chunk, window: int | None) -> slice:
+def _key_span(chunk: Chunk, window: int | None) -> slice:
     """Return the span of keys that any query of a chunk may see."""
     if window is None or not isinstance(chunk.first, int):
         return slice(0, chunk.end)
@@ -179,8 +185,8 @@ def _seen(chunk: Chunk, window: int | None) -> slice:
 def _visible(
     segment_ids: Int[Array, "B S"] | None, chunk: Chunk, window: int | None
 ) -> Bool[Array, "#B chunk C"]:
-    """Return which keys of the span `_seen` each of those queries sees."""
-    seen = _seen(chunk, window)
+    """Return which keys of the span `_key_span` each of those queries sees."""
+    seen = _key_span(chunk, window)
     query, key = chunk.query_index[:, None], jnp.arange(seen.start, seen.stop)[None]
     visible = (query >= key)[None]
     if window is not None:
@@ -227,3 +233,61 @@ def _merged(x: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
 def _width_first(x: Float[Array, "B S K H"]) -> Float[Array, "B K H S"]:
     """Move the head dim before time."""
     return x.transpose(0, 2, 3, 1)
+
+
+def banded_dense(
+    queries: tuple[Float[Array, "B T N H"], ...],
+    keys: tuple[Float[Array, "B S K H"], ...],
+    v: Float[Array, "B S K V"],
+    segment_ids: Int[Array, "B S"] | None,
+    interaction: Interaction,
+    numbers: Any,
+    part: ZigZag | None = None,
+) -> Float[Array, "B T N V"]:
+    """softmax(scores)·v over the keys of all bands, as `banded_blockwise`, with quadratic memory.
+
+    part: which of the S tokens the queries are; None: the last T.
+
+    Every band's scores are computed for all keys up to a chunk of queries, or for all keys where
+    the window is shared. Differentiable.
+    """
+    length, size = queries[0].shape[1], v.shape[1]
+    starts = None if part is None else part.starts(size)
+    groups = queries[0].shape[2] // v.shape[2]
+    queries = tuple(_queries(q, k) for q, k in zip(queries, keys, strict=True))
+    keys, v = tuple(k.swapaxes(1, 2) for k in keys), v.swapaxes(1, 2)
+    outs = []
+    for chunk in query_chunks(length, size, starts):
+        query_index, key_index = chunk.query_index, jnp.arange(chunk.end)
+        logits = jnp.asarray(-jnp.inf, jnp.float32)
+        for visible, q, k in zip(interaction.visible, queries, keys, strict=True):
+            block = q[:, :, :, chunk.rows], k[:, :, : key_index.size]
+            scores = interaction.scores(numbers, *block, query_index, key_index)
+            seen = _band_mask(visible, query_index, key_index, segment_ids)[:, None, None]
+            logits = jnp.where(seen, scores, jnp.broadcast_to(logits, scores.shape))
+        weights = jax.nn.softmax(logits, axis=-1)
+        out = product(stacked(weights.astype(v.dtype)), v[:, :, : key_index.size])
+        out = unstacked(out, groups)
+        if interaction.values is not None:
+            out = out + interaction.values(numbers, weights, query_index, key_index)
+        outs.append(out.astype(v.dtype))
+    return attended(_merged(jnp.concatenate(outs, axis=3)))
+
+
+def _band_mask(
+    visible: Visible,
+    query_index: Int[Array, " chunk"],
+    key_index: Int[Array, " C"],
+    segment_ids: Int[Array, "B S"] | None,
+) -> Bool[Array, "#B chunk C"]:
+    """Return which keys a chunk of queries sees in a band."""
+    seen = visible.by_distance(query_index[:, None] - key_index[None])[None]
+    if segment_ids is not None:
+        own, others = segment_ids[:, query_index], segment_ids[:, key_index]
+        seen = seen & (own[:, :, None] == others[:, None])
+    if visible.goes_by_place(0, None):
+        places = key_index[None]  # one document
+        if segment_ids is not None:
+            places = places_in_document(segment_ids)
+        seen = seen & visible.by_place(places[:, query_index], places[:, key_index])
+    return seen

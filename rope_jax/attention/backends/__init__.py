@@ -1,0 +1,31 @@
+"""The attention backends by name. Imports no jax until one of them computes.
+
+To add one, write a file here with a subclass of `Backend` and list it below.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+from rope_jax.attention.backends.base import Backend
+from rope_jax.attention.backends.blockwise import Blockwise
+from rope_jax.attention.backends.cpu import Cpu
+from rope_jax.attention.backends.cudnn import Cudnn
+from rope_jax.attention.backends.linear import Linear
+from rope_jax.attention.backends.splash import Splash
+from rope_jax.attention.backends.xla import Xla
+
+__all__ = ["BACKENDS", "AttentionName", "Backend", "backend_names"]
+
+_ALL: tuple[type[Backend], ...] = (Xla, Blockwise, Cpu, Cudnn, Splash, Linear)
+BACKENDS: dict[str, Backend] = {backend.name: backend() for backend in _ALL}
+"""Every backend, by the name that `model.attention` has for it."""
+
+if TYPE_CHECKING:
+    AttentionName = str
+    """A backend's name, or auto."""
+else:
+    AttentionName = Literal["auto", *BACKENDS]
+
+
+def backend_names(*, interacts: bool) -> tuple[str, ...]:
+    """Return the choices of `model.attention`; interacts: only those that do any interaction."""
+    return ("auto", *(name for name, each in BACKENDS.items() if each.interacts or not interacts))

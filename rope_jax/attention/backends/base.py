@@ -1,0 +1,100 @@
+"""The base class of every attention backend. Imports no jax until one computes.
+
+Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
+keys, R after rotation, V that of values.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+
+class Backend:
+    """One way to compute causal attention, and what the rest has to know about it.
+
+    Query head n reads key-value head n // (N/K). Masks count tokens in the window, never position
+    ids, since positions may jump. `part` (a `ZigZag`) says which of the S tokens the queries are,
+    where devices share a window; None: the last T.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """What `train.py --help model.attention` says about it."""
+    platforms: ClassVar[tuple[str, ...]] = ("cpu", "gpu", "tpu")
+    is_softmax: ClassVar[bool] = True
+    """False: it computes another function of queries and keys, so the model is another one."""
+    interacts: ClassVar[bool] = False
+    """Whether `attend_bands` is there: position maps, encodings with scores of their own, soft
+    caps."""
+    splits_windows: ClassVar[bool] = True
+    """Whether several devices can each compute some of a window's queries."""
+    quadratic_memory: ClassVar[bool] = False
+    """Whether the weights of all pairs of tokens are in memory, and kept for the backward pass."""
+
+    rounds: ClassVar[bool] = False
+    """Whether its methods take `rounded`; if not, `in_bfloat16` rounds the factors before."""
+
+    def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
+        """Return why it cannot run, to follow its name in an error; None if it can.
+
+        platform: "cpu", "gpu" or "tpu". dtype: of the factors of its products.
+        """
+        if platform in self.platforms:
+            return None
+        devices = {"cpu": "a CPU", "gpu": "a GPU", "tpu": "a TPU"}
+        needed = " or ".join(devices[name] for name in self.platforms)
+        return f"needs {needed}, but the platform is {platform}"
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        segment_ids: Any = None,
+        sliding_window: int | None = None,
+        part: Any = None,
+    ) -> Any:
+        """Return softmax(q·kᵀ/√H)·v [B, T, N, V], with a float32 softmax.
+
+        q: [B, T, N, H]. k: [B, S, K, H]. v: [B, S, K, V].
+        segment_ids: documents [B, S]; a query sees only its own. None: each row is one document.
+        sliding_window: how many keys a query sees, its own included; None: all up to its own.
+        """
+        raise NotImplementedError
+
+    def attend_bands(
+        self,
+        queries: tuple[Any, ...],
+        keys: tuple[Any, ...],
+        v: Any,
+        segment_ids: Any,
+        interaction: Any,
+        numbers: Any,
+        part: Any = None,
+    ) -> Any:
+        """Return the same over the keys of all bands of an `Interaction`, with its scores.
+
+        queries, keys: rotated, one array for each band. numbers: arrays for the interaction.
+        """
+        raise NotImplementedError
+
+    def attend_features(
+        self, q: Any, k: Any, v: Any, rotate_queries: Any, rotate_keys: Any, segment_ids: Any
+    ) -> Any:
+        """Attention without a softmax: q and k are not rotated yet, as features of them will be."""
+        raise NotImplementedError
+
+
+def in_bfloat16(attention: Callable[..., Any]) -> Callable[..., Any]:
+    """Return an attention function that rounds queries, keys and values to bfloat16.
+
+    In bfloat16, the sums of products and the softmax are float32. The result has the dtype of the
+    values that are given.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def rounded(queries: Any, keys: Any, v: Any, *rest: Any) -> Any:
+        arrays = jax.tree.map(lambda x: x.astype(jnp.bfloat16), (queries, keys, v))
+        return attention(*arrays, *rest).astype(v.dtype)
+
+    return rounded

@@ -1,0 +1,64 @@
+"""`cudnn`: cuDNN's flash attention, through `jax.nn.dot_product_attention`."""
+
+from typing import Any, ClassVar
+
+from rope_jax.attention.backends.base import Backend
+
+
+class Cudnn(Backend):
+    """cuDNN's kernel for NVIDIA GPUs, in bfloat16 or float16.
+
+    Memory is linear in S if each row is one document. Document borders need a mask, which is one
+    array of B·S·S bytes.
+    """
+
+    name: ClassVar[str] = "cudnn"
+    summary: ClassVar[str] = "kernel for GPU"
+    platforms: ClassVar[tuple[str, ...]] = ("gpu",)
+    splits_windows: ClassVar[bool] = False  # it masks by a query's number among its arguments
+
+    def obstacle(self, platform: str, dtype: str, head_dim: int) -> str | None:
+        import jax
+
+        if platform != "gpu" or "rocm" in jax.devices()[0].client.platform_version:
+            return f"needs an NVIDIA GPU, but the platform is {platform}"
+        if dtype == "float32":
+            return (
+                "computes in 16 bits, but model.dtype is float32; set model.dtype=bfloat16 or "
+                "model.product_dtype=bfloat16"
+            )
+        if head_dim % 8 or head_dim > 256:
+            return f"needs a head width that is a multiple of 8, at most 256, not {head_dim}"
+        return None
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        segment_ids: Any = None,
+        sliding_window: int | None = None,
+        part: Any = None,
+    ) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        if part is not None:
+            raise ValueError("cudnn cannot split a window over devices")
+        before = k.shape[1] - q.shape[1]
+        # cuDNN aligns the first query with the first key, so pad the queries to S.
+        q = jnp.pad(q, ((0, 0), (before, 0), (0, 0), (0, 0)))
+        mask = None
+        if segment_ids is not None:
+            mask = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]
+        out = jax.nn.dot_product_attention(
+            q,
+            k,
+            v,
+            mask=mask,
+            is_causal=True,
+            # (keys before, keys after); the count leaves out the query's own key
+            local_window_size=None if sliding_window is None else (sliding_window - 1, 0),
+            implementation="cudnn",
+        )
+        return out[:, before:]
