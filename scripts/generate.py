@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rope_jax.attention import backend_names
-from rope_jax.config.annotations import models_in
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
+from rope_jax.config.keys import models_in
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.devices.targets import CHIPS

@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from rope_jax.config.annotations import given_tag, is_list, models_in, tag_key, type_tag
-from rope_jax.config.keys import list_keys, union_name
+from rope_jax.config.keys import given_tag, is_list, models_in, sections, tag_key, type_tag
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import alternatives, explain_type, requirement, shorten, show_value
 
@@ -57,7 +56,9 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         return f"{key}: every key must be text"
     if in_key:  # the keys are a Literal
         names = re.findall(r"'(\w+)'", str(error["ctx"]["expected"]))
-        return f"{key}: unknown key; {_suggest(str(given), names)}"
+        close = difflib.get_close_matches(str(given), names, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(names)}"
+        return f"{key}: unknown key; {advice}"
     if kind == "missing":
         return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
@@ -95,14 +96,13 @@ def _same_type_elsewhere(
     None if `wrong` also belongs to a union like that of `types`, where it is only not allowed here.
     """
     found = []
-    for key in list_keys(schema):
-        # "a|b; other: c" where two types have keys of the same name
-        members = re.split(r"\||; \w+: ", key.type)
-        if union_name(key.name) == key.name or wrong not in members:
+    for section, models in sections(schema).items():
+        members = [type_tag(model) for model in models]
+        if wrong not in members:
             continue
         if {*members} & {*types}:
             return None
-        found.append(key.name)
+        found.append(f"{section}.{tag_key(models[0])}")
     return _nearest(found, path)
 
 
@@ -128,7 +128,8 @@ def _hint(schema: type[BaseModel], path: KeyPath, raw: Any, error: ErrorDetails)
     if kind == "tuple_type" and isinstance(given, dict) and "".join(map(str, given)).isdecimal():
         return f"; to change one element by number, give the whole list first, {key}=[...]"
     if kind == "model_attributes_type" and isinstance(given, str):
-        close = difflib.get_close_matches(given, _types_at(schema, path, raw), n=1)
+        types = [tag for tag in map(type_tag, _models_at(schema, path, raw)) if tag]
+        close = difflib.get_close_matches(given, types, n=1)
         return f"; did you mean {key}.type={close[0]}?" if close else ""
     return ""
 
@@ -167,7 +168,8 @@ def _is_seq(node: Any) -> bool:
 @functools.cache
 def _key_names(schema: type[BaseModel]) -> frozenset[str]:
     """Return the last part of every key."""
-    return frozenset(key.name.rpartition(".")[2] for key in list_keys(schema))
+    models = (model for several in sections(schema).values() for model in several)
+    return frozenset(name for model in models for name in model.model_fields)
 
 
 def _models_at(
@@ -185,19 +187,9 @@ def _models_at(
     return models
 
 
-def _types_at(schema: type[BaseModel], path: Sequence[str | int], raw: Any) -> list[str]:
-    return [tag for tag in map(type_tag, _models_at(schema, path, raw)) if tag]
-
-
 def _of_type(models: list[type[BaseModel]], type_: Any) -> list[type[BaseModel]]:
     """Return the models of this type; all models if none has it or the type is not given."""
     return [m for m in models if type_ is None or type_tag(m) in (None, type_)] or models
-
-
-def _suggest(wrong: str, names: Sequence[str]) -> str:
-    """Suggest the name most similar to `wrong`, or else list all names."""
-    close = difflib.get_close_matches(wrong, names, n=1)
-    return f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(names)}"
 
 
 def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
@@ -223,15 +215,17 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
     if close:
         return f"did you mean {prefix}{close[0]}?"
     elsewhere = _same_name_elsewhere(schema, parents, str(wrong))
-    return f"did you mean {elsewhere}?" if elsewhere else _suggest(str(wrong), list(fields))
+    return f"did you mean {elsewhere}?" if elsewhere else f"the keys here are {', '.join(fields)}"
 
 
 def _same_name_elsewhere(schema: type[BaseModel], parents: KeyPath, name: str) -> str | None:
     """Return the key with this name that is nearest to the section `parents`, if any."""
-    keys = [key.name for key in list_keys(schema)]
-    # a section that is told apart by its `type` has no line of its own
-    keys += [union_name(key) for key in keys if union_name(key) != key]
-    return _nearest([key for key in keys if key.rpartition(".")[2] == name], parents)
+    found = [
+        f"{section}.{name}"
+        for section, models in sections(schema).items()
+        if section and any(name in model.model_fields for model in models)
+    ]
+    return _nearest(found, parents)
 
 
 def _nearest(keys: Sequence[str], parents: KeyPath) -> str | None:

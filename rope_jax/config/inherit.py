@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from rope_jax.config.annotations import models_in, type_tag
 from rope_jax.config.explain import validate
+from rope_jax.config.keys import models_in, type_tag
 from rope_jax.config.load import load, read_raw
 from rope_jax.config.model import ModelConfig, RopeConfig
 from rope_jax.config.sections import AnyInitFrom, InitFrom

@@ -1,143 +1,80 @@
-"""The keys of a config model, as `--help` lists them."""
+"""The keys of a config model: its sections, and what each key may hold."""
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import functools
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from rope_jax.config.annotations import (
-    TAG_KEYS,
-    is_list,
-    models_in,
-    tag_key,
-    type_in_words,
-    type_tag,
-)
-from rope_jax.rope.messages import show_value
+TAG_KEYS = ("task", "type")
+"""Keys by which a union recognizes its members: tasks by `task`, everything else by `type`."""
 
 
-class Key(NamedTuple):
-    """One line of the list."""
+@functools.cache
+def sections(schema: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
+    """Return the models that every section may hold, by its dotted key: several for a union.
 
-    name: str
-    """Dotted; N stands for an index into a list."""
-    type: str
-    """In words; "section" or "list" if the line is the heading of the keys below it."""
-    default: str
-    """"required" if there is none."""
-    description: str
-    types: tuple[str, ...] = ()
-    """In a union: the types whose models have the key; (): it is in no union, or in every type."""
-
-
-def list_keys(schema: type[BaseModel]) -> Iterator[Key]:
-    """Yield every key of a config model.
-
-    The models of a union, told apart by `type`, share one list of keys. Where the same models are
-    allowed again, the description names the key that lists them first.
+    "" is the config itself. In the keys, N stands for an index into a list.
     """
-    return _keys_below(schema, prefix="", listed={})
+    found: dict[str, list[type[BaseModel]]] = {"": [schema]}
+    waiting = [""]
+    for section in waiting:
+        for model in found[section]:
+            for name, field in model.model_fields.items():
+                if not (models := models_in(field.annotation)):
+                    continue
+                key = f"{section}.{name}" if section else name
+                key += ".N" * is_list(field.annotation)
+                if key not in found:
+                    found[key] = []
+                    waiting.append(key)
+                found[key] += [model for model in models if model not in found[key]]
+    return found
 
 
-# For each union listed so far, by the key that lists it: its types, and the keys of each.
-Listed = dict[str, dict[str, set[str]]]
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Return the config models that an annotation may hold, in order."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in models_in(inner)]
 
 
-def _keys_below(schema: type[BaseModel], prefix: str, listed: Listed) -> Iterator[Key]:
-    """Yield the keys of a model, with `prefix` before each name; add its unions to `listed`."""
-    for field_name, field in schema.model_fields.items():
-        name = prefix + field_name
-        models = models_in(field.annotation)
-        if not models:
-            default = "required" if field.is_required() else _show_default(field.get_default())
-            yield Key(name, type_in_words(field.annotation), default, field.description or "")
-            continue
-        element = f"{name}.N" if is_list(field.annotation) else name
-        if len(models) > 1:
-            yield from _union_keys(field, models, element, listed)
-            continue
-        if field.description:
-            heading = "list" if is_list(field.annotation) else "section"
-            yield Key(element, heading, "", field.description)
-        yield from _keys_below(models[0], f"{element}.", listed)
+def tag_key(model: type[BaseModel]) -> str | None:
+    """Return the key by which a union recognizes the model; None if it has none."""
+    return next((key for key in TAG_KEYS if key in model.model_fields), None)
 
 
-def _union_keys(
-    field: FieldInfo, models: list[type[BaseModel]], name: str, listed: Listed
-) -> Iterator[Key]:
-    """Yield `type` or `task`, then the keys of all models of a union, merged where shared."""
-    tag = tag_key(models[0])
-    by_type = {str(type_tag(model)): model for model in models}
-    description = field.description or "decides which of the keys below apply"
-    # the latest: a sweep's entry comes after plain scalings, and allows more for a factor
-    own = {type_: set(model.model_fields) for type_, model in by_type.items()}
-    covering = [
-        key
-        for key, others in listed.items()
-        if all(type_ in others and fields <= others[type_] for type_, fields in own.items())
-    ]
-    earlier = covering[-1] if covering else None
-    if earlier is not None:
-        description += f"; same keys as {earlier}"
-    yield Key(f"{name}.{tag}", "|".join(by_type), _default_type(field), description)
-    if earlier is not None:
-        return
-    listed[name] = own
-    sharing: dict[str, dict[str, Key]] = {}
-    found: Listed = {}
-    for type_, model in by_type.items():
-        # Each model starts from the same `listed`: two models may list the same union, because
-        # their lines are merged below.
-        listed_here = dict(listed)
-        for key in _keys_below(model, f"{name}.", listed_here):
-            if key.name != f"{name}.{tag}":
-                sharing.setdefault(key.name, {})[type_] = key
-        found |= listed_here
-    listed |= found
-    for keys in sharing.values():
-        yield _merged(keys, all_share_it=len(keys) == len(models))
+def type_tag(model: type[BaseModel]) -> str | None:
+    """Return the value of that key, such as "yarn"; None if the model has none."""
+    key = tag_key(model)
+    return None if key is None else model.model_fields[key].default
 
 
-def union_name(key: str) -> str:
-    """Return the union that a key such as "map.type" is the tag of; else the key itself."""
-    section, _, last = key.rpartition(".")
-    return section if section and last in TAG_KEYS else key
+def given_tag(section: Any) -> Any:
+    """Return which member of a union a section is written for; None if it does not say."""
+    if not isinstance(section, dict):
+        return None
+    return next((section[key] for key in TAG_KEYS if key in section), None)
 
 
-def _default_type(field: FieldInfo) -> str:
-    """Return the `type` of a union's default."""
-    if field.default is None:
+def is_list(annotation: Any) -> bool:
+    """Return whether an annotation is a list; lists of a frozen model are tuples."""
+    return get_origin(annotation) in (list, tuple)
+
+
+def type_in_words(annotation: Any) -> str:
+    """Return an annotation as `--help` shows it, such as "list of int or null"."""
+    if annotation is type(None):
         return "null"
-    default = field.get_default(call_default_factory=False)
-    return getattr(default, "type", "" if field.default_factory else "required")
-
-
-def _merged(by_type: dict[str, Key], all_share_it: bool) -> Key:
-    """Merge the lines of a key that several types have; name the types unless all have it."""
-    only = "" if all_share_it else f" [{', '.join(by_type)}]"
-    first = next(iter(by_type.values()))
-    return Key(
-        name=first.name,
-        type=_merged_text({type_: key.type for type_, key in by_type.items()}),
-        default=_merged_text({type_: key.default for type_, key in by_type.items()}),
-        description=_merged_text({type_: key.description for type_, key in by_type.items()}) + only,
-        # of the innermost union, if there is one in the types' models
-        types=first.types or (() if all_share_it else tuple(by_type)),
-    )
-
-
-def _merged_text(by_type: dict[str, str]) -> str:
-    """Return the most common text, then the others, each after its types."""
-    sharing: dict[str, list[str]] = {}
-    for type_, text in by_type.items():
-        sharing.setdefault(text, []).append(type_)
-    most = max(sharing, key=lambda text: len(sharing[text]))
-    others = [f"{', '.join(types)}: {text}" for text, types in sharing.items() if text != most]
-    return "; ".join([most, *others])
-
-
-def _show_default(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return value if isinstance(value, str) else show_value(value)
+    if get_origin(annotation) is Annotated:
+        return type_in_words(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(type_in_words(inner) for inner in get_args(annotation))
+    if is_list(annotation):
+        return f"list of {type_in_words(get_args(annotation)[0])}"
+    if get_origin(annotation) is dict:
+        values = type_in_words(get_args(annotation)[1])
+        return "mapping of lists" if values.startswith("list of ") else "mapping"
+    if args := get_args(annotation):  # Literal
+        return "|".join(str(value) for value in args)
+    return annotation.__name__

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.explain import Model, validate
+from rope_jax.config.keys import TAG_KEYS
 from rope_jax.config.yaml_text import NotYamlError, dump_yaml, parse_yaml
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited

@@ -5,8 +5,8 @@ import copy
 import pytest
 import yaml
 
-from rope_jax.config.annotations import TAG_KEYS
 from rope_jax.config.explain import validate
+from rope_jax.config.keys import TAG_KEYS
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
