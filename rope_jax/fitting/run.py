@@ -24,8 +24,6 @@ from rope_jax.config.training import Config
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.console import (
     describe_duration,
-    describe_map,
-    describe_scaling,
     print_message,
     print_overview,
     print_warning,
@@ -49,6 +47,7 @@ from rope_jax.model.decoder import Params
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep_terminal import warn_of_chance
+from rope_jax.rope.describe import describe_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
 from rope_jax.sealed import replacing, write_text
@@ -365,7 +364,7 @@ def _announce(
     seconds = _seconds(loaded, config, validation)
     lines = describe_scaling(training.rotary_layers, scaling, length, start.label)
     if (map_ := start.map_at(length, window, training.stage_map(stage))) is not None:
-        lines[-1] += f"; {describe_map(map_)}"
+        lines[-1] += f"; {map_.description}"
     print_overview(
         console,
         f"fit {config.name} of {training.name}",

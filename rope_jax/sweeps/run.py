@@ -15,8 +15,6 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import (
     describe_duration,
-    describe_map,
-    describe_scaling,
     plain_console,
     print_message,
     print_overview,
@@ -44,6 +42,7 @@ from rope_jax.report.task_terminal import print_tasks
 from rope_jax.results.rows import Origin
 from rope_jax.results.summary import SweepSummary
 from rope_jax.rope import Scaling
+from rope_jax.rope.describe import describe_scaling
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
@@ -500,7 +499,7 @@ def _scaling_lines(training: Config, config: SweepConfig, longest: int, stage: i
             described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
             if map_ is not None:
                 auto = entry.map is not None and entry.map.is_auto
-                described[-1] += f"; {describe_map(map_)}{' (auto)' * auto}"
+                described[-1] += f"; {map_.description}{' (auto)' * auto}"
             lines += described
         except ValueError as error:
             raise UserError(f"scalings: {entry.label}: {error}") from None

@@ -11,13 +11,12 @@ from rope_jax.config.training import Config
 from rope_jax.config.windows import DocumentsConfig
 from rope_jax.console import (
     describe_duration,
-    describe_map,
-    describe_scaling,
     print_message,
     print_overview,
     print_warning,
     progress_bar,
 )
+from rope_jax.rope.describe import describe_scaling
 from rope_jax.runs.logs import Scalars
 
 
@@ -73,7 +72,7 @@ def announce(
         if model.position.is_rotary:
             lines += describe_scaling(config.rotary_layers, scaling, stage.length)
         if map_ is not None:
-            lines.append(describe_map(map_))
+            lines.append(map_.description)
         lines += _describe_windows(stage)
         rows["training" if len(stages) == 1 else f"stage {number}"] = lines
     rows["time"] = f"{describe_duration(seconds)}, compiling and validation not counted"

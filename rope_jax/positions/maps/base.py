@@ -186,6 +186,12 @@ class PositionMap(BaseModel):
         """The type and all settings, such as "leaky_rerope+window=96+k=18.3"."""
         return "+".join([self.type, *(f"{k}={v}" for k, v in self.shown_settings.items())])
 
+    @property
+    def description(self) -> str:
+        """The type and all settings in words, such as "map leaky_rerope: window 96, k 18.3"."""
+        settings = ", ".join(f"{name} {value}" for name, value in self.shown_settings.items())
+        return f"map {self.type}: {settings}"
+
 
 def check_least_window(window: int, least: int) -> None:
     """ValueError if the trained window L is too short for any setting of a map."""
