@@ -212,7 +212,7 @@ def train_guarded(folder: Path) -> None:
     program = Program(config, corpus.tokenizer.vocab_size, Placement(config.mesh))
     progress = TrainingProgress(plain_console(quiet=True), stage["steps"], 0)
     checkpoints: Any = NoCheckpoints()
-    trainer = Trainer(program, corpus, checkpoints, Log([], [], []), progress, peak_flops()[0])
+    trainer = Trainer(program, corpus, checkpoints, Log(), progress, peak_flops()[0])
     state = program.fresh_state()
     with jax.transfer_guard_device_to_host("disallow"):
         trainer.run(0, state)

@@ -49,7 +49,7 @@ from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep_terminal import warn_of_chance
 from rope_jax.rope.describe import describe_scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter
+from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing, write_text
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
@@ -144,7 +144,9 @@ def _fit_in(
     if state.step:
         console.print(f"resuming after step {state.step}", style="dim")
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context(_open_log(folder, state.step))
+        log = Log()
+        stack.callback(log.close)
+        log.open(folder, state.step, timed=False)
         progress = FitProgress(console, config.steps, state.step, "fitting")
         stack.enter_context(progress)
         state = fitter.run(state, config.steps, lambda s: s.save(path, own), log, progress)
@@ -191,7 +193,7 @@ def _best_border(
         state = fresh.restored(path, own) or fresh
         with FitProgress(console, config.trial_steps, state.step, f"trying {border}") as progress:
             save = lambda s, path=path, own=own: s.save(path, own)  # noqa: E731
-            state = fitter.run(state, config.trial_steps, save, Log([], [], []), progress)
+            state = fitter.run(state, config.trial_steps, save, Log(), progress)
         found[border] = state.best_nll
         seconds += state.seconds
     best = min(found, key=lambda border: found[border])
@@ -332,17 +334,6 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
             f"{error.filename or folder}: cannot be written ({error.strerror or error}); once that "
             "is fixed, the same command continues"
         ) from error
-
-
-@contextlib.contextmanager
-def _open_log(folder: Path, done: int) -> Iterator[Log]:
-    """Open the fit's metrics so that they continue after step `done`."""
-    with contextlib.ExitStack() as stack:
-        metrics = JsonLinesWriter(folder / "metrics.jsonl", resume_step=done)
-        stack.callback(metrics.close)
-        tensorboard = TensorBoardWriter(folder, resume_step=done)
-        stack.callback(tensorboard.close)
-        yield Log([metrics, tensorboard], [], [])
 
 
 def _announce(

@@ -1,4 +1,4 @@
-"""Writers of metrics: JSON lines and TensorBoard, behind one small protocol."""
+"""Metrics on disk: JSON lines, and event files for TensorBoard."""
 
 import itertools
 import json
@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import numpy as np
 from tensorboardX import summary
@@ -25,41 +24,24 @@ _GROUPS = {"distances": "train_distances", "tokens_at": "train_tokens_at"}
 Scalars = Mapping[str, float | int]
 
 
-class Writer(Protocol):
-    """Something that records scalars by step."""
-
-    def scalars(self, step: int, values: Scalars) -> None:
-        """Record values at a step."""
-
-    def flush(self) -> None:
-        """Hand all records to the operating system, so that they survive a kill."""
-
-    def close(self) -> None:
-        """Flush and close."""
-
-
 class JsonLinesWriter:
-    """One JSON object per line; a line is complete or absent."""
+    """One JSON object per line; a line is complete or absent, and written at once."""
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
         """Continue after `resume_step`: drop later lines, and malformed or incomplete ones."""
+        self._path = path
         kept = [line for line in _complete_lines(path) if _step(line) <= resume_step]
         write_text(path, "".join(kept))
-        self._file = path.open("a", buffering=1)
 
     def scalars(self, step: int, values: Scalars) -> None:
+        """Record values at a step."""
         # JSON has neither infinity nor NaN: write null
         finite = {
             k: None if isinstance(v, float) and not math.isfinite(v) else v
             for k, v in values.items()
         }
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **finite}) + "\n")
 
 
 class TensorBoardWriter:
@@ -83,6 +65,7 @@ class TensorBoardWriter:
             self._write(resume_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def scalars(self, step: int, values: Scalars) -> None:
+        """Record values at a step."""
         for name, value in values.items():
             self._write(step, summary=summary.scalar(_grouped(name), value))
 
@@ -143,52 +126,65 @@ class TensorBoardWriter:
         self.scalars(0, outcome)
 
     def flush(self) -> None:
+        """Hand all records to the operating system, so that they survive a kill."""
         self._file.flush()
 
     def close(self) -> None:
+        """Flush and close."""
         self._file.close()
 
     def _write(self, step: int, **content: object) -> None:
         self._file.write_event(Event(wall_time=time.time(), step=step, **content))
 
 
-class Log(NamedTuple):
-    """The writers of a run."""
+class Log:
+    """The files in which a run or a fit records values by step; none until `open` is called."""
 
-    exact: list[Writer]
-    """For values that a resumed run reproduces bit for bit."""
-    timed: list[Writer]
-    """For values that depend on the clock."""
-    histograms: list[TensorBoardWriter]
-    """For counts by bucket."""
+    def __init__(self) -> None:
+        self._metrics: JsonLinesWriter | None = None
+        self._throughput: JsonLinesWriter | None = None
+        self._events: TensorBoardWriter | None = None
 
-    def extend(self, other: "Log") -> None:
-        """Add the other log's writers."""
-        self.exact.extend(other.exact)
-        self.timed.extend(other.timed)
-        self.histograms.extend(other.histograms)
+    def open(self, folder: Path, resume_step: int, *, timed: bool = True) -> TensorBoardWriter:
+        """Continue the files in a folder after `resume_step`; return the event file's writer.
+
+        timed: whether there is anything for `write_timed`.
+        """
+        self._metrics = JsonLinesWriter(folder / "metrics.jsonl", resume_step)
+        if timed:
+            self._throughput = JsonLinesWriter(folder / "throughput.jsonl", resume_step)
+        self._events = TensorBoardWriter(folder, resume_step)
+        return self._events
 
     def write_exact(self, step: int, values: Scalars) -> None:
-        """Record values that a resumed run reproduces."""
-        for writer in self.exact:
-            writer.scalars(step, values)
+        """Record values that a resumed run reproduces bit for bit."""
+        self._write(self._metrics, step, values)
 
     def write_timed(self, step: int, values: Scalars) -> None:
         """Record values that depend on the clock."""
-        for writer in self.timed:
-            writer.scalars(step, values)
+        self._write(self._throughput, step, values)
 
     def write_histogram(
         self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]
     ) -> None:
         """Record how many values lie in each bucket, see `TensorBoardWriter.histogram`."""
-        for writer in self.histograms:
-            writer.histogram(step, name, edges, counts)
+        if self._events is not None:
+            self._events.histogram(step, name, edges, counts)
 
     def flush(self) -> None:
-        """Flush all writers."""
-        for writer in self.exact + self.timed:
-            writer.flush()
+        """Hand all records to the operating system, so that they survive a kill."""
+        if self._events is not None:
+            self._events.flush()
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._events is not None:
+            self._events.close()
+
+    def _write(self, lines: JsonLinesWriter | None, step: int, values: Scalars) -> None:
+        if lines is not None and self._events is not None:
+            lines.scalars(step, values)
+            self._events.scalars(step, values)
 
 
 def _grouped(name: str) -> str:
@@ -204,7 +200,8 @@ def last_step(path: Path) -> int:
 
 def logged_steps(path: Path, name: str) -> set[int]:
     """Return the steps at which a file of JSON lines has a value called `name`."""
-    return {int(_step(line)) for line in _complete_lines(path) if _holds(line, name)}
+    steps = {_step(line) for line in _complete_lines(path) if f'"{name}"' in line}
+    return {int(step) for step in steps if math.isfinite(step)}
 
 
 def _complete_lines(path: Path) -> list[str]:
@@ -221,7 +218,3 @@ def _step(line: str) -> float | int:
     except (ValueError, LookupError, TypeError, RecursionError):
         return math.inf
     return step if isinstance(step, int) and 0 <= step < 2**63 else math.inf
-
-
-def _holds(line: str, name: str) -> bool:
-    return math.isfinite(_step(line)) and name in json.loads(line)

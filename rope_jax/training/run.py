@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -30,7 +30,7 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.resolve import for_platform, model_for_platform, numbers_in_words
 from rope_jax.report.markdown import yaml_block
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.runs.logs import JsonLinesWriter, Log, TensorBoardWriter, last_step
+from rope_jax.runs.logs import Log, last_step
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.limits import check_size, compile_stages
@@ -167,8 +167,9 @@ def _train_in(
         )
         if done >= last:
             return
-        log = Log([], [], [])  # only the first process writes
-        processes.on_first(lambda: log.extend(stack.enter_context(_open_log(run, config, done))))
+        log = Log()  # only the first process writes
+        stack.callback(log.close)
+        processes.on_first(lambda: _open_log(log, run, config, done))
         progress = TrainingProgress(console, last, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
         began = time.perf_counter()
@@ -221,20 +222,11 @@ def _prepare_to_resume(
     run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
-@contextlib.contextmanager
-def _open_log(run: RunDirectory, config: Config, done: int) -> Iterator[Log]:
+def _open_log(log: Log, run: RunDirectory, config: Config, done: int) -> None:
     """Open the run's log files so that they continue after step `done`."""
     # a run that starts again repeats what was logged before its first step
-    done = done or -1
-    with contextlib.ExitStack() as stack:
-        metrics = JsonLinesWriter(run.metrics_file, resume_step=done)
-        stack.callback(metrics.close)
-        throughput = JsonLinesWriter(run.throughput_file, resume_step=done)
-        stack.callback(throughput.close)
-        tensorboard = TensorBoardWriter(run.path, resume_step=done)
-        stack.callback(tensorboard.close)
-        tensorboard.text(0, "config", yaml_block(dump(config)))
-        yield Log([metrics, tensorboard], [throughput, tensorboard], [tensorboard])
+    events = log.open(run.path, done or -1)
+    events.text(0, "config", yaml_block(dump(config)))
 
 
 def _check_weights(config: Config) -> None:

@@ -62,7 +62,7 @@ def fit():
         fitter = Fitter(parameters, step, MadeUpValidation(losses, config), config)
         said = plain_console(file=io.StringIO(), width=200)
         with FitProgress(said, last, 0, "fitting") as progress:
-            state = fitter.run(state or fitter.fresh(), last, save, Log([], [], []), progress)
+            state = fitter.run(state or fitter.fresh(), last, save, Log(), progress)
         return state, said.file.getvalue(), step.steps
 
     return fit

@@ -20,7 +20,6 @@ def write_json_lines(path, *steps, resume_step=0, note=""):
     writer = JsonLinesWriter(path, resume_step)
     for step in steps:
         writer.scalars(step, {"loss": step / 8, "note": note})
-    writer.close()
 
 
 # JSON lines
@@ -34,7 +33,6 @@ def test_one_line_per_step(tmp_path):
     expected = [{"step": 10, "train/loss": 0.30000000000000004, "tokens": 2**53 + 1}]
     assert lines(path) == expected
     writer.scalars(20, {})
-    writer.close()
     assert lines(path) == [*expected, {"step": 20}]
 
 
@@ -58,7 +56,7 @@ def test_resuming_drops_a_torn_last_line(tmp_path, torn):
     write_json_lines(path, 1, 2)
     kept = path.read_text()
     path.write_text(kept + torn)
-    JsonLinesWriter(path, resume_step=9).close()
+    JsonLinesWriter(path, resume_step=9)
     assert path.read_text() == kept
 
 
@@ -82,7 +80,6 @@ def test_a_diverged_loss_is_still_json(tmp_path, value):
     path = tmp_path / "metrics.jsonl"
     writer = JsonLinesWriter(path)
     writer.scalars(1, {"loss": value, "rate": 0.5})
-    writer.close()
     line = json.loads(path.read_text(), parse_constant=refuse)
     assert (line["step"], line["rate"]) == (1, 0.5)
     # The run can still be resumed.
@@ -193,7 +190,7 @@ def test_a_step_that_is_no_step_is_dropped(tmp_path, step):
     path.write_text(f'{{"step": 2, "a": 1}}\n{{"step": {step}, "a": 1}}\n')
     assert last_step(path) == 2
     assert logged_steps(path, "a") == {2}
-    JsonLinesWriter(path, resume_step=5).close()
+    JsonLinesWriter(path, resume_step=5)
     assert path.read_text() == '{"step": 2, "a": 1}\n'
 
 

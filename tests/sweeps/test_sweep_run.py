@@ -398,6 +398,6 @@ def test_a_damaged_corpus_is_named_and_gives_the_same_results(run):
     written = tokens.read_bytes()
     tokens.write_bytes(bytes(len(written)))
     again, said = swept(run, name="damaged")
-    line = f"{tokens.parent}: test.tokens is damaged: its checksum is wrong; the tokens are written"
+    line = f"{tokens}: is damaged (its checksum is not that in SHA256SUMS); writing tokens again"
     assert said.count(line) == 1
     assert rows(again) == rows(whole)

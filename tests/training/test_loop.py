@@ -287,8 +287,8 @@ def test_a_damaged_corpus_is_named_and_trains_the_same(
     tokens.write_bytes(bytes(len(written)))
     said = plain_console(file=io.StringIO(), width=400, force_terminal=True)
     run = train(config_, said)
-    line = f"{tokens.parent}: train.tokens is damaged: its checksum is wrong; the tokens are "
-    assert said.file.getvalue().count(f"\x1b[33m{line}written again") == 1
+    line = f"{tokens}: is damaged (its checksum is not that in SHA256SUMS); writing tokens "
+    assert said.file.getvalue().count(f"\x1b[33m{line}again") == 1
     assert lines(run) == lines(whole[1])
     assert tokens.read_bytes() == written
 
