@@ -19,10 +19,10 @@ def main(argv: list[str]) -> None:
     grid = cli.load_asked(parser, argv, GridConfig, kind="grids")
     if grid is None:
         return
-    from rope_jax.console import plain_console
+    from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import GRIDS, expand
-    from rope_jax.grids.launchers import shell_lines, submit
-    from rope_jax.grids.run import done_jobs, print_failures, print_line, run_jobs
+    from rope_jax.grids.run import done_jobs, print_failures, run_jobs, shell_lines
+    from rope_jax.grids.slurm import submit
     from rope_jax.invocation import browser_line, repository
 
     stopping.check()
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
     console, root = plain_console(), repository()
     if grid.dry_run:
         for job in jobs:
-            print_line(console, f"{'done' if job.name in done else 'to do'}  {job.name}")
+            print_message(console, f"{'done' if job.name in done else 'to do'}  {job.name}")
     elif grid.launcher == "print":
         for line in shell_lines(jobs, done, root):
             print(line)

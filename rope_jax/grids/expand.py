@@ -16,23 +16,19 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.load import read_raw
 from rope_jax.config.named import config_path
-from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.training import Config
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.errors import UserError
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob, last_step
-from rope_jax.grids.planned import Planned, Settings
+from rope_jax.grids.planned import Planned
 from rope_jax.rope.messages import show_value
 
 # Below `runs_dir`: the folder with the logs of all grids.
 GRIDS = "grids"
-_PLACEHOLDER = re.compile(r"(?<!\$)\{([A-Za-z_]\w*)\}")
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 Axes = Mapping[str, tuple[Any, ...]]
 Values = Mapping[str, Any]
-# The settings of sweeps by their files and overrides.
-Loaded = dict[tuple[Path, tuple[str, ...]], Settings]
 # Replaces the placeholders in a value; the second argument is its key, for messages.
 Fill = Callable[[Any, str], Any]
 
@@ -62,25 +58,26 @@ def expand(grid: GridConfig) -> list[Job]:
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
     made: dict[str, list[_Made]] = {}
     planned = Planned()
-    sweep_settings: Loaded = {}
 
-    def make(name: str) -> None:
-        template = by_name[name]
-        if name in made:
-            return
-        if template.source is not None:
-            make(template.source)
-        sources = [] if template.source is None else made[template.source]
-        key = f"runs.{numbers[name]}"
-        made[name] = list(_Template(grid, template, key, sources, planned, sweep_settings).expand())
+    def make(name: str | None) -> list[_Made]:
+        """Return what an entry expands to, made once, after what it starts from."""
+        if name is None:
+            return []
+        if name not in made:
+            template = by_name[name]
+            sources, key = make(template.source), f"runs.{numbers[name]}"
+            made[name] = list(_Template(grid, template, key, sources, planned).expand())
+        return made[name]
 
     for template in grid.runs:
         make(template.name)
-    results = [one for ones in made.values() for one in ones]
-    jobs: list[Job] = [job for one in results for job in (one.job, *one.sweeps)]
+    jobs: list[Job] = []
+    for results in made.values():
+        for result in results:
+            jobs += [result.job, *result.sweeps]
     _check_repeats(jobs)
-    sweeps = [sweep for one in results for sweep in one.sweeps]
     if grid.compare is not None:
+        sweeps = [job for job in jobs if isinstance(job, SweepJob)]
         jobs.append(_comparison(grid.compare, sweeps))
     return jobs
 
@@ -95,27 +92,44 @@ class _Template:
         key: str,
         sources: Sequence[_Made],
         planned: Planned,
-        sweep_settings: Loaded,
     ) -> None:
         """key: where the entry is in the grid, for messages.
 
-        planned, sweep_settings: of the entries before this one; its own are added.
+        planned: what the entries before this one make; its own runs and fits are added.
         """
         self.grid, self.template, self.key, self.sources = grid, template, key, sources
-        self.planned, self.sweep_settings = planned, sweep_settings
+        self.planned = planned
         self.used: set[str] = set()
         """Axes that the entry refers to."""
 
     def expand(self) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
-        self._check_axes()
-        own = {axis: v for axis, v in self.template.axes.items() if axis not in self._source_axes()}
-        starts: list[_Made | None] = [s for s in self.sources if self._takes(s)]
-        if self.template.source is None:
-            starts = [None]
-        for chosen in itertools.product(*own.values()):
+        inherited: dict[str, list[Any]] = {}
+        for source in self.sources:
+            for axis, value in source.values.items():
+                inherited.setdefault(axis, []).append(value)
+        for axis, there in inherited.items():
+            for value in self.template.axes.get(axis, ()):
+                if value not in there:
+                    shown = ", ".join(map(show_value, dict.fromkeys(there)))
+                    raise UserError(
+                        f"{self.key}.axes.{axis}: {self.template.source} has no run with "
+                        f"{show_value(value)}; its values are {shown}"
+                    )
+        own = {axis: v for axis, v in self.template.axes.items() if axis not in inherited}
+        starts: list[_Made | None] = [None]
+        if self.template.source is not None:
+            chosen = self.template.axes  # may select some of the source's runs
+            starts = [
+                source
+                for source in self.sources
+                if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
+            ]
+        for combination in itertools.product(*own.values()):
             for start in starts:
-                values = dict(zip(own, chosen, strict=True)) | dict(start.values if start else {})
+                values = dict(zip(own, combination, strict=True)) | dict(
+                    start.values if start else {}
+                )
                 yield self._made(values, own, start)
         for axis in own:
             if axis not in self.used:
@@ -123,30 +137,6 @@ class _Template:
                     f"{self.key}.axes.{axis}: repeats the same run, because nothing refers to "
                     f"{{{axis}}}; use it in {self.key}.set, as in {axis}: '{{{axis}}}'"
                 )
-
-    def _source_axes(self) -> Axes:
-        """Return the axes of the runs that this entry starts from."""
-        axes: dict[str, tuple[Any, ...]] = {}
-        for source in self.sources:
-            for axis, value in source.values.items():
-                axes[axis] = tuple(dict.fromkeys((*axes.get(axis, ()), value)))
-        return axes
-
-    def _check_axes(self) -> None:
-        """UserError if an axis that the source has as well has a value that it does not."""
-        for axis, there in self._source_axes().items():
-            for value in self.template.axes.get(axis, ()):
-                if value not in there:
-                    shown = ", ".join(map(show_value, there))
-                    raise UserError(
-                        f"{self.key}.axes.{axis}: {self.template.source} has no run with "
-                        f"{show_value(value)}; its values are {shown}"
-                    )
-
-    def _takes(self, source: _Made) -> bool:
-        """Return whether the entry starts from this run: its axes may select some of them."""
-        chosen = self.template.axes
-        return all(value in chosen.get(a, (value,)) for a, value in source.values.items())
 
     def _made(self, values: Values, own: Axes, source: _Made | None) -> _Made:
         """Return the jobs of one combination. own: the axes that the source does not have."""
@@ -276,7 +266,15 @@ class _Template:
                 "name": folder.name
             }
             fit, settings = self.planned.validate(FitConfig, raw, origin)
-            _check_window(fit, self.planned.run(run.folder), origin)
+            training = self.planned.run(run.folder)
+            try:
+                stage = training.stage_at(fit.step or last_step(training))
+            except ValueError as error:
+                raise UserError(f"{origin}: step: {error}") from None
+            try:  # a fit is for longer texts than those of the checkpoint
+                fit.check_window(training.stages[stage].seq_len)
+            except ValueError as error:
+                raise UserError(f"{origin}: {error}") from None
         job = FitJob(
             name=f"{run.folder.name}/fit-{folder.name}",
             folder=folder,
@@ -293,12 +291,12 @@ class _Template:
         overrides = self._overrides(f"{key}.set", template.set, fill)
         with _naming(f"{self.key}.{key}"):
             config = config_path(_short(fill(template.config, f"{key}.config")), "sweeps")
-            settings = self._sweep_settings(config, overrides)
+            settings = self.planned.sweep(config, overrides)
             if isinstance(made, FitJob) and "name" not in template.set:
                 # several fits of one run may be swept
                 name = f"{settings['name']}-{made.folder.name}"
                 overrides = (*overrides, *_arguments({"name": name}))
-                settings = self._sweep_settings(config, overrides)
+                settings = self.planned.sweep(config, overrides)
         name = str(settings["name"])
         return SweepJob(
             name=f"{run.folder.name}/sweep-{name}",
@@ -309,13 +307,6 @@ class _Template:
             config=config,
             run=run,
         )
-
-    def _sweep_settings(self, config: Path, overrides: tuple[str, ...]) -> Settings:
-        """Load a sweep. Most runs have the same ones, and loading one takes milliseconds."""
-        if (asked := (config, overrides)) not in self.sweep_settings:
-            _, settings = self.planned.validate(SweepConfig, *read_raw(config, overrides))
-            self.sweep_settings[asked] = settings
-        return self.sweep_settings[asked]
 
     def _overrides(
         self, key: str, given: Mapping[str, Any], fill: Fill, reserved: Sequence[str] = ()
@@ -342,21 +333,6 @@ def _short(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def _check_window(fit: FitConfig, training: Config, origin: str) -> None:
-    """UserError unless a fit is for longer texts than those of the checkpoint that it is made on.
-
-    training: the run's config. origin: the file of the fit.
-    """
-    try:
-        stage = training.stage_at(fit.step or last_step(training))
-    except ValueError as error:
-        raise UserError(f"{origin}: step: {error}") from None
-    try:
-        fit.check_window(training.stages[stage].seq_len)
-    except ValueError as error:
-        raise UserError(f"{origin}: {error}") from None
 
 
 def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob:

@@ -6,8 +6,10 @@ grid.json. What a user made with the same command by hand has no such record; th
 which of it counts.
 """
 
+import contextlib
 import hashlib
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
+from rope_jax.invocation import SCRIPTS
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
@@ -60,9 +63,22 @@ class Job:
         """The file that the command leaves."""
         return self.folder / self.result_name
 
-    def arguments(self) -> list[str]:
-        """Return the script, relative to the root of the repository, and its arguments."""
+    def words(self) -> list[str]:
+        """Return the name of the command, and the arguments before `overrides`."""
         raise NotImplementedError
+
+    def command(self, root: Path | None) -> list[str]:
+        """Return the command line.
+
+        root: the folder of the repository, with the scripts; None: the installed command is called.
+        """
+        name, *arguments = self.words()
+        start = ["-m", "rope_jax", name] if root is None else [str(root / SCRIPTS[name])]
+        return [sys.executable, *start, *arguments, *self.overrides]
+
+    def log(self, logs: Path) -> Path:
+        """Return the path of the command's output in the folder of all logs."""
+        return logs / f"{self.name}.log"
 
     def is_done(self) -> bool:
         """Whether running the job would change nothing.
@@ -71,10 +87,8 @@ class Job:
         """
         if not self.is_finished():
             return False
-        recorded = self._read_record()
-        if recorded is None:
-            return self._counts_without_record()
-        return recorded == self._make_record()
+        recorded = _read_json(self.folder / RECORD)
+        return recorded == self._make_record() if recorded else self._counts_without_record()
 
     def is_finished(self) -> bool:
         """Whether the command has left its result, with whatever settings."""
@@ -94,18 +108,12 @@ class Job:
         return False
 
     def _make_record(self) -> dict[str, Any]:
-        inputs = {job.name: _digest(job.result) for job in self.follows}
         return {
             # through JSON, which has lists for tuples
             "settings": json.loads(json.dumps(self.settings)),
-            "inputs": inputs,
+            "inputs": {job.name: _digest(job.result) for job in self.follows},
             "result": _digest(self.result),
         }
-
-    def _read_record(self) -> dict[str, Any] | None:
-        """Return the record beside the result; None: there is none, or it is damaged."""
-        content = _read_json(self.folder / RECORD)
-        return content if isinstance(content, dict) else None
 
 
 @dataclass(frozen=True)
@@ -119,8 +127,8 @@ class TrainJob(Job):
 
     result_name: ClassVar[str] = "metrics.jsonl"
 
-    def arguments(self) -> list[str]:
-        return ["train.py", str(self.config), *self.overrides]
+    def words(self) -> list[str]:
+        return ["train", str(self.config)]
 
     def load_config(self) -> Config:
         """Return the run's config.
@@ -143,8 +151,8 @@ class TrainJob(Job):
     def is_done(self) -> bool:
         if not self.is_finished():
             return False
-        recorded, new = self._read_record(), self._make_record()
-        if recorded is not None and recorded.get("inputs") != new["inputs"]:
+        recorded, new = _read_json(self.folder / RECORD), self._make_record()
+        if recorded and recorded.get("inputs") != new["inputs"]:
             sources = " and ".join(str(job.folder) for job in self.needs)
             raise UserError(
                 f"{self.folder}: was started from another {sources}, which has been made anew; "
@@ -170,8 +178,8 @@ class FitJob(Job):
         """The strategy file that the command writes."""
         return self.folder / "strategy.json"
 
-    def arguments(self) -> list[str]:
-        return ["scripts/fit.py", str(self.run.folder), *self.overrides]
+    def words(self) -> list[str]:
+        return ["fit", str(self.run.folder)]
 
     def load_config(self) -> FitConfig:
         """Return the settings of the fit. NotReady: the strategy file of its start is not there."""
@@ -198,8 +206,8 @@ class FitJob(Job):
             return False
         # The command leaves a finished fit as it is, whatever it was made on.
         advice = "delete this folder, or give the entry another name"
-        recorded, new = self._read_record(), self._make_record()
-        if recorded is not None and recorded.get("result") == new["result"]:
+        recorded, new = _read_json(self.folder / RECORD), self._make_record()
+        if recorded and recorded.get("result") == new["result"]:
             if recorded.get("inputs") != new["inputs"]:
                 raise UserError(
                     f"{self.folder}: was made on another {self.run.folder}, which has been made "
@@ -207,7 +215,7 @@ class FitJob(Job):
                 )
             return True
         step = self.load_config().step or last_step(self.run.load_config())
-        if (found := _step_of(self.result)) != step:
+        if (found := _read_json(self.result).get("step")) != step:
             raise UserError(
                 f"{self.folder}: was made at step {found} of {self.run.folder}, not at its step "
                 f"{step}; {advice}"
@@ -228,9 +236,8 @@ class SweepJob(Job):
 
     result_name: ClassVar[str] = "summary.json"
 
-    def arguments(self) -> list[str]:
-        run, config = str(self.run.folder), str(self.config)
-        return ["eval_ppl.py", run, "--sweep", config, *self.overrides]
+    def words(self) -> list[str]:
+        return ["sweep", str(self.run.folder), "--sweep", str(self.config)]
 
     def _counts_without_record(self) -> bool:
         try:
@@ -240,7 +247,9 @@ class SweepJob(Job):
             return False
         if "bos" not in wanted.model_fields_set:  # it follows from the run's tokenizer
             wanted = wanted.model_copy(update={"bos": found.bos})
-        return found == wanted and _step_of(self.result) == last_step(self.run.load_config())
+        return found == wanted and _read_json(self.result).get("step") == last_step(
+            self.run.load_config()
+        )
 
 
 @dataclass(frozen=True)
@@ -255,35 +264,25 @@ class CompareJob(Job):
     def follows(self) -> tuple[Job, ...]:
         return self.sweeps
 
-    def arguments(self) -> list[str]:
+    def words(self) -> list[str]:
         folders = [str(sweep.folder) for sweep in self.sweeps]
         # more of the sweeps may be done than the last time
-        return ["scripts/compare.py", *folders, "replace=true", *self.overrides]
+        return ["compare", *folders, "replace=true"]
 
     def ready(self) -> "CompareJob":
         """Return the comparison of the sweeps that are done. UserError if none is."""
-        done = tuple(sweep for sweep in self.sweeps if _is_done(sweep))
+        done = []
+        for sweep in self.sweeps:
+            with contextlib.suppress(UserError):
+                done += [sweep] * sweep.is_done()
         if not done:
             raise UserError("no sweep is done, so there is nothing to compare")
-        return replace(self, sweeps=done)
+        return replace(self, sweeps=tuple(done))
 
 
 def last_step(config: Config) -> int:
     """Return the step at which a training run ends."""
     return sum(stage.steps for stage in config.stages)
-
-
-def _step_of(summary: Path) -> Any:
-    """Return the training step in the summary of a fit or sweep; None if there is none."""
-    content = _read_json(summary)
-    return content.get("step") if isinstance(content, dict) else None
-
-
-def _is_done(job: Job) -> bool:
-    try:
-        return job.is_done()
-    except UserError:
-        return False
 
 
 def _digest(path: Path) -> str | None:
@@ -294,9 +293,10 @@ def _digest(path: Path) -> str | None:
         return None
 
 
-def _read_json(path: Path) -> Any:
-    """Return the content of a JSON file; None if it cannot be read."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file; {} if it cannot be read."""
     try:
-        return json.loads(read_limited(path, _MOST_BYTES))
+        content = json.loads(read_limited(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):
-        return None
+        return {}
+    return content if isinstance(content, dict) else {}

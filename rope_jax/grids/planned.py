@@ -9,8 +9,10 @@ from pydantic import BaseModel
 
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import Source, find_source, planned_source, training_config
+from rope_jax.config.load import read_raw
 from rope_jax.config.sections import InitFrom
 from rope_jax.config.strategy import is_strategy_file
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -24,6 +26,7 @@ class Planned:
     def __init__(self) -> None:
         self._runs: dict[str, Config] = {}
         self._strategies: set[str] = set()
+        self._sweeps: dict[tuple[Path, tuple[str, ...]], Settings] = {}
 
     def add_run(self, folder: Path, config: Config) -> None:
         """Add a run that the grid trains."""
@@ -48,6 +51,12 @@ class Planned:
         known, files = self._without_strategies(raw)
         config = validate(schema, known, origin)
         return config, _settings(config, files)
+
+    def sweep(self, config: Path, overrides: tuple[str, ...]) -> Settings:
+        """Return the settings of a sweep. Most runs have the same ones: each is loaded once."""
+        if (asked := (config, overrides)) not in self._sweeps:
+            self._sweeps[asked] = self.validate(SweepConfig, *read_raw(config, overrides))[1]
+        return self._sweeps[asked]
 
     def training(self, raw: Mapping[str, Any], origin: str) -> tuple[Config, Settings]:
         """Do the same for a raw training config, with the keys that it inherits."""

@@ -1,11 +1,17 @@
-"""Run the jobs of a grid one after the other: skip what is done, go on after a failure."""
+"""Run the jobs of a grid one after the other: skip what is done, go on after a failure.
+
+The command of each job is a process of its own, with its output in a log.
+"""
 
 import contextlib
 import fcntl
 import functools
 import os
+import shlex
+import signal
+import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +20,19 @@ from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.console import print_message
-from rope_jax.errors import UserError, printable
-from rope_jax.grids.commands import JobFailed, Surroundings, log_of, run_job
+from rope_jax.errors import Stopped, UserError, printable
 from rope_jax.grids.jobs import Job, NotReady
+
+_TAIL_BYTES = 4096
+_LOOK = 1.0  # seconds between two looks at the log, for the line that shows the progress
+# Slurm sends its signals to all processes of a job: SIGUSR2 near the time limit, SIGTERM when the
+# job is cancelled. Both must reach our process alone, which stops the command cleanly and once:
+# SIGUSR2 would kill the command, and so would a second SIGTERM.
+_DEAF = ("sh", "-c", "trap '' USR2 TERM; exec \"$@\"", "sh")
+
+
+class JobFailed(Exception):
+    """A job that ended without its result; the message is the last line of its output."""
 
 
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
@@ -27,12 +43,26 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     """
     done: set[str] = set()
     for job in jobs:
-        if not all(other.name in done for other in job.follows):
-            continue
-        with contextlib.suppress(NotReady):  # a failure only if it is still so when its turn comes
-            if job.is_done():
-                done.add(job.name)
+        if all(other.name in done for other in job.follows):
+            with contextlib.suppress(NotReady):  # a failure only if it is so when its turn comes
+                if job.is_done():
+                    done.add(job.name)
     return frozenset(done)
+
+
+def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) -> list[str]:
+    """Return one line of shell for each job that is not done, in an order in which they can run.
+
+    A comment at the end of each line names the job, and the jobs of this list that it has to wait
+    for. root: as in `Job.command`; the lines have to be run in the present folder.
+    """
+    lines = []
+    for job in jobs:
+        if job.name not in done:
+            waits = ", ".join(other.name for other in job.follows if other.name not in done)
+            after = f", after {waits}" if waits else ""
+            lines.append(f"{shlex.join(job.command(root))}  # {job.name}{after}")
+    return lines
 
 
 def run_jobs(
@@ -40,7 +70,7 @@ def run_jobs(
 ) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; print one line for each.
 
-    root: as in `command_of`. logs: the folder for the output of the commands.
+    root: as in `Job.command`. logs: the folder for the output of the commands.
     Returns the jobs that failed or could not run, by name, each with the reason.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
@@ -52,40 +82,24 @@ def run_jobs(
             title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
             if blocking := [needed.name for needed in job.needs if needed.name in failed]:
                 failed[job.name] = f"not run, because {blocking[0]} is not done"
-                print_line(console, f"{title}: {failed[job.name]}", "yellow")
+                print_message(console, f"{title}: {failed[job.name]}", "yellow")
                 continue
             try:
                 ready = job.ready()
                 if ready.is_done():
-                    print_line(console, f"{title}: already done", "dim")
+                    print_message(console, f"{title}: already done", "dim")
                     continue
                 with console.status(Text(printable(title))) as status:
                     report = functools.partial(_show, status, title)
-                    run_job(ready, root, logs, report, Surroundings(inherited=(lock,)))
+                    run_job(ready, root, logs, report, inherited=(lock,))
             except (JobFailed, UserError) as error:
                 failed[job.name] = str(error)
-                print_line(console, f"{title}: failed: {error}", "red")
+                print_message(console, f"{title}: failed: {error}", "red")
                 continue
-            print_line(console, f"{title}: done in {_duration(time.monotonic() - start)}")
+            seconds = time.monotonic() - start
+            took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+            print_message(console, f"{title}: done in {took}")
     return failed
-
-
-def print_failures(
-    console: Console, jobs: Sequence[Job], failed: Mapping[str, str], logs: Path
-) -> None:
-    """Print every job that failed, with its last line and its log."""
-    print_line(console, f"{len(failed)} of {len(jobs)} jobs are not done:", "red")
-    for job in jobs:
-        if job.name in failed:
-            print_line(console, f"  {job.name}: {failed[job.name]}")
-            if (log := log_of(job, logs)).exists():
-                print_line(console, f"    {log}", "dim")
-    print_line(console, "The same command tries them again.")
-
-
-def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print one line, see `print_message`."""
-    print_message(console, text, style)
 
 
 def _show(status: Status, title: str, line: str) -> None:
@@ -93,8 +107,108 @@ def _show(status: Status, title: str, line: str) -> None:
     status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
+def print_failures(
+    console: Console, jobs: Sequence[Job], failed: Mapping[str, str], logs: Path
+) -> None:
+    """Print every job that failed, with its last line and its log."""
+    print_message(console, f"{len(failed)} of {len(jobs)} jobs are not done:", "red")
+    for job in jobs:
+        if job.name in failed:
+            print_message(console, f"  {job.name}: {failed[job.name]}")
+            if (log := job.log(logs)).exists():
+                print_message(console, f"    {log}", "dim")
+    print_message(console, "The same command tries them again.")
+
+
+def run_job(
+    job: Job,
+    root: Path | None,
+    logs: Path,
+    report: Callable[[str], None] = lambda line: None,
+    *,
+    inherited: tuple[int, ...] = (),
+    in_slurm: bool = False,
+) -> None:
+    """Run the command of a job that is ready, and record that the job is done.
+
+    report: called about once per second with the newest line of the log.
+    inherited: open files that the command keeps open as well.
+
+    Raises JobFailed if the command fails or leaves no result, Stopped if a signal ended it, and
+    UserError if the log cannot be written.
+    """
+    log, command = job.log(logs), job.command(root)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            file.write(f"$ {shlex.join(command)}\n".encode(errors="replace"))
+            file.flush()
+            # In a session of its own: at Ctrl-C, the terminal would send a second signal to it,
+            # which ends a command at once instead of cleanly.
+            process = subprocess.Popen(
+                [*(_DEAF if in_slurm else ()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=inherited,
+            )
+        status = _wait(process, lambda: report(last_line(log)), in_slurm)
+        if status:
+            raise JobFailed(_reason(status, log))
+        if not job.is_finished():
+            raise JobFailed(f"the command ended, but {job.result} is not there or not complete")
+        job.record()
+    except OSError as error:
+        where = error.filename or log
+        raise UserError(f"{where}: cannot be written ({error.strerror or error})") from None
+
+
+def _wait(process: "subprocess.Popen[bytes]", look: Callable[[], None], in_slurm: bool) -> int:
+    """Wait for a command; return its exit status.
+
+    If this process is asked to stop, the command is asked to, once, and waited for.
+    """
+    told, looked = False, time.monotonic()
+    try:
+        while process.poll() is None:
+            number = stopping.requested()
+            if number is not None and not told:
+                process.send_signal(signal.SIGINT if in_slurm else number)
+                told = True
+            if time.monotonic() - looked > _LOOK:
+                look()
+                looked = time.monotonic()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0.1)
+    finally:
+        if process.poll() is None:  # an exception, such as that of Slurm's time limit
+            process.send_signal(signal.SIGINT if in_slurm else signal.SIGTERM)
+            process.wait()
+    if (number := stopping.requested()) is not None:
+        raise Stopped("stopped; run the same command again to resume", number)
+    return process.returncode
+
+
+def _reason(status: int, log: Path) -> str:
+    """Say why a command failed."""
+    if status < 0:
+        return f"ended by {signal.Signals(-status).name}"
+    line = last_line(log)
+    # a command that was ended before it could say anything leaves only our own line
+    return f"exit status {status}" if not line or line.startswith("$ ") else line
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that has any text; "" if there is none."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return text.rstrip().rpartition("\n")[2].strip()
 
 
 @contextlib.contextmanager

@@ -21,10 +21,8 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.grids.commands import JobFailed, run_job
 from rope_jax.grids.expand import expand
-from rope_jax.grids.launchers import shell_lines
-from rope_jax.grids.run import done_jobs, run_jobs
+from rope_jax.grids.run import JobFailed, done_jobs, run_job, run_jobs, shell_lines
 from rope_jax.rope.strategies import PIScaling
 from tests.grids.conftest import ROOT
 from tests.sweeps.test_sweep_run import trained

@@ -16,8 +16,8 @@ from rope_jax.config.named import config_folder
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.launchers import shell_lines, submit
-from rope_jax.grids.run import done_jobs
+from rope_jax.grids.run import done_jobs, shell_lines
+from rope_jax.grids.slurm import submit
 
 CONFIGS = config_folder()
 LOGS = Path("runs/grids/small")
@@ -159,7 +159,12 @@ def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
     names = ["tiny-s0/train", "tiny-s0/sweep-short", "tiny-s1/train", "tiny-s1/sweep-short"]
     assert ids_of(submitted) == dict(zip([*names, "compare"], map(str, range(41, 46)), strict=True))
     first = options(41)
-    wanted = {"job-name": "tiny-s0/train", "partition": "big", "time": "90", "account": "mine"}
+    wanted = {
+        "job-name": "small/tiny-s0/train",
+        "partition": "big",
+        "time": "90",
+        "account": "mine",
+    }
     wanted |= {"cpus-per-task": "4", "gpus-per-node": "1", "mem": "12GB"}
     assert wanted.items() <= first.items()
     assert "dependency" not in first
@@ -172,7 +177,9 @@ def test_what_slurm_is_asked_for(stand_ins, folder, slurm):
 def test_what_is_queued_is_not_submitted_again(stand_ins, folder, slurm):
     submit_grid(stand_ins)
     # 41 has failed, so Slurm has removed 42; 45 has ended; 7 is not of this grid
-    Path("queue").write_text("7\n43\n44\n")
+    queue = ["43 small/tiny-s1/train", "44 small/tiny-s1/sweep-short"]
+    lines = [f"{job} {folder}\n" for job in queue]
+    Path("queue").write_text("".join(lines) + f"7 small/tiny-s0/train {folder.parent}\n")
     submitted, out = submit_grid(stand_ins)
     assert "[3/5] tiny-s1/train: in the queue as job 43\n" in out
     assert ids_of(submitted) == {
