@@ -105,15 +105,14 @@ class TilingProtocol(Protocol):
         """
 
     def windows(self, length: int) -> Windows:
-        documents, starts, firsts, units = [], [], [], []
+        parts: list[Windows] = []
         for index, stream in enumerate(self.streams.tokens):
             for begin, covered in self._parts(len(stream)):
-                start, first = self.tile(length, covered)
-                documents.append(np.full(len(start), index, np.int64))
-                starts.append(begin + start)
-                firsts.append(first)
-                units.append(np.full(len(start), len(units), np.int64))
-        return Windows(*map(np.concatenate, (documents, starts, firsts, units)))
+                starts, firsts = self.tile(length, covered)
+                document, unit = (np.full(len(starts), i, np.int64) for i in (index, len(parts)))
+                parts.append(Windows(document, begin + starts, firsts, unit))
+        columns = zip(*(part[:4] for part in parts), strict=True)  # all but `answers`
+        return Windows(*map(np.concatenate, columns))
 
     def _parts(self, size: int) -> list[tuple[int, int]]:
         """Return (first input, number of targets) of the parts of a stream that are covered."""
