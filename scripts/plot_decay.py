@@ -11,67 +11,46 @@ Draws a figure, writes the curves to a .csv beside it, and prints the mean and t
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
+from rope_jax.commands.show import load_asked
 from rope_jax.errors import printable
-
-if TYPE_CHECKING:
-    from rope_jax.rope.decay import Scores
 
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     import numpy as np
 
-    from rope_jax.config.inspection import (
-        DecayConfig,
-        check_writable,
-        combined_config,
-        load_inspection,
+    from rope_jax.config.inspection import DecayConfig, check_writable
+    from rope_jax.inspection.curves import (
+        InspectedModel,
+        check_curve_count,
+        check_distances,
+        make_curves,
     )
-    from rope_jax.config.load import dump
-    from rope_jax.inspection.curves import check_curve_count, check_distances, make_curves
-    from rope_jax.inspection.model import InspectedModel
     from rope_jax.rope.decay import decay_scores
 
-    parser = cli.parser(
-        "[CONFIG.yaml] [key=value ...] [--print-config]",
-        "Draw scores over distance, by base or by scaling, for a geometry or for the layers of a "
-        "training config. Keys (a training config takes length, scalings and output besides its "
-        "own):",
-        DecayConfig,
-    )
-    parser.add_argument(
-        "config",
-        metavar="CONFIG.yaml",
-        nargs="?",
-        help="these keys, or a training config",
-    )
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.config is None else Path(arguments.config)
-    asked, training = load_inspection(DecayConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(combined_config(asked, training)), end="")
+    loaded = load_asked(argv, "Draw scores over distance, by base or by scaling", DecayConfig)
+    if loaded is None:
         return
+    asked, training = loaded
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     with_scalings = training is not None or bool(asked.scalings)
     length = asked.length or (4 * model.window if with_scalings else 2048)
     curves = make_curves(model, asked, length)
-    bases = asked.bases_shown if training is None else ()
     unscaled = {
         f"base {f'{base:,}'.removesuffix('.0')}": replace(model.layers.geometry, base=base)
-        for base in bases
+        for base in (asked.bases_shown if training is None else ())
     }
     check_curve_count(len(curves) + len(unscaled))
-    pairs = model.layers.geometry.rotary_dim // 2
-    check_distances(length, pairs, len(curves) + len(unscaled))
+    dimension = model.layers.geometry.rotary_dim
+    check_distances(length, dimension // 2, len(curves) + len(unscaled))
     table = output.with_suffix(".csv")
     check_writable(output, table)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.inspection.figures import write_decay_figure
-    from rope_jax.inspection.tables import print_decay_tables
+    from rope_jax.inspection.decay import print_decay_tables, write_decay_figure
+    from rope_jax.inspection.output import write_csv
 
     stopping.check()
     distances = np.arange(length)
@@ -79,7 +58,6 @@ def main(argv: list[str]) -> None:
         name: decay_scores(geometry.inv_freq(), distances) for name, geometry in unscaled.items()
     }
     scores |= {c.name: decay_scores(c.pairs.inv_freq, distances, c.pairs.m) for c in curves}
-    dimension = model.layers.geometry.rotary_dim
     title = model.title() if with_scalings else f"d {dimension}, without scaling"
     title += f"; score {'m²·' * with_scalings}Σ 2·cos(Δθ')/√d"
     stopping.check()
@@ -88,24 +66,12 @@ def main(argv: list[str]) -> None:
     print_decay_tables(console, scores)
     kinds = {curve.name: curve.kind for curve in curves}
     write_decay_figure(output, scores, kinds=kinds, unscaled=unscaled, title=title)
-    write_csv(table, scores)
-    console.print(printable(f"figure: {output}; curves: {table}"))
-
-
-def write_csv(path: Path, scores: "dict[str, Scores]") -> None:
-    """Write one row per distance and one column per curve.
-
-    UserError: the file cannot be written.
-    """
-    from rope_jax.inspection.output import output_file
-    from rope_jax.runs.tables import format_csv
-
     rows = (
         [distance, *(f"{score:.12g}" for score in row)]
         for distance, row in enumerate(zip(*scores.values(), strict=True))
     )
-    with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        file.write(format_csv(["distance", *scores], rows))
+    write_csv(table, ["distance", *scores], rows)
+    console.print(printable(f"figure: {output}; curves: {table}"))
 
 
 if __name__ == "__main__":

@@ -26,13 +26,11 @@ def main(argv: list[str]) -> None:
     # imported late: help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.costs import Cost, costs_of, print_costs
-    from rope_jax.inspection.output import output_file
+    from rope_jax.inspection.output import write_csv
     from rope_jax.runs.directory import RunDirectory
-    from rope_jax.runs.tables import format_csv
 
     stopping.check()
     costs = [cost for run in arguments.runs for cost in costs_of(RunDirectory(Path(run)))]
     print_costs(plain_console(), costs)
     if asked.output is not None:
-        with output_file(Path(asked.output)) as temporary:
-            temporary.write_text(format_csv(Cost._fields, costs), encoding="utf-8")
+        write_csv(Path(asked.output), Cost._fields, costs)

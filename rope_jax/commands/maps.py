@@ -1,15 +1,9 @@
 """Show position maps: the relative position at which each query sees each key, as a picture."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
 from rope_jax.errors import printable
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rope_jax.inspection.maps import ShownMap
 
 
 def main(argv: list[str]) -> None:
@@ -30,7 +24,7 @@ def main(argv: list[str]) -> None:
     check_writable(output, table)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.inspection.maps import print_maps, shown_maps, write_maps_figure
+    from rope_jax.inspection.maps import print_maps, shown_maps, write_map_rows, write_maps_figure
 
     stopping.check()
     shown = shown_maps(asked)
@@ -39,19 +33,5 @@ def main(argv: list[str]) -> None:
     print_maps(console, shown)
     stopping.check()
     write_maps_figure(output, shown, length)
-    write_csv(table, shown, length)
+    write_map_rows(table, shown, length)
     console.print(printable(f"figure: {output}; last row of each map: {table}"))
-
-
-def write_csv(path: Path, shown: "Sequence[ShownMap]", length: int) -> None:
-    """Write the relative positions that the last token sees: one row per distance.
-
-    UserError: the file cannot be written.
-    """
-    from rope_jax.inspection.maps import csv_rows
-    from rope_jax.inspection.output import output_file
-    from rope_jax.runs.tables import format_csv
-
-    header = ["distance", *(made.name for made in shown)]
-    with output_file(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-        file.write(format_csv(header, csv_rows(shown, length)))

@@ -1,42 +1,54 @@
 """Show scalings pair by pair: wavelengths, turns, scale, and angles not seen in training."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rope_jax import cli, stopping
 from rope_jax.errors import printable
 
+if TYPE_CHECKING:
+    from rope_jax.config.inspection import InspectionType
+    from rope_jax.config.training import Config
 
-def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.inspection import (
-        ScalingConfig,
-        check_writable,
-        combined_config,
-        load_inspection,
-    )
+
+def load_asked(
+    argv: list[str], description: str, schema: "type[InspectionType]"
+) -> "tuple[InspectionType, Config | None] | None":
+    """Return the keys of an inspection and the training config that they are about, if any.
+
+    None: it was asked to print them, and has done so. Raises UserError.
+    """
+    from rope_jax.config.inspection import combined_config, load_inspection
     from rope_jax.config.load import dump
     from rope_jax.config.named import config_path
-    from rope_jax.inspection.curves import check_curve_count, make_curves
-    from rope_jax.inspection.model import InspectedModel
 
     parser = cli.parser(
         "[CONFIG.yaml] [key=value ...] [--print-config]",
-        "Show scalings pair by pair, for a geometry or for the layers of a training config. "
+        f"{description}, for a geometry or for the layers of a training config. "
         "Keys (a training config takes length, scalings and output besides its own):",
-        ScalingConfig,
+        schema,
     )
     parser.add_argument(
-        "config",
-        metavar="CONFIG.yaml",
-        nargs="?",
-        help="these keys, or a training config",
+        "config", metavar="CONFIG.yaml", nargs="?", help="these keys, or a training config"
     )
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else config_path(arguments.config)
-    asked, training = load_inspection(ScalingConfig, path, arguments.overrides)
+    asked, training = load_inspection(schema, path, arguments.overrides)
     if arguments.print_config:
         print(dump(combined_config(asked, training)), end="")
+        return None
+    return asked, training
+
+
+def main(argv: list[str]) -> None:
+    # imported late, so that a signal during the imports is handled like any other
+    from rope_jax.config.inspection import ScalingConfig, check_writable
+    from rope_jax.inspection.curves import InspectedModel, check_curve_count, make_curves
+
+    loaded = load_asked(argv, "Show scalings pair by pair", ScalingConfig)
+    if loaded is None:
         return
+    asked, training = loaded
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     curves = make_curves(model, asked, length)
@@ -44,8 +56,7 @@ def main(argv: list[str]) -> None:
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
-    from rope_jax.inspection.figures import write_scaling_figure
-    from rope_jax.inspection.tables import print_scaling_tables
+    from rope_jax.inspection.scalings import print_scaling_tables, write_scaling_figure
 
     stopping.check()
     console = plain_console()

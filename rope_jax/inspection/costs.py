@@ -6,14 +6,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.errors import UserError, printable
+from rope_jax.inspection.output import make_table
 from rope_jax.model.cost import parameter_count
 from rope_jax.runs.directory import RunDirectory
 
@@ -98,13 +96,12 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 def print_costs(console: Console, costs: Sequence[Cost]) -> None:
     """Print one row per run and fit."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("run", "fit"):
-        table.add_column(column, overflow="fold")
-    for column in ("numbers", "steps", "tokens", "seconds"):
-        table.add_column(column, justify="right")
-    for cost in costs:
-        seconds = "unknown" if math.isnan(cost.seconds) else f"{cost.seconds:,.0f}"
-        names = (Text(printable(cost.run)), Text(printable(cost.fit)))
-        table.add_row(*names, f"{cost.numbers:,}", f"{cost.steps:,}", f"{cost.tokens:,}", seconds)
-    console.print(table)
+    rows = [
+        (
+            *(printable(cost.run), printable(cost.fit)),
+            *(f"{number:,}" for number in (cost.numbers, cost.steps, cost.tokens)),
+            "unknown" if math.isnan(cost.seconds) else f"{cost.seconds:,.0f}",
+        )
+        for cost in costs
+    ]
+    console.print(make_table(Cost._fields, rows, left=2))

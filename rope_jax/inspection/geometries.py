@@ -10,22 +10,17 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from rope_jax import stopping
 from rope_jax.config.inspection import ModelGeometry
 from rope_jax.console import plain_console
 from rope_jax.errors import printable
-from rope_jax.inspection.model import short_number
-from rope_jax.inspection.output import figure_message, write_output_figure
+from rope_jax.inspection.output import make_table, short_number, write_figure
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import first_negative_distance
@@ -86,28 +81,26 @@ def show_geometries(
     stopping.check()
     with figure_style():
         figure = draw(geometries)
-    write_output_figure(figure, output)
-    console.print(printable(figure_message(output)))
+    write_figure(figure, output)
+    files = " (and .pdf, .svg)" if output.suffix == ".png" else ""
+    console.print(printable(f"figure: {output}{files}"))
 
 
 def _print_table(console: Console, geometries: Sequence[Geometry]) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("model")
-    headings = ("d", "base", "window", "longest wavelength", "score < 0 from", "full circles")
-    for heading in headings:
-        table.add_column(heading, justify="right")
-    for made in geometries:
-        at = made.first_negative
-        table.add_row(
-            Text(made.name),
+    distances = ("longest wavelength", "score < 0 from", "full circles")
+    rows = [
+        (
+            made.name,
             f"{made.geometry.rotary_dim}",
             short_number(made.geometry.base),
             f"{made.geometry.train_length:,}",
             short_number(made.longest_wavelength),
-            f"> {_FARTHEST:,}" if at is None else f"{at:,}",
+            f"{made.first_negative:,}" if made.first_negative else f"> {_FARTHEST:,}",
             f"{made.full_circles} of {made.turns.size}",
         )
-    console.print(table)
+        for made in geometries
+    ]
+    console.print(make_table(("model", "d", "base", "window", *distances), rows))
     console.print(
         "score < 0 from: first distance at which equal queries and keys score below 0\n"
         "full circles: pairs that turn at least once in the window\n",
@@ -131,25 +124,18 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
         axis.plot(bases, [2 * np.pi / theta[-1] for theta in thetas], color=shade)
         distances = _first_negatives(thetas)
         axis.plot(bases[: len(distances)], distances, color=shade, linestyle="--", linewidth=1)
+    windows = []
     for nth, made in enumerate(geometries):
-        style = _style(nth)
-        axis.plot(
-            made.geometry.base,
-            made.geometry.train_length,
-            color=style["color"],
-            marker=style["marker"],
-            linestyle="none",
-            markersize=5.5,
-            label=f"{made.name} (d {made.geometry.rotary_dim})",
-        )
+        style = _style(nth) | {"linestyle": "none", "markersize": 5.5}
+        label = f"{made.name} (d {made.geometry.rotary_dim})"
+        windows += axis.plot(made.geometry.base, made.geometry.train_length, label=label, **style)
     axis.set_xlabel("base b")
     axis.set_ylabel("distance (tokens)")
     axis.set_xscale("log")
     axis.set_yscale("log")
     _label_decades(axis.xaxis)
     _label_decades(axis.yaxis)
-    _plain(axis)
-    windows = [line for line in axis.get_lines() if line.get_marker() in MARKERS]
+    axis.grid(True, which="major")
     lines = [
         Line2D([], [], color="0.4", label="longest wavelength"),
         Line2D([], [], color="0.4", linestyle="--", linewidth=1, label="first negative score"),
@@ -194,7 +180,7 @@ def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
     below.set_ylim(-0.03, 1.03)
     below.set_xlabel("pair as a share of all pairs, 2i/d (fastest first)")
     for axis in (above, below):
-        _plain(axis)
+        axis.grid(True, which="major")
     above.set_yscale("log")
     _label_decades(above.yaxis)
     figure.align_ylabels()
@@ -211,7 +197,3 @@ def _label_decades(axis: Axis) -> None:
     """Write the ticks of a logarithmic axis as numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     axis.set_minor_locator(NullLocator())
-
-
-def _plain(axis: Axes) -> None:
-    axis.grid(True, which="major")

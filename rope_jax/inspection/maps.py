@@ -5,7 +5,7 @@ is the trained window and n the text's length. Imports no jax.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,16 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Patch
 from pydantic import ValidationError
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
-from rope_jax.inspection.model import short_number
-from rope_jax.inspection.output import write_output_figure
-from rope_jax.plots.panels import fold_text
+from rope_jax.inspection.output import make_table, short_number, write_csv, write_figure
+from rope_jax.plots.panels import fold_text, label_lowest
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
@@ -150,20 +147,18 @@ def _slowest_pair(band: MapBand, geometry: RotaryGeometry, length: int) -> MapBa
 
 def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
     """Print one row per map, then why those that leave the trained window do."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.add_column("map", overflow="fold", max_width=30)
-    table.add_column("settings", overflow="fold")
-    for heading in ("largest r", "visible", "reaches n"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for made in shown:
-        table.add_row(
-            Text(made.name),
-            Text(made.settings),
+    rows = [
+        (
+            made.name,
+            made.settings,
             short_number(made.largest),
             _share(made.visible),
             "yes" if made.reaches else "no",
         )
-    console.print(table)
+        for made in shown
+    ]
+    headings = ("map", "settings", "largest r", "visible", "reaches n")
+    console.print(make_table(headings, rows, left=2))
     for made in shown:
         if made.obstacle:
             console.print(Text(f"{made.name}: {made.obstacle}"))
@@ -179,11 +174,17 @@ def _share(value: float) -> str:
     return "100%" if value == 1 else f"{min(value, 0.999):.1%}"
 
 
-def csv_rows(shown: Sequence[ShownMap], length: int) -> Iterator[list[str]]:
-    """Yield one row per distance d: d, then r(n − 1, n − 1 − d) by map; "" for a hidden key."""
+def write_map_rows(path: Path, shown: Sequence[ShownMap], length: int) -> None:
+    """Write r(n − 1, n − 1 − d) by map, one row per distance d; "" for a hidden key.
+
+    UserError: the file cannot be written.
+    """
     columns = [made.by_distance(length) for made in shown]
-    for distance, row in enumerate(zip(*columns, strict=True)):
-        yield [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
+    rows = (
+        [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
+        for distance, row in enumerate(zip(*columns, strict=True))
+    )
+    write_csv(path, ["distance", *(made.name for made in shown)], rows)
 
 
 def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> None:
@@ -196,7 +197,7 @@ def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> Non
     """
     with figure_style():
         figure = _maps_figure(shown, length)
-    write_output_figure(figure, path)
+    write_figure(figure, path)
 
 
 def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
@@ -204,21 +205,17 @@ def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
     rows = math.ceil(len(shown) / columns)
     figure = Figure(figsize=(WIDTHS["page"], 0.9 + 6.6 / columns * rows), layout="constrained")
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
     window = shown[0].window
     colours = matplotlib.colormaps["viridis"].with_extremes(over=_UNTRAINED)
-    norm = Normalize(0, window - 1)
-    for axis, made in zip(panels, shown, strict=False):
-        image = _panel(axis, made, length)
-        image.set(cmap=colours, norm=norm)
-    for place, axis in enumerate(panels):
+    for place, axis in enumerate(grid.flat):
         axis.set_visible(place < len(shown))
-        if place + columns >= len(shown):  # the lowest panel of its column
-            axis.set_xlabel("key j")
-            axis.tick_params(labelbottom=True)
-    for row in grid:
-        row[0].set_ylabel("query i")
-    bar = figure.colorbar(image, ax=panels, extend="max", shrink=min(1, 2 / rows), pad=0.02)
+        if place < len(shown):
+            image = _panel(axis, shown[place], length)
+            image.set(cmap=colours, norm=Normalize(0, window - 1))
+            label_lowest(axis, "key j", place, len(shown), columns)
+        if place % columns == 0:
+            axis.set_ylabel("query i")
+    bar = figure.colorbar(image, ax=grid, extend="max", shrink=min(1, 2 / rows), pad=0.02)
     bar.set_label("relative position r(i, j)")
     ticks = [tick for tick in bar.get_ticks() if tick < 0.93 * (window - 1)]
     bar.set_ticks([*ticks, window - 1], labels=[*(f"{t:,.0f}" for t in ticks), f"{window - 1:,}"])

@@ -6,7 +6,7 @@ package nor drawing with it changes the caller's matplotlib settings, and the ca
 not change a figure.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -127,49 +127,34 @@ def figure_style() -> AbstractContextManager[None]:
     return matplotlib.style.context(_STYLE, after_reset=True)
 
 
-def assign_colours(kinds: Iterable[str]) -> dict[str, str]:
-    """Return a colour for each kind of curve: the type of a scaling or map, or "trained".
-
-    The commonest kinds have the same colour in every figure. No two others share one unless there
-    are more kinds than colours.
-    """
-    wanted = list(dict.fromkeys(kinds))
-    colours = {kind: _FIXED[kind] for kind in wanted if kind in _FIXED}
-    others = [kind for kind in wanted if kind not in _FIXED]
-    for kind in others:
-        if kind in _PREFERRED and _PREFERRED[kind] not in colours.values():
-            colours[kind] = _PREFERRED[kind]
-    # not black, which stands for `trained` even in a figure without it
-    more = [colour for colour in PALETTE[1:] if colour not in colours.values()]
-    without = [kind for kind in others if kind not in colours]
-    for place, kind in enumerate(without):
-        colours[kind] = more[place % len(more)]
-    return {kind: colours[kind] for kind in wanted}
-
-
 def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
     """Return a style for each curve: a colour, and a marker.
 
-    The first curve of a kind has the kind's colour, any other one that is unused. Curves share a
-    colour only if there are more of them than colours; it is then the colour of their kind. Up to
-    eight curves have different markers, so that they differ without colours as well.
+    The first curve of a common kind has the kind's colour in every figure, any other curve one that
+    is unused. Curves share a colour only if there are more of them than colours. Up to eight curves
+    have different markers, so that they differ without colours as well.
 
-    kinds: the kind of each curve, by the curve's name.
+    kinds: the kind of each curve, the type of a scaling or map or "trained", by the curve's name.
     """
-    by_kind = assign_colours(kinds.values())
-    # those that have a meaning in other figures come last of Okabe and Ito's
+    colours: dict[str, str] = {}
+    firsts = {kind: name for name, kind in reversed(kinds.items())}
+    for known in (_FIXED, _PREFERRED):
+        for name, kind in kinds.items():
+            colour = known.get(kind)
+            if colour and firsts[kind] == name and colour not in colours.values():
+                colours[name] = colour
+    # those that have a meaning in other figures come last of Okabe and Ito's; not black, which
+    # stands for `trained` even in a figure without it
     ranked = sorted(OKABE_ITO[1:], key=lambda colour: colour in _FIXED.values())
-    ranked += PALETTE[len(OKABE_ITO) :]
-    unused = [colour for colour in ranked if colour not in by_kind.values()]
-    styles: dict[str, LineStyle] = {}
-    used: set[str] = set()
-    for place, (name, kind) in enumerate(kinds.items()):
-        colour = by_kind[kind]
-        if colour in used and unused:
-            colour = unused.pop(0)
-        used.add(colour)
-        styles[name] = LineStyle(colour, MARKERS[place % len(MARKERS)])
-    return styles
+    unused = [c for c in (*ranked, *PALETTE[len(OKABE_ITO) :]) if c not in colours.values()]
+    for name, kind in kinds.items():
+        if name not in colours:
+            shared = colours.get(firsts[kind], PALETTE[1 + len(colours) % (len(PALETTE) - 1)])
+            colours[name] = unused.pop(0) if unused else shared
+    return {
+        name: LineStyle(colours[name], MARKERS[place % len(MARKERS)])
+        for place, name in enumerate(kinds)
+    }
 
 
 def distinct_styles(names: Sequence[str]) -> dict[str, LineStyle]:

@@ -26,7 +26,7 @@ assert "matplotlib.pyplot" not in sys.modules
 def test_importing_the_package_leaves_matplotlib_alone() -> None:
     package = rope_jax.inspection
     names = [f"{package.__name__}.{found.name}" for found in pkgutil.iter_modules(package.__path__)]
-    assert f"{package.__name__}.figures" in names
+    assert f"{package.__name__}.scalings" in names
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *names], capture_output=True, text=True, timeout=120
     )

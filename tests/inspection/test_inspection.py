@@ -13,7 +13,7 @@ from matplotlib.image import imread
 
 from rope_jax import cli
 from rope_jax.config.inspection import ScalingConfig, load_inspection
-from rope_jax.plots.style import assign_colours
+from rope_jax.plots.style import assign_styles
 from rope_jax.rope import RotaryGeometry, parse_scaling
 from scripts import plot_decay, show_scaling
 
@@ -95,10 +95,9 @@ def test_show_scaling_prints_tables_and_draws_a_figure(show, folder):
         np.testing.assert_allclose(drawn(scale, nth), scaled / theta, rtol=1e-9)
     expected = np.minimum(1, 1023 * theta / 2 / np.pi) - np.minimum(1, 255 * theta / 2 / np.pi)
     np.testing.assert_allclose(drawn(unseen, 0), expected, atol=1e-12)
-    # the colours of a sweep's figure; two curves of a type differ in their dashes
+    # the colours of a sweep's figure; two curves of a type differ in them
     one, other = unseen.get_lines()[1:3]
-    assert one.get_color() == other.get_color() == assign_colours(["yarn"])["yarn"]
-    assert one.get_linestyle() != other.get_linestyle()
+    assert one.get_color() == assign_styles({"yarn": "yarn"})["yarn"].color != other.get_color()
     # pairs at frequency 0 are drawn at the edges, and the lengths are marked
     assert np.isnan(drawn(wave, 3)[4:]).all()
     texts = [{text.get_text() for text in axis.texts} for axis in figure.axes]

@@ -8,7 +8,6 @@ from rope_jax.plots.style import (
     MOST_CURVES,
     OKABE_ITO,
     PALETTE,
-    assign_colours,
     assign_styles,
     distinct_styles,
     figure_style,
@@ -20,19 +19,20 @@ KINDS = ["trained", "pi", "ntk", "yarn", "llama3", "longrope", "rerope", "leaky_
 def test_the_commonest_kinds_have_the_same_colour_in_every_figure():
     known = {"trained": "#000000", "pi": "#E69F00", "ntk": "#0072B2", "yarn": "#D55E00"}
     for others in ([], KINDS, [f"new-{i}" for i in range(20)]):
-        colours = assign_colours([*others, *known])
-        assert {kind: colours[kind] for kind in known} == known
+        styles = assign_styles({kind: kind for kind in (*others, *known)})
+        assert {kind: styles[kind].color for kind in known} == known
 
 
 def test_kinds_have_different_colours_while_there_are_enough():
     # rerope and longrope prefer the same one
     for count in range(1, len(KINDS) + 1):
-        colours = assign_colours(KINDS[:count])
-        assert list(colours) == KINDS[:count]
-        assert len(set(colours.values())) == count
+        styles = assign_styles({kind: kind for kind in KINDS[:count]})
+        assert list(styles) == KINDS[:count]
+        assert len({style.color for style in styles.values()}) == count
     # up to six are Okabe and Ito's, and `trained` alone is black
-    six = assign_colours(["llama3", "longrope", "rerope", "leaky_rerope", "abf", "streaming"])
-    assert set(six.values()) == set(OKABE_ITO[1:])
+    six = ["llama3", "longrope", "rerope", "leaky_rerope", "abf", "streaming"]
+    styles = assign_styles({kind: kind for kind in six})
+    assert {style.color for style in styles.values()} == set(OKABE_ITO[1:])
 
 
 def test_curves_of_a_panel_differ_in_their_markers():
