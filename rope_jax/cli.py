@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rope_jax import stopping
@@ -38,20 +38,19 @@ def parser(
         prog=name,
         usage=f"{name} {usage}",
         description=description,
-        add_help=False,
+        add_help=schema is None,
         allow_abbrev=False,
     )
-    if schema is None:
-        made.add_argument("-h", "--help", action="help", help="print this and exit")
-        return made
-    made.add_argument(
-        "--print-config", action="store_true", help="print the resolved config and exit"
-    )
-    made.add_argument(
-        *("-h", "--help"),
-        action=_help_action(schema),
-        help="print this, or all about a key or section, and exit",
-    )
+    if schema is not None:
+        made.add_argument(
+            "--print-config", action="store_true", help="print the resolved config and exit"
+        )
+        made.add_argument(
+            *("-h", "--help"),
+            action=_Help,
+            const=schema,
+            help="print this, or all about a key or section, and exit",
+        )
     return made
 
 
@@ -136,51 +135,45 @@ def _call(main: Callable[[list[str]], None]) -> int:
     try:
         main(sys.argv[1:])
         sys.stdout.flush()
+        return 0
     except Stopped as stop:
-        _print_error(str(stop))
-        return 128 + stop.signal
+        status, message = 128 + stop.signal, str(stop)
     except KeyboardInterrupt:
-        _print_error("stopped; run the same command again to resume")
-        return 128 + signal.SIGINT
+        status, message = 128 + signal.SIGINT, "stopped; run the same command again to resume"
     except UserError as error:
-        _print_error(str(error))
-        return 2
-    except BrokenPipeError:  # `--help | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status, message = 2, str(error)
     except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO):
+        is_closed = isinstance(error, BrokenPipeError)  # `--help | head`
+        if not is_closed and (error.filename or error.errno not in (errno.ENOSPC, errno.EIO)):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _print_error(f"standard output: cannot be written ({error.strerror})")
-        return 2
-    return 0
-
-
-def _print_error(message: str) -> None:
+        if is_closed:
+            return 0
+        status, message = 2, f"standard output: cannot be written ({error.strerror})"
     print(printable(f"{program()}: {message}"), file=sys.stderr)
+    return status
 
 
-def _help_action(schema: "type[BaseModel]") -> type[argparse.Action]:
-    class Help(argparse.Action):
-        def __init__(self, option_strings: list[str], dest: str, help: str) -> None:
-            super().__init__(option_strings, dest, nargs="?", metavar="KEY", help=help)
+class _Help(argparse.Action):
+    """Print the keys of a config, `const`, or all about one of them."""
 
-        def __call__(
-            self,
-            parser: argparse.ArgumentParser,
-            namespace: argparse.Namespace,
-            values: Any,
-            option_string: str | None = None,
-        ) -> None:
-            from rope_jax.config.key_help import key_overview, key_section
+    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
+        super().__init__(option_strings, dest, nargs="?", metavar="KEY", **options)
 
-            width = max(60, min(shutil.get_terminal_size().columns, _WIDEST_HELP))
-            if values is None:
-                print(parser.format_help())
-                lines = key_overview(schema, parser.prog, width)
-            else:
-                lines = key_section(schema, values, width)
-            print("\n".join(map(printable, lines)))
-            parser.exit()
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        from rope_jax.config.key_help import key_overview, key_section
 
-    return Help
+        width = max(60, min(shutil.get_terminal_size().columns, _WIDEST_HELP))
+        if values is self.const:  # no key was named
+            print(parser.format_help())
+            lines = key_overview(self.const, parser.prog, width)
+        else:
+            lines = key_section(self.const, values, width)
+        print("\n".join(map(printable, lines)))
+        parser.exit()

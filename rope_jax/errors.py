@@ -1,7 +1,5 @@
 """Exceptions that are not bugs, shown as one line without a traceback; text made printable."""
 
-from collections.abc import Sequence
-
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
 
 
@@ -14,12 +12,6 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def alternatives(names: Sequence[str]) -> str:
-    """Return names as an error offers them: "a", "a or b", "a, b or c"."""
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
 
 
 class UserError(Exception):

@@ -9,39 +9,67 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 INSTALLED = "rope-jax"
-# The installed command's name for each command, and the script that does the same.
-SCRIPTS = {
-    "train": "train.py",
-    "sweep": "eval_ppl.py",
-    "compare": "scripts/compare.py",
-    "key-tokens": "scripts/key_tokens.py",
-    "fit": "scripts/fit.py",
-    "plan": "scripts/plan.py",
-    "show": "scripts/show_scaling.py",
-    "maps": "scripts/show_maps.py",
-    "costs": "scripts/show_costs.py",
-    "grid": "scripts/grid.py",
-    "import": "scripts/import_hf.py",
-    "export": "scripts/export_hf.py",
+
+
+class Command(NamedTuple):
+    """A command: the script that is called in the repository, and what the command does."""
+
+    script: str
+    about: str
+
+
+COMMANDS = {
+    "train": Command("train.py", "train a small language model from a config; also resumes"),
+    "sweep": Command(
+        "eval_ppl.py", "measure a run's perplexity against context length, by scaling"
+    ),
+    "compare": Command(
+        "scripts/compare.py", "compare runs, seeds and sweeps: figure, tables, page"
+    ),
+    "key-tokens": Command(
+        "scripts/key_tokens.py", "find the tokens that need far context, for LongPPL"
+    ),
+    "fit": Command(
+        "scripts/fit.py", "fit a run's positions to longer texts, with its weights frozen"
+    ),
+    "plan": Command(
+        "scripts/plan.py", "show what a run or a sweep would take, without starting it"
+    ),
+    "show": Command(
+        "scripts/show_scaling.py", "show scalings pair by pair: wavelengths, turns, unseen angles"
+    ),
+    "maps": Command("scripts/show_maps.py", "show position maps as pictures"),
+    "costs": Command("scripts/show_costs.py", "show what training runs and fits took"),
+    "grid": Command("scripts/grid.py", "run many experiments and compare them; also through Slurm"),
+    "import": Command("scripts/import_hf.py", "import a Hugging Face checkpoint as a run"),
+    "export": Command("scripts/export_hf.py", "export a run as a folder that transformers loads"),
 }
 
 
 def program() -> str:
     """Return the command as an error begins with it: "eval_ppl.py", or "rope-jax sweep"."""
-    if not (_is_installed() or _is_module()):
+    if os.path.basename(sys.argv[0]) != INSTALLED and not _is_module():
         return os.path.basename(sys.argv[0])
-    command = [word for word in sys.argv[1:2] if word in SCRIPTS]
+    command = [word for word in sys.argv[1:2] if word in COMMANDS]
     return " ".join([INSTALLED, *command])
 
 
 def command_line(command: str, *words: str) -> str:
     """Return a line of shell that runs a command, called in the same way as this process was.
 
-    command: a key of SCRIPTS. words: its arguments, which are quoted where the shell needs it.
+    command: a key of COMMANDS. words: its arguments, which are quoted where the shell needs it.
     """
-    return " ".join([*_start_of(command), *map(quoted, words)])
+    root = repository()
+    if _is_module():
+        start = [_python(), "-m", "rope_jax", command]
+    elif root is None:
+        start = [tool(INSTALLED), command]
+    else:
+        start = [_python(), quoted(_short(str(root / COMMANDS[command].script)))]
+    return " ".join([*start, *map(quoted, words)])
 
 
 def quoted(word: str) -> str:
@@ -69,9 +97,9 @@ def tensorboard_line(folder: str) -> str:
 def repository() -> Path | None:
     """Return the folder of the repository whose script was called; None: no script was."""
     called = os.path.abspath(sys.argv[0])
-    for script in SCRIPTS.values():
-        if called.endswith(os.sep + script):
-            return Path(called.removesuffix(script))
+    for command in COMMANDS.values():
+        if called.endswith(os.sep + command.script):
+            return Path(called.removesuffix(command.script))
     return None
 
 
@@ -87,24 +115,10 @@ def tool(name: str) -> str:
     return quoted(_short(path))
 
 
-def _start_of(command: str) -> list[str]:
-    """Return the words before the arguments of a command."""
-    if _is_module():
-        return [_python(), "-m", "rope_jax", command]
-    root = repository()
-    if root is None:
-        return [tool(INSTALLED), command]
-    return [_python(), quoted(_short(str(root / SCRIPTS[command])))]
-
-
 def _python() -> str:
     """Return the shell's word for this Python; "python" where that is the same program."""
     beside = os.path.join(os.path.dirname(sys.executable), "python")
     return tool("python" if os.path.exists(beside) else os.path.basename(sys.executable))
-
-
-def _is_installed() -> bool:
-    return os.path.basename(sys.argv[0]) == INSTALLED
 
 
 def _is_module() -> bool:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rope_jax import invocation
-from rope_jax.commands.main import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -69,10 +68,11 @@ def test_a_quoted_word_comes_out_of_the_shell_as_it_was(word):
         assert shlex.split(quoted) == [word]
 
 
-def test_every_command_has_a_script():
-    assert set(invocation.SCRIPTS) == set(COMMANDS)
-    for script in invocation.SCRIPTS.values():
-        assert (ROOT / script).is_file()
+def test_every_command_has_a_script_and_a_module():
+    for name, command in invocation.COMMANDS.items():
+        script = (ROOT / command.script).read_text()
+        module = {"import": "importing", "export": "exporting"}.get(name, name.replace("-", "_"))
+        assert f"from rope_jax.commands.{module} import main" in script
 
 
 def test_tensorboard_is_a_target_in_the_repository_alone(called, monkeypatch, tmp_path):

@@ -2,35 +2,13 @@
 
 import difflib
 import importlib
-from typing import NamedTuple
 
 from rope_jax import __version__, cli
 from rope_jax.errors import UserError
-from rope_jax.invocation import INSTALLED
+from rope_jax.invocation import COMMANDS, INSTALLED
 
-
-class Command(NamedTuple):
-    """Where a command is, and what it does."""
-
-    module: str
-    """Of rope_jax.commands; it has `main`."""
-    about: str
-
-
-COMMANDS = {
-    "train": Command("train", "train a small language model from a config; also resumes"),
-    "sweep": Command("sweep", "measure a run's perplexity against context length, by scaling"),
-    "compare": Command("compare", "compare runs, seeds and sweeps: figure, tables, page"),
-    "key-tokens": Command("key_tokens", "find the tokens that need far context, for LongPPL"),
-    "fit": Command("fit", "fit a run's positions to longer texts, with its weights frozen"),
-    "plan": Command("plan", "show what a run or a sweep would take, without starting it"),
-    "show": Command("show", "show scalings pair by pair: wavelengths, turns, unseen angles"),
-    "maps": Command("maps", "show position maps as pictures"),
-    "costs": Command("costs", "show what training runs and fits took"),
-    "grid": Command("grid", "run many experiments and compare them; also through Slurm"),
-    "import": Command("importing", "import a Hugging Face checkpoint as a run"),
-    "export": Command("exporting", "export a run as a folder that transformers loads"),
-}
+# Modules of rope_jax.commands whose command has a name that Python reserves.
+_MODULES = {"import": "importing", "export": "exporting"}
 
 
 def run() -> None:
@@ -48,9 +26,11 @@ def main(argv: list[str]) -> None:
         print(f"{INSTALLED} {__version__}")
         return
     if name not in COMMANDS:
-        raise UserError(_unknown(name))
-    module = importlib.import_module(f"rope_jax.commands.{COMMANDS[name].module}")
-    module.main(arguments)
+        close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
+        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
+        raise UserError(f"{name or repr(name)}: unknown command; {advice}")
+    module = _MODULES.get(name, name.replace("-", "_"))
+    importlib.import_module(f"rope_jax.commands.{module}").main(arguments)
 
 
 def _help() -> str:
@@ -67,9 +47,3 @@ def _help() -> str:
         f"To begin: {INSTALLED} train demo",
     ]
     return "\n".join(lines)
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, COMMANDS, n=1, cutoff=0.4)
-    advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(COMMANDS)}"
-    return f"{name or repr(name)}: unknown command; {advice}"

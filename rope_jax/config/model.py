@@ -7,11 +7,11 @@ from pydantic import Field, field_validator, model_validator
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
-from rope_jax.errors import alternatives
 from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
 from rope_jax.rope.geometry import Layout
+from rope_jax.rope.messages import alternatives
 from rope_jax.rope.numbers import Whole, single_error
 from rope_jax.rope.strategies import NoScaling
 

@@ -33,7 +33,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
 from rope_jax.devices.peak import peak_flops, reached_flops
-from rope_jax.errors import UserError, alternatives
+from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import FitState, Fitter, Validation, identity_of, state_file
@@ -48,6 +48,7 @@ from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep_terminal import warn_of_chance
 from rope_jax.rope.describe import describe_scaling
+from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing, write_text

@@ -22,7 +22,7 @@ from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.invocation import SCRIPTS
+from rope_jax.invocation import COMMANDS
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
@@ -73,7 +73,7 @@ class Job:
         root: the folder of the repository, with the scripts; None: the installed command is called.
         """
         name, *arguments = self.words()
-        start = ["-m", "rope_jax", name] if root is None else [str(root / SCRIPTS[name])]
+        start = ["-m", "rope_jax", name] if root is None else [str(root / COMMANDS[name].script)]
         return [sys.executable, *start, *arguments, *self.overrides]
 
     def log(self, logs: Path) -> Path:

@@ -8,9 +8,10 @@ from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer
-from rope_jax.errors import UserError, alternatives
+from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
+from rope_jax.rope.messages import alternatives
 
 
 def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:

@@ -6,8 +6,7 @@ import pytest
 
 from rope_jax import __version__, cli
 from rope_jax.commands import main
-from rope_jax.commands.main import COMMANDS
-from rope_jax.invocation import SCRIPTS
+from rope_jax.invocation import COMMANDS
 
 
 @pytest.fixture
@@ -40,7 +39,7 @@ def test_the_help_of_a_command_has_at_most_150_lines_at_80_columns(call, name):
     status, out, err = call(name, "--help")
     assert (status, err) == (0, "")
     assert out.startswith(f"usage: rope-jax {name} ")
-    assert SCRIPTS[name] not in out.partition("\n\n")[0]
+    assert COMMANDS[name].script not in out.partition("\n\n")[0]
     lines = out.splitlines()
     assert len(lines) <= 150
     assert [line for line in lines if len(line) > 80] == []
