@@ -160,7 +160,7 @@ def sweeping(shape: Shape) -> Side:
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.decoder import nll_of_last, of_all
-    from rope_jax.model.cost import window_bytes
+    from rope_jax.model.memory import window_bytes
     from rope_jax.training.program import Program
 
     config = config_of(shape)
@@ -191,7 +191,7 @@ def sweeping(shape: Shape) -> Side:
             params=params,
             geometry=config.rotary_layers,
             nll_of_last=of_last,
-            row_bytes=lambda n: window_bytes(config.model, shape.vocabulary, n, n),
+            row_bytes=lambda n: float(window_bytes(config.model, shape.vocabulary, n).total),
             row_multiple=lambda n: placement.row_shards,
             programs=programs,
             progress=progress,

@@ -51,8 +51,8 @@ def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) ->
     from rope_jax.devices.mesh import Placement
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.plan import Plan
-    from rope_jax.model.cost import window_bytes
     from rope_jax.model.decoder import language_model
+    from rope_jax.model.memory import window_bytes
     from rope_jax.rope import Rotary
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.training.checkpoints import newest_params
@@ -89,7 +89,7 @@ def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) ->
         geometry=config.rotary_layers,
         bos_id=tokenizer.bos_id,
         nll_of_last=nll_of_last,
-        row_bytes=lambda n: window_bytes(config.model, tokenizer.vocab_size, n, n),
+        row_bytes=lambda n: float(window_bytes(config.model, tokenizer.vocab_size, n).total),
         **settings,
     )
     seconds = time.perf_counter() - started

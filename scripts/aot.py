@@ -231,7 +231,7 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
     """Compile the training step."""
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.resolve import check_backend
-    from rope_jax.planning.stage import plan_stage
+    from rope_jax.planning.training import plan_stage
     from rope_jax.training.program import Program
 
     placement = Placement(config.mesh, parse_target(case.target).devices())
@@ -241,8 +241,8 @@ def compile_training(config: Any, case: Case) -> dict[str, Any]:
     plan = plan_stage(program, 0, validates=False)
     if plan.refusal is not None:
         raise plan.refusal
-    assert plan.program is not None
-    return figures(plan.bytes or 0, plan.program.seconds, placement)
+    assert plan.bytes is not None
+    return figures(plan.bytes.total, plan.seconds, placement)
 
 
 def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
@@ -255,9 +255,9 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
+    from rope_jax.model.memory import check_window
     from rope_jax.model.resolve import check_backend
-    from rope_jax.planning.reading import plan_readings
-    from rope_jax.sweeps.memory import check_window
+    from rope_jax.planning.sweep import plan_readings
     from rope_jax.sweeps.model import memory_plan, mesh_for
 
     target = parse_target(case.target)
@@ -276,8 +276,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     memory = replace(memory_plan(model, placement, like), context=mesh.context)
     check_window(memory, [READ], device_bytes(placement.device))
-    (timed,) = plan_readings(config, sweep, model, placement, like, target, READ)
-    return figures(timed.bytes, timed.program.seconds, placement)
+    (plan,) = plan_readings(config, sweep, model, placement, like, READ)
+    return figures(plan.bytes, plan.seconds, placement)
 
 
 def figures(used: int, seconds: float, placement: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def folder(tmp_path, monkeypatch):
     # the first import of matplotlib writes a list of fonts, which is slow to make
     monkeypatch.setenv("MPLCONFIGDIR", str(ROOT / ".pytest_cache" / "matplotlib"))
     # the catalogue's messages quote this amount of memory
-    monkeypatch.setattr("rope_jax.training.limits.device_bytes", lambda *_: 16 * 2**30)
+    monkeypatch.setattr("rope_jax.training.memory.least_available", lambda *_: 16 * 2**30)
     # it makes a folder in the user's cache, whatever the input
     monkeypatch.setattr("rope_jax.user_cache.keep_compiled_programs", lambda: None)
     return folder

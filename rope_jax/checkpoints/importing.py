@@ -28,10 +28,11 @@ from rope_jax.console import print_message, print_overview
 from rope_jax.data.tokenizers import JsonTokenizer, Tokenizer
 from rope_jax.data.tokenizers.from_json import start_token
 from rope_jax.data.tokenizers.opening import read_content
-from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
+from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
+from rope_jax.model.memory import bytes_per_device
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import finish_replacing, replacing_folder, write_text
@@ -157,12 +158,11 @@ def _import(
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     leaves = jax.tree.leaves(like)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    each = size / placement.parameter_shards
-    if each > device_bytes():
-        raise UserError(
-            f"mesh.fsdp: the weights take {in_gib(each)} GiB on each device, and there are "
-            f"{in_gib(device_bytes())}; split them over more devices, or give param_dtype=bfloat16"
-        )
+    check_fits(
+        "mesh.fsdp: the weights take",
+        *(bytes_per_device(like), device_bytes()),
+        "split them over more devices, or give param_dtype=bfloat16",
+    )
     unread = {"ignored keys": ", ".join(description.unread)} if description.unread else {}
     print_overview(
         console,

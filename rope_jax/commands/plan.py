@@ -21,8 +21,7 @@ def main(argv: list[str]) -> None:
         "Show what a run takes on this machine: parameters, tokens, FLOPs, and the memory that the "
         "compiler plans for. For the directory of a run, and with --sweep, what a sweep takes. "
         "Keys are those of training with CONFIG, and those of the sweep with RUN. With target, the "
-        "same for devices that are not here, such as v5e:4x4 or h100:8, and how long a step takes "
-        "there at least.",
+        "same for devices that are not here, such as v5e:4x4 or h100:8.",
     )
     parser.add_argument(
         "planned", metavar="CONFIG|RUN", help="the config of a training run, or a run's directory"
@@ -44,8 +43,7 @@ def main(argv: list[str]) -> None:
     # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.planning.sweep import plan_sweep
-    from rope_jax.planning.training import plan_training
-    from rope_jax.planning.vocabulary import planned_vocabulary
+    from rope_jax.planning.training import plan_training, planned_vocabulary
     from rope_jax.runs.directory import RunDirectory
 
     stopping.check()

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from rope_jax.devices import processes
 from rope_jax.devices.targets import chip_of
 from rope_jax.errors import UserError
 
@@ -91,6 +92,24 @@ def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
     return int(memory.argument_size_in_bytes + results + temporary)
 
 
+def least_available(device: Any = None) -> float | int:
+    """Return the least `device_bytes` of all processes, which must call this together."""
+    return processes.smallest(device_bytes(device))
+
+
+def check_fits(what: str, needed: float | int, available: float | int, advice: str) -> None:
+    """UserError if something needs more memory than there is.
+
+    what: the key, and a subject with its verb, such as "lengths: 2 × 64 tokens at a time take".
+    needed, available: bytes on each device.
+    """
+    if needed > available:
+        raise UserError(
+            f"{what} at least {in_gib(needed)} GiB per device, but there are only "
+            f"{in_gib(max(available, 0))}; {advice}"
+        )
+
+
 def in_gib(size: float | int) -> str:
     """Format bytes as GiB, with three digits or more, so that no amount is shown as 0."""
     gib = size / 2**30
@@ -98,15 +117,19 @@ def in_gib(size: float | int) -> str:
 
 
 @contextlib.contextmanager
-def shortage_as(message: str) -> Iterator[None]:
-    """Turn an error that says there is too little memory into a UserError with this message."""
+def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
+    """Turn an error that says there is too little memory into a UserError with this message.
+
+    quote: whether to add the error's first line, in which compilers say how much they would need.
+    """
     try:
         yield
     except UserError:  # it says what was being done
         raise
     except Exception as error:
         if out_of_memory(error):
-            raise UserError(message) from error
+            quoted = f" ({str(error).splitlines()[0][:300]})" if quote else ""
+            raise UserError(message + quoted) from error
         raise
 
 

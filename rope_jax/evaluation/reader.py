@@ -18,9 +18,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Float32, Int, Int32
 
-from rope_jax.devices import processes
 from rope_jax.devices.compiling import compiled
-from rope_jax.devices.memory import device_bytes, in_gib, program_bytes
+from rope_jax.devices.memory import check_fits, least_available, program_bytes
 from rope_jax.errors import UserError
 from rope_jax.model.loss import Scores
 from rope_jax.rope import Rotary
@@ -195,14 +194,12 @@ class Reader:
         if key not in self._programs:
             self._programs[key] = self.compile(size, length, last, rotary)
             used = program_bytes(self._programs[key], calls)
-            available = processes.smallest(device_bytes())
-            if used > available:
-                can_shrink = size > self.row_multiple(length)
-                raise UserError(
-                    f"lengths: {size:,} × {length:,} tokens at a time take at least "
-                    f"{in_gib(used)} GiB per device, but there are only {in_gib(available)}; "
-                    + ("lower memory_gib" if can_shrink else "leave out the longest length")
-                )
+            can_shrink = size > self.row_multiple(length)
+            check_fits(
+                f"lengths: {size:,} × {length:,} tokens at a time take",
+                *(used, least_available()),
+                "lower memory_gib" if can_shrink else "leave out the longest length",
+            )
             self.compilations += 1
         return self._programs[key]
 

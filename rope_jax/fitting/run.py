@@ -31,7 +31,7 @@ from rope_jax.console import (
 )
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import device_bytes, in_gib, shortage_as
+from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
 from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
@@ -42,8 +42,9 @@ from rope_jax.fitting.results import as_csv, fit_rows
 from rope_jax.fitting.start import default_start
 from rope_jax.fitting.step import FitStep
 from rope_jax.fitting.terminal import FitProgress, print_table
-from rope_jax.model.cost import LARGEST_OVERESTIMATE, flops_per_token
+from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
+from rope_jax.model.memory import LARGEST_OVERESTIMATE, check_weights
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep_terminal import warn_of_chance
@@ -56,7 +57,6 @@ from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.code import check_code, code_hash
 from rope_jax.sweeps.compatibility import for_encoding, with_attention
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT
-from rope_jax.sweeps.memory import check_weights
 from rope_jax.sweeps.model import LoadedModel, load_model
 from rope_jax.training.checkpoints import newest_step
 
@@ -259,18 +259,16 @@ def _check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     count = max(1, config.batch_tokens // length)
     imported = loaded.training.imported is not None
     check_weights(loaded.memory, there_are, imported=imported)
-    memory = loaded.memory.at(length)
+    weights = loaded.memory.weights
     # an estimate may be too high; what passes, the compiler's own figure decides
-    if memory.weights + memory.window * count / LARGEST_OVERESTIMATE <= there_are:
-        return
-    key = "length" if count == 1 else "batch_tokens"
-    advice = (
-        "; attention=blockwise takes less" if loaded.training.model.backend.quadratic_memory else ""
-    )
-    raise UserError(
-        f"{key}: a step reads {count:,} × {length:,} tokens, which takes more than "
-        f"{in_gib(memory.window * count)} GiB beside {in_gib(memory.weights)} GiB of weights, and "
-        f"there are {in_gib(there_are)}{advice}"
+    check_fits(
+        f"{'length' if count == 1 else 'batch_tokens'}: a step reads {count:,} × {length:,} tokens "
+        f"and, beside {in_gib(weights)} GiB of weights, takes",
+        loaded.memory.window(length).total * count / LARGEST_OVERESTIMATE,
+        there_are - weights,
+        "attention=blockwise takes less"
+        if loaded.training.model.backend.quadratic_memory
+        else "lower it",
     )
 
 

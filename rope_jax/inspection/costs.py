@@ -12,7 +12,8 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.errors import UserError, printable
 from rope_jax.inspection.output import make_table
-from rope_jax.model.cost import parameter_count
+from rope_jax.model.decoder import language_model
+from rope_jax.model.memory import parameter_count
 from rope_jax.runs.directory import RunDirectory
 
 
@@ -53,9 +54,8 @@ def _training(run: RunDirectory) -> Cost:
             # a line without its speed means that the process was killed between the two
             seconds += more / speeds.get(line["step"], math.nan)
             steps, tokens = line["step"], line["train/tokens"]
-    longest = max(stage.seq_len for stage in config.stages)
     vocab_size = run.open_tokenizer(config).vocab_size
-    numbers = parameter_count(config.model, vocab_size, longest)
+    numbers = parameter_count(language_model(config, vocab_size))
     return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 
 

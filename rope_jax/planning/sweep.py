@@ -1,32 +1,41 @@
 """What a sweep takes: its measurements, and the memory of a window at each length."""
 
 import itertools
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
+from rich.table import Table
 
 from rope_jax.config.sharding_checks import differ_by_head
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import device_bytes
+from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.targets import Target
-from rope_jax.evaluation.plan import sweep_lengths
+from rope_jax.evaluation.decoder import of_all, scores_of_last
+from rope_jax.evaluation.plan import Job, Plan, sweep_lengths
+from rope_jax.evaluation.reader import Reader, structure_of
 from rope_jax.model.cost import window_flops
-from rope_jax.model.decoder import language_model
+from rope_jax.model.decoder import LanguageModel, Params, language_model
+from rope_jax.model.memory import check_window, describe_memory, memory_table
 from rope_jax.model.resolve import for_platform, numbers_in_words
-from rope_jax.planning.reading import plan_readings
-from rope_jax.planning.tables import TIME_NOTES, time_table
+from rope_jax.planning.training import LOOPS_COUNT_ONCE, quantities
 from rope_jax.sweeps.compatibility import (
     check_run_entries,
     check_texts,
     for_encoding,
     with_attention,
 )
-from rope_jax.sweeps.memory import check_window, describe_memory, memory_table
 from rope_jax.sweeps.model import memory_plan, mesh_for
+from rope_jax.tasks import Words
 
 
 def plan_sweep(
@@ -81,7 +90,7 @@ def plan_sweep(
         "devices": device_line(numbers_in_words(training.model), devices),
     }
     if target is not None:
-        facts["target"] = f"{target.text}; {target.chip.source}"
+        facts["target"] = target.text
     if table is None and read:
         facts["memory"] = describe_memory(memory, read[-1], available, allowed)
     print_overview(console, f"plan of the sweep {config.name} of {training.name}", facts)
@@ -94,7 +103,122 @@ def plan_sweep(
     if target is not None:
         shared = placement.sharing_windows(memory.sharing(read[-1], available, allowed).context)
         with console.status("compiling"):
-            programs = plan_readings(training, config, model, shared, like, target, read[-1])
-        console.print(time_table(f"a batch of {read[-1]:,} tokens", programs, target.chip.flops))
-        for note in TIME_NOTES:
-            print_wrapped(console, note)
+            programs = plan_readings(training, config, model, shared, like, read[-1])
+        console.print(_reading_table(read[-1], programs))
+        print_wrapped(console, LOOPS_COUNT_ONCE)
+
+
+class ReadingPlan(NamedTuple):
+    """A program that reads windows, compiled for some devices."""
+
+    name: str
+    tokens: int
+    """How many it reads on all devices."""
+    bytes: int
+    """Its memory on each device, by the compiler."""
+    flops: float
+    """Of the model, on each device."""
+    compiler_flops: float | None
+    """By the compiler; None: it does not say."""
+    seconds: float
+    """What compiling took."""
+
+
+def plan_readings(
+    training: Config,
+    config: SweepConfig,
+    model: LanguageModel,
+    placement: Placement,
+    like: Params,
+    length: int,
+) -> list[ReadingPlan]:
+    """Compile one program for each kind of reading of the longest length.
+
+    A batch has one window for each device, or for each group of devices that share windows.
+
+    placement: for windows of this length. like: the parameters' shapes, dtypes and shardings.
+
+    UserError: a program does not fit.
+    """
+    of_last, rows = scores_of_last(model, placement), placement.row_shards
+    reader = Reader(
+        of_all(of_last),
+        of_last,
+        like,
+        rows_at=lambda _: rows,
+        row_multiple=lambda _: rows,
+        programs={},
+    )
+    advice = "leave out the longest length, or take more devices, which then share windows"
+    if training.model.backend.quadratic_memory:
+        advice = f"attention=blockwise may take less; or {advice}"
+    reading = f"lengths: {rows:,} × {length:,} tokens at a time"
+    plans = []
+    for jobs in _jobs_by_program(training, config, length):
+        last = max(job.last for job in jobs)
+        rotary = jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, (leaf.shape[0], rows, *leaf.shape[2:])),
+            jobs[0].batch.rotary,
+        )
+        began = time.perf_counter()
+        with shortage_as(f"{reading} do not fit; {advice}", quote=True):
+            compiled = reader.compile(rows, length, last, rotary)
+        seconds = time.perf_counter() - began
+        used = program_bytes(compiled, device=placement.device)
+        check_fits(f"{reading} take", used, device_bytes(placement.device), advice)
+        flops = window_flops(training.model, model.vocab_size, length, length)
+        what = "all targets" if last == length else f"last {last:,}"
+        plans.append(
+            ReadingPlan(
+                f"{jobs[0].map.type}, {what}" if jobs[0].map else what,
+                rows * length,
+                used,
+                rows * flops / placement.mesh.size,
+                (compiled.cost_analysis() or {}).get("flops"),
+                seconds,
+            )
+        )
+    return plans
+
+
+def _reading_table(length: int, plans: Sequence[ReadingPlan]) -> Table:
+    rows = {
+        "tokens": [f"{plan.tokens:,}" for plan in plans],
+        "compiled, GiB": [f"{plan.bytes / 2**30:,.3f}" for plan in plans],
+        "FLOPs": [f"{plan.flops:.3g}" for plan in plans],
+        "FLOPs, compiler†": [
+            "" if plan.compiler_flops is None else f"{plan.compiler_flops:.3g}" for plan in plans
+        ],
+        "compiling took": [f"{plan.seconds:,.1f} s" for plan in plans],
+    }
+    names = [plan.name for plan in plans]
+    return quantities(f"a batch of {length:,} tokens, per device", names, rows)
+
+
+def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
+    """Return the sweep's jobs at the longest length, by the program that they need."""
+    window = training.stages[-1].seq_len
+    longest = sweep_lengths(config, window)[-1]  # the model may be unable to read it
+    # a mask of key tokens is of other documents than these zeros, and is read as same_tokens is
+    tasks = tuple(task for task in config.tasks if not isinstance(task, LongPPL))
+    plan = Plan(
+        layers=training.rotary_layers,
+        trained=training.stage_scaling(len(training.stages) - 1),
+        window=window,
+        documents=[np.zeros(longest + 1, np.int32)],
+        bos_id=None,
+        config=config.model_copy(update={"bos": "none", "tasks": tasks}),
+        trained_map=training.stage_map(len(training.stages) - 1),
+        longest=training.encoding.longest,
+        words=Words(_by_bytes, 256, bos_id=None, has_words=True),
+    )
+    by_program: dict[str, list[Job]] = {}
+    for job in plan.jobs():
+        if job.batch.length == length:
+            by_program.setdefault(structure_of(job.batch.rotary), []).append(job)
+    return list(by_program.values())
+
+
+def _by_bytes(text: str) -> NDArray[np.uint8]:
+    """Return as many tokens as a text has bytes: only their number matters here, and it is high."""
+    return np.frombuffer(text.encode(), np.uint8)

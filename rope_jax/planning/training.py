@@ -1,25 +1,59 @@
-"""What a training run takes: parameters, tokens, FLOPs, memory, exchanges and time."""
+"""What a training run takes: parameters, tokens, FLOPs, and memory by the compiler's figures."""
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
+from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line
-from rope_jax.devices.memory import device_bytes, is_host_memory
+from rope_jax.devices.memory import device_bytes, is_host_memory, shortage_as
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.targets import Target
-from rope_jax.model.cost import flops_per_token, parameter_count
+from rope_jax.errors import UserError
+from rope_jax.model.cost import flops_per_token
+from rope_jax.model.decoder import vocabulary_size
+from rope_jax.model.memory import bytes_per_device, parameter_count
 from rope_jax.model.resolve import for_platform, numbers_in_words
-from rope_jax.planning.compiled import roofline
-from rope_jax.planning.stage import StagePlan, plan_stage
-from rope_jax.planning.tables import TIME_NOTES, Timed, quantities, time_table, unit_for
-from rope_jax.training.limits import check_compile_time
+from rope_jax.runs.directory import RunDirectory
+from rope_jax.training.memory import (
+    StageBytes,
+    check_compile_time,
+    check_stage,
+    compiled_bytes,
+    stage_bound,
+)
 from rope_jax.training.program import Program
+
+LOOPS_COUNT_ONCE = "† the compiler counts the body of a loop once, and no kernel"
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage as it would run on each device.
+
+    bound: of its memory, without compiling.
+    bytes: the compiler's figure; None: the stage was not compiled, being too large.
+    flops: of a step, by the compiler; None: it does not say.
+    seconds: what compiling took.
+    refusal: why the stage cannot be trained, with the key to change; None: it can.
+    """
+
+    bound: StageBytes
+    bytes: StageBytes | None = None
+    flops: float | None = None
+    seconds: float = math.nan
+    refusal: UserError | None = None
 
 
 def plan_training(
@@ -37,39 +71,86 @@ def plan_training(
     placement.check_stages(config.stages)
     check_compile_time(config)
     program = Program(config, vocab_size, placement)
-    _print_overview(console, config, vocab_size, placement, target)
+    _print_overview(console, program, target)
     validates = config.data.validation_fraction > 0
     with console.status("compiling"):
         plans = [plan_stage(program, n, validates=validates) for n in range(len(config.stages))]
-    console.print(_memory_table(config, plans, device_bytes(placement.device)))
+    console.print(_stage_table(program, plans))
     copies = ", with the copies that saving makes" if is_host_memory(placement.device) else ""
-    note = f"* on paper, at least this; compiled: what the compiler plans for{copies}"
-    print_wrapped(console, note)
-    if target is not None:
-        _print_times(console, config, plans, placement, target)
+    print_wrapped(console, f"* without compiling; compiled: what the compiler plans for{copies}")
+    print_wrapped(console, LOOPS_COUNT_ONCE)
     for plan in plans:
         if plan.refusal is not None:
             raise plan.refusal
 
 
-def _print_overview(
-    console: Console,
-    config: Config,
-    vocab_size: int,
-    placement: Placement,
-    target: Target | None,
-) -> None:
-    longest = max(stage.length for stage in config.stages)
-    parameters = parameter_count(config.model, vocab_size, longest)
+def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
+    """Compile the programs of a stage, unless it is too large already by a lower bound.
+
+    validates: whether there is text to validate on.
+    """
+    available = device_bytes(program.placement.device)
+    bound, needed = stage_bound(program, number, validates=validates), None
+    flops, began = None, time.perf_counter()
+    try:
+        check_stage(program, number, bound, available)
+        with shortage_as(f"stages[{number}]: does not fit", quote=True):
+            flops = (program.stage(number).compiled_step.cost_analysis() or {}).get("flops")
+            needed = compiled_bytes(program, number, validates=validates)
+        check_stage(program, number, needed, available)
+    except UserError as refusal:
+        return StagePlan(bound, needed, flops, time.perf_counter() - began, refusal)
+    return StagePlan(bound, needed, flops, time.perf_counter() - began)
+
+
+def planned_vocabulary(config: Config, run: Path | None = None) -> int:
+    """Return the size of the model's vocabulary, without training a tokenizer.
+
+    run: the directory of a run, which has its own copy of the tokenizer; None: it is not trained
+    yet. Then a tokenizer of type `bpe` is taken to have as many tokens as it is asked for, the most
+    that it may get.
+
+    UserError: the tokenizer cannot be read, or the vocabulary that the model states is too small.
+    """
+    if run is not None:
+        size = RunDirectory(run).open_tokenizer(config).vocab_size
+    elif isinstance(config.tokenizer, BPETokenizerConfig):
+        size = config.tokenizer.vocab_size
+    else:
+        own = config.model.vocab_size
+        size = open_tokenizer(config.tokenizer, config.data, known=own).vocab_size
+    return vocabulary_size(config.model, size)
+
+
+def quantities(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
+    """Return a table with a row per quantity."""
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        title=Text(title),
+        title_justify="left",
+        title_style="bold",
+    )
+    table.add_column("")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    return table
+
+
+def _print_overview(console: Console, program: Program, target: Target | None) -> None:
+    config, placement = program.config, program.placement
+    parameters = parameter_count(program.model)
     tokens = [stage.steps * stage.batch_size * stage.seq_len for stage in config.stages]
     flops = sum(
-        count * flops_per_token(config.model, vocab_size, stage.seq_len)
+        count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
         for count, stage in zip(tokens, config.stages, strict=True)
     )
-    devices = None if target is None else list(placement.mesh.devices.flat)
+    devices = list(placement.mesh.devices.flat)
     peak, source = peak_flops(devices)
     facts = {
-        "model": f"{parameters:,} parameters, a vocabulary of {vocab_size:,}",
+        "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
         "training": f"{sum(tokens):,} tokens in {sum(s.steps for s in config.stages):,} steps, "
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
@@ -80,60 +161,45 @@ def _print_overview(
         axes = placement.mesh.shape.items()
         facts["mesh"] = " × ".join(f"{name} {size}" for name, size in axes if size > 1)
     if target is not None:
-        facts["target"] = f"{target.text}; {target.chip.source}"
+        facts["target"] = target.text
     print_overview(console, f"plan of {config.name}", facts)
 
 
-def _memory_table(config: Config, plans: Sequence[StagePlan], available: float | int) -> Table:
-    """Return a table with one column per stage: its memory on each device."""
-    unit, size = unit_for(max(plan.bytes or plan.paper.total for plan in plans))
+def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
+    """Return a table with one column per stage: memory and FLOPs of each device."""
+    config, placement, state = program.config, program.placement, program.abstract_state
+    available = device_bytes(placement.device)
+    used = [(plan.bytes or plan.bound).total for plan in plans]
+    unit, size = ("GiB", 2**30) if max(used) >= 2**30 else ("MiB", 2**20)
 
     def amounts(of: Callable[[StagePlan], float | int | None]) -> list[str]:
         found = [of(plan) for plan in plans]
         return ["" if n is None else f"{n / size:,.2f}" for n in found]
 
+    flops = [
+        stage.batch_size
+        * stage.seq_len
+        * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        / placement.mesh.size
+        for stage in config.stages
+    ]
     rows = {
         "windows": [f"{stage.batch_size:,} × {stage.seq_len:,}" for stage in config.stages],
-        "parameters": amounts(lambda plan: plan.paper.parameters),
-        "optimizer": amounts(lambda plan: plan.paper.optimizer),
-        "gradients*": amounts(lambda plan: plan.paper.gradients),
-        "activations*": amounts(lambda plan: plan.paper.activations),
-        "logits*": amounts(lambda plan: plan.paper.logits),
-        "estimate*": amounts(lambda plan: plan.paper.total),
-        "compiled": amounts(lambda plan: plan.bytes),
+        "parameters": amounts(lambda _: bytes_per_device(state.params)),
+        "optimizer": amounts(lambda _: bytes_per_device(state.opt_state)),
+        "at least*": amounts(lambda plan: plan.bound.total),
+        "compiled": amounts(lambda plan: plan.bytes and plan.bytes.total),
     }
     if math.isfinite(available):
         rows["available"] = amounts(lambda _: available)
-        rows["left"] = amounts(lambda plan: available - (plan.bytes or plan.paper.total))
+        rows["left"] = amounts(lambda plan: available - (plan.bytes or plan.bound).total)
+    rows |= {
+        "FLOPs of a step": [f"{number:.3g}" for number in flops],
+        "FLOPs, compiler†": ["" if p.flops is None else f"{p.flops:.3g}" for p in plans],
+        "compiling took": [f"{plan.seconds:,.1f} s" if plan.bytes else "" for plan in plans],
+    }
     names = [f"stage {number}" for number in range(len(plans))]
-    return quantities(f"memory per device, in {unit}", names, rows)
-
-
-def _print_times(
-    console: Console,
-    config: Config,
-    plans: Sequence[StagePlan],
-    placement: Placement,
-    target: Target,
-) -> None:
-    """Print how long a step of each stage takes at least, if any was compiled."""
-    devices = list(placement.mesh.devices.flat)
-    timed = [
-        Timed(
-            f"stage {number}",
-            stage.batch_size * stage.seq_len,
-            plan.paper.flops,
-            plan.bytes or plan.paper.total,
-            plan.program,
-            roofline(plan.program, plan.paper.flops + plan.paper.repeated_flops, target, devices),
-        )
-        for number, (stage, plan) in enumerate(zip(config.stages, plans, strict=True))
-        if plan.program is not None
-    ]
-    if timed:
-        console.print(time_table("a step, on each device", timed, target.chip.flops))
-        for note in TIME_NOTES:
-            print_wrapped(console, note)
+    return quantities(f"per device, memory in {unit}", names, rows)
 
 
 def _duration(seconds: float) -> str:

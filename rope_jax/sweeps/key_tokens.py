@@ -35,6 +35,7 @@ from rope_jax.evaluation.key_tokens import (
 from rope_jax.evaluation.reader import EvalBatch, Reader
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
+from rope_jax.model.memory import check_window
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.positions.mapping import with_map
 from rope_jax.protocols.windows import Streams, make_streams
@@ -42,7 +43,6 @@ from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
-from rope_jax.sweeps.memory import check_window
 from rope_jax.sweeps.model import LoadedModel, load_model
 
 _FOLDER = "key_tokens"

@@ -28,11 +28,11 @@ from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.loss import Scores
+from rope_jax.model.memory import MemoryPlan
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import for_tokenizer
-from rope_jax.sweeps.memory import MemoryPlan
 from rope_jax.tasks import Words
 from rope_jax.training.provenance import check_provenance
 
@@ -129,7 +129,7 @@ class LoadedModel:
             of_all(of_last),
             params,
             nll_of_last=of_last,
-            row_bytes=lambda n: float(self._memory_at(n).at(n).window),
+            row_bytes=lambda n: float(self._memory_at(n).window(n).total),
             row_multiple=lambda n: self.placement_at(n).row_shards,
             **how,
         )

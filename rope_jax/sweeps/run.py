@@ -35,6 +35,7 @@ from rope_jax.evaluation.results import document_rows, rows
 from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.evaluation.task_results import task_tables
+from rope_jax.model.memory import check_weights, check_window, describe_memory, memory_table
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep_terminal import SweepProgress, print_tables, warn_of_chance
@@ -58,12 +59,6 @@ from rope_jax.sweeps.compatibility import (
 from rope_jax.sweeps.estimate import LONGEST_DEFAULT, Choice, affordable, sweep_flops
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.journal import FileJournal, journal_identity
-from rope_jax.sweeps.memory import (
-    check_weights,
-    check_window,
-    describe_memory,
-    memory_table,
-)
 from rope_jax.sweeps.model import LoadedModel, load_model
 
 Result = tuple[SweepResult, Origin]

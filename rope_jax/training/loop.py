@@ -26,7 +26,7 @@ from rope_jax.model.cost import utilization
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
-from rope_jax.training.limits import shortage
+from rope_jax.training.memory import shortage
 from rope_jax.training.metrics import (
     Clock,
     distance_scalars,

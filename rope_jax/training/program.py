@@ -1,7 +1,6 @@
 """The programs of a run: one for its initial state, and two compiled ones for each stage."""
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from rope_jax.devices.compiling import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.memory import bytes_per_device
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
 from rope_jax.training.optimizer import optimizer
@@ -105,11 +105,10 @@ class StageProgram:
     @property
     def validation_bytes(self) -> int:
         """What a validation batch takes on each device, beside the optimizer's state."""
-        waiting = jax.tree.leaves(self._program.abstract_state.opt_state)
         calls = self._program.config.validation.batches
         device = self._program.placement.device
         own = program_bytes(self._compiled_sums, calls, device)
-        return own + sum(map(bytes_per_device, waiting))
+        return own + bytes_per_device(self._program.abstract_state.opt_state)
 
     @functools.cached_property
     def compiled_step(self) -> Any:
@@ -219,8 +218,3 @@ class StageProgram:
         integers = self._program.placement.abstract_rows(shape, np.int32)
         weights = self._program.placement.abstract_rows(shape, np.float32)
         return Batch(integers, integers, integers, integers, weights)
-
-
-def bytes_per_device(leaf: Any) -> int:
-    """Return the bytes of one device's part of an array, given its shape, dtype and sharding."""
-    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize

@@ -33,8 +33,8 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from
-from rope_jax.training.limits import check_size, compile_stages
 from rope_jax.training.loop import Trainer
+from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import check_provenance, provenance_of
 from rope_jax.training.resuming import describe_gaps, explain_other
@@ -75,7 +75,8 @@ def _train(config: Config, console: Console) -> RunDirectory:
         shortage_as(out_of_memory),
     ):
         tokenizer = run.open_tokenizer(config, warn)
-    check_size(config, tokenizer.vocab_size, placement)
+    program = Program(config, tokenizer.vocab_size, placement)
+    check_size(program)
     with (
         console.status("opening the corpus (read and tokenized the first time)"),
         shortage_as(out_of_memory),
@@ -83,7 +84,6 @@ def _train(config: Config, console: Console) -> RunDirectory:
         corpus = open_corpus(config.data, tokenizer, warn)
     processes.check_same("data", corpus.fingerprint)
     _check_texts(config, corpus)
-    program = Program(config, tokenizer.vocab_size, placement)
     sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
     start = None
     if config.init_from is not None and not int(newest):

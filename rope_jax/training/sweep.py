@@ -18,8 +18,8 @@ from rope_jax.evaluation import SweepResult, sweep
 from rope_jax.evaluation.decoder import nll_of_last, of_all
 from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.sweep import Progress
-from rope_jax.model.cost import window_bytes
 from rope_jax.model.decoder import Params
+from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
 from rope_jax.training.program import Program
 
@@ -124,7 +124,8 @@ class TrainingSweep:
             raise UserError(f"sweep.{error}") from None
 
     def _row_bytes(self, length: int) -> float:
-        return window_bytes(self._config.model, self._vocab_size, length, length, **self._split)
+        window = window_bytes(self._config.model, self._vocab_size, length, **self._split)
+        return float(window.total)
 
 
 def _scalars(result: SweepResult) -> Scalars:

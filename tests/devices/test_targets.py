@@ -149,7 +149,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rope_jax.config.devices import MeshConfig
 from rope_jax.devices.memory import device_bytes, program_bytes
 from rope_jax.devices.mesh import Placement
-from rope_jax.planning.hlo import exchanges
 
 target = parse_target(sys.argv[1])
 placement = Placement(MeshConfig(), target.devices())
@@ -161,7 +160,6 @@ print(json.dumps({
     "platform": placement.platform == target.chip.platform,
     "memory": device_bytes(placement.device) == target.chip.usable,
     "bytes": program_bytes(compiled, device=placement.device),
-    "exchanges": exchanges(compiled.as_text(), placement.mesh.size).by_kind(),
 }))
 """
 
@@ -180,8 +178,6 @@ def test_a_program_is_compiled_for_a_target(text, module):
     devices = parse_target(text).count
     rows = 4 * 1024 * 1024 // devices
     assert rows <= found["bytes"] < 1.1 * rows + 2**16
-    # a sum of one number: 2·(n − 1)/n times its four bytes
-    assert found["exchanges"] == {"all-reduce": [1, pytest.approx(8 * (devices - 1) / devices)]}
 
 
 STEP = """

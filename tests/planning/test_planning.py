@@ -11,8 +11,8 @@ from rope_jax.config.training import Config
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.planning.vocabulary import planned_vocabulary
-from rope_jax.training.limits import compiled_bytes, estimated_bytes
+from rope_jax.planning.training import planned_vocabulary
+from rope_jax.training.memory import compiled_bytes, stage_bound
 from rope_jax.training.program import Program
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -33,8 +33,7 @@ def planned(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr("rope_jax.planning.training.peak_flops", lambda _: (1e9, "assumed"))
-    for module in ("planning.training", "planning.stage", "training.limits"):
-        monkeypatch.setattr(f"rope_jax.{module}.device_bytes", lambda _: 2**30)
+    monkeypatch.setattr("rope_jax.planning.training.device_bytes", lambda _: 2**30)
     (tmp_path / "run.yaml").write_text(RUN)
 
     def planned(*words):
@@ -60,10 +59,12 @@ def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path
     for name, tree in (("parameters", state.params), ("optimizer", state.opt_state)):
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
         assert rows[name] == [f"{size / 2**20:.2f}"] * 2
-    estimates = [estimated_bytes(config, number, 257, program.placement) for number in (0, 1)]
-    compiled = [compiled_bytes(program, number, validates=True) for number in (0, 1)]
-    assert all(map(int.__lt__, estimates, compiled))
-    assert rows["estimate*"] == [f"{size / 2**20:.2f}" for size in estimates]
+    bounds, compiled = (
+        [of(program, number, validates=True).total for number in (0, 1)]
+        for of in (stage_bound, compiled_bytes)
+    )
+    assert all(map(int.__lt__, bounds, compiled))
+    assert rows["at"] == ["least*", *(f"{size / 2**20:.2f}" for size in bounds)]
     assert rows["compiled"] == [f"{size / 2**20:.2f}" for size in compiled]
     assert rows["left"] == [f"{1024 - size / 2**20:,.2f}" for size in compiled]
     assert out.splitlines()[-1] == "next: /env/bin/rope-jax train run.yaml seed=1"
@@ -91,7 +92,7 @@ def test_a_plan_of_a_sweep_counts_measurements(planned, tmp_path):
 def test_what_does_not_fit_is_refused_as_training_refuses_it(planned, capsys):
     with pytest.raises(UserError, match=r"^stages\[1\]: "):
         planned("run.yaml", "stages.1.seq_len=1000000000")
-    assert "activations*" in capsys.readouterr().out  # what takes so much is shown first
+    assert "at least*" in capsys.readouterr().out  # what takes so much is shown first
     with pytest.raises(UserError, match=r"^model.num_hidden_layers: "):
         planned("run.yaml", "model.num_hidden_layers=1000")
 

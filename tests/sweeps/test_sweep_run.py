@@ -208,7 +208,9 @@ def test_a_journal_is_for_one_attention_backend(run):
 def test_a_window_that_exceeds_memory_gib_is_refused(run):
     with pytest.raises(UserError) as caught:
         swept(run, memory_gib=0.00001, attention="xla")
-    assert str(caught.value).startswith("memory_gib: a window of 64 tokens takes about 9.2e-05 GiB")
+    assert str(caught.value).startswith(
+        "memory_gib: a window of 64 tokens with attention xla takes at least 9.2e-05 GiB per device"
+    )
     assert str(caught.value).endswith("; attention=blockwise takes less")
 
 
@@ -217,11 +219,11 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
         pytest.fail("the weights were read")
 
     found = load_model(*run, plain_console(quiet=True)).memory
-    weights, window = found.at(64).weights, found.at(64).window
+    weights, window = found.weights, found.window(64).total
     with monkeypatch.context() as patch:
         patch.setattr("rope_jax.sweeps.checkpoints.newest_params", fail)
         patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights - 1)
-        with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights take .* copy of them, and"):
+        with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights, .* copy of them, take "):
             swept(run, name="large")
         patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights + window // 2)
         with pytest.raises(UserError, match=r"^lengths: a window of 64 .* may fit is 16$"):
@@ -233,13 +235,13 @@ def test_a_sweep_prints_its_plan(run, monkeypatch):
     found = load_model(*run, plain_console(quiet=True)).memory
     _, said = swept(run, name="small", scalings=["trained"])
     assert re.search(r"\n  devices +.*; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
-    available = 1.5 * found.at(64).total
+    available = 1.5 * found.total(64)
     monkeypatch.setattr("rope_jax.sweeps.run.device_bytes", lambda: available)
     _, said = swept(run, name="tight", scalings=["trained"])
     there_are = f"there are {available / 2**20:,.1f}"
     assert f"memory per device for one window, in MiB; {there_are}" in said
     lines = [line.split() for line in said.splitlines()]
-    weights = f"{found.at(64).weights / 2**20:.2f}"
+    weights = f"{found.weights / 2**20:.2f}"
     assert [line[:2] for line in lines if line[1:2] == [weights]] == (
         [["8", weights], ["16", weights], ["64", weights]]
     )

@@ -1,7 +1,7 @@
 """A config that is too large is refused before any work, naming the key that would help."""
 
 import functools
-from types import SimpleNamespace
+import time
 
 import jax
 import pytest
@@ -12,9 +12,9 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
-from rope_jax.training import limits
-from rope_jax.training.limits import check_size, compile_stages
+from rope_jax.training import memory
 from rope_jax.training.loop import Trainer
+from rope_jax.training.memory import check_size, compile_stages, compiled_bytes, stage_bound
 from rope_jax.training.program import Program, StageProgram
 from rope_jax.training.run import train
 
@@ -37,16 +37,11 @@ def sized(stage=None, **model):
 
 @pytest.fixture
 def check(monkeypatch):
-    """Return a function that checks a config against a size of memory and a number of devices."""
+    """Return a function that checks a config against a size of memory."""
 
-    def check(config_, gib=16.0, devices=1, fsdp=1):
-        monkeypatch.setattr(limits, "device_bytes", lambda *_: gib * 2**30)
-        placement = Placement(MeshConfig())
-        local = jax.local_devices()
-        placement.mesh = SimpleNamespace(size=devices, local_devices=local)
-        placement.row_shards = devices
-        placement.parameter_shards = fsdp
-        check_size(config_, 257, placement)
+    def check(config, gib=16.0):
+        monkeypatch.setattr(memory, "least_available", lambda *_: gib * 2**30)
+        check_size(Program(config, 257, Placement(MeshConfig())))
 
     return check
 
@@ -57,36 +52,44 @@ LARGEST = 2**31 - 1
 @pytest.mark.parametrize(
     ("config_", "message"),
     [
-        (sized({"batch_size": LARGEST}), r"stages\[1\]: 2,147,483,647 × 128 tokens at a time"),
-        (sized({"batch_size": LARGEST}), r"lower stages\.1\.batch_size$"),
-        (sized({"batch_size": 2**15}), r"raise stages\.1\.grad_accumulation, or lower its batch"),
         (
-            sized({"batch_size": 2**17, "grad_accumulation": 2**10}),
-            r"^stages\[1\]: 131,072 × 128 tokens at a time in validation take at least 32.* "
-            r"lower stages\.1\.batch_size$",
+            sized({"batch_size": LARGEST}),
+            r"^stages\[1\]: 2,147,483,647 × 128 tokens at a time take at least [\d,.]+ GiB per "
+            r"device, but there are only 16\.0; raise stages\.1\.grad_accumulation, or set .*"
+            r"or lower stages\.1\.batch_size, or split windows",
         ),
         (
-            sized({"batch_size": 1, "seq_len": 2**17}, attention="xla"),
-            r"; model\.attention=blockwise takes less$",
+            sized({"batch_size": 2**19, "grad_accumulation": 2**10}),
+            r"^stages\[1\]: 524,288 × 128 tokens at a time in validation take at least 33",
         ),
         (
-            sized({"batch_size": 1, "seq_len": 2**20}, attention="blockwise"),
-            r"; model\.remat=attention with model\.layers=scanned takes less$",
+            sized({"batch_size": 1, "seq_len": 10**9}, attention="xla"),
+            r"; set model\.attention=blockwise, or set model\.remat=layer with "
+            r"model\.layers=scanned, or lower stages\.1\.seq_len, or split windows over more devices "
+            r"with mesh\.context$",
         ),
         (
-            sized({"batch_size": 1, "seq_len": 15 * 2**17}, attention="blockwise"),
-            r"; model\.remat=layer with model\.layers=scanned takes less$",
-        ),
-        (
-            sized({"batch_size": 1, "seq_len": 2**30}, attention="blockwise", remat="layer"),
-            r"; lower stages\.1\.seq_len, make the model smaller, or split .* mesh\.context$",
+            sized({"batch_size": 1, "seq_len": 10**9}, attention="blockwise", remat="layer"),
+            r"; lower stages\.1\.seq_len, or split windows over more devices with mesh\.context$",
         ),
         (
             sized(num_hidden_layers=10_000, layers="scanned"),
-            r"^model: .* take at least 29\.\d GiB",
+            r"^model: its parameters, .* take at least 29\.\d GiB .*lower hidden_size, .*"
+            r"split it with mesh\.fsdp over at least 2 devices$",
         ),
-        (sized(hidden_size=2**16), r"^model: its parameters, .*lower hidden_size"),
+        (sized(hidden_size=2**16), r"^model: its parameters, .* over at least 65 devices$"),
         (sized(intermediate_size=LARGEST), r"^model: its parameters, .*intermediate_size"),
+        (
+            sized(  # 10^23 parameters: nothing overflows
+                layers="scanned",
+                hidden_size=LARGEST - 1,
+                intermediate_size=LARGEST,
+                num_hidden_layers=10_000,
+                num_attention_heads=2,
+                head_dim=2**16,
+            ),
+            r"^model: its parameters, ",
+        ),
         (
             sized(
                 {"seq_len": 16, "batch_size": 2},
@@ -98,9 +101,11 @@ LARGEST = 2**31 - 1
         ),
     ],
 )
-def test_a_config_too_large_is_refused_on_paper(check, config_, message):
+def test_a_config_too_large_is_refused_at_once(check, config_, message):
+    began = time.process_time()
     with pytest.raises(UserError, match=message):
         check(config_)
+    assert time.process_time() - began < 2
 
 
 def test_the_demo_fits_into_half_a_gibibyte(check):
@@ -112,31 +117,8 @@ def test_many_scanned_layers_are_one_program(check):
     check(sized({"seq_len": 16, "batch_size": 2}, layers="scanned", **small))
 
 
-def test_more_devices_hold_a_larger_model(check):
-    large = sized({"batch_size": 32}, num_hidden_layers=10_000, layers="scanned")
-    with pytest.raises(UserError, match=r"split it with mesh\.fsdp"):
-        check(large, devices=32)
-    check(large, devices=32, fsdp=32)
-
-
-def test_a_config_changed_as_advised_is_accepted(check):
-    batch = {"batch_size": 2**15}
-    with pytest.raises(UserError, match=r"raise stages\.1\.grad_accumulation"):
-        check(sized(batch))
-    check(sized(batch | {"grad_accumulation": 2**10}))
-    check(sized({"batch_size": 1, "seq_len": 2**17}, attention="blockwise"))
-    check(
-        sized(
-            {"batch_size": 1, "seq_len": 2**20},
-            attention="blockwise",
-            remat="attention",
-            layers="scanned",
-        )
-    )
-
-
 def test_validation_counts_only_if_there_may_be_text_for_it(check):
-    large = sized({"batch_size": 2**17, "grad_accumulation": 2**10})
+    large = sized({"batch_size": 2**19, "grad_accumulation": 2**10})
     without = large.data.model_copy(update={"validation_fraction": 0.0})
     check(large.model_copy(update={"data": without}))
 
@@ -163,19 +145,21 @@ def program(config, tmp_path):
 
 
 def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monkeypatch):
-    larger = program.stage(1).train_bytes
+    stages = [compiled_bytes(program, number, validates=True) for number in (0, 1)]
+    bounds = [stage_bound(program, number, validates=True) for number in (0, 1)]
+    assert all(bound.total < stage.total for bound, stage in zip(bounds, stages, strict=True))
     leaves = jax.tree.leaves(program.abstract_state)
     copy = 2 * sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-    needed = copy + max(larger, program.stage(0).train_bytes)
-    monkeypatch.setattr(limits, "device_bytes", lambda *_: needed + copy // 100)
-    check_size(program.config, 257, program.placement)
+    needed = copy + max(stage.step for stage in stages)
+    monkeypatch.setattr(memory, "least_available", lambda *_: needed + copy // 100)
+    check_size(program)
     warnings = []
     compile_stages(program, [0, 1], validates=True, warn=warnings.append)
     assert "if the process is killed without a message" in warnings[-1]
-    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2 * needed)
+    monkeypatch.setattr(memory, "least_available", lambda *_: 2 * needed)
     compile_stages(program, [0, 1], validates=True, warn=pytest.fail)
-    monkeypatch.setattr(limits, "device_bytes", lambda *_: copy + larger - 100)
-    check_size(program.config, 257, program.placement)
+    monkeypatch.setattr(memory, "least_available", lambda *_: stages[1].total - 100)
+    check_size(program)
     with pytest.raises(UserError, match=r"^stages\[\d\]: \d × \d\d tokens at a time take at least"):
         compile_stages(program, [0, 1], validates=True, warn=warnings.append)
 
@@ -185,15 +169,14 @@ def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeyp
     config = config(tmp_path, stages=[stage], optim={"warmup_steps": 1})
     program = Program(config, 257, Placement(config.mesh))
     assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
-    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2 * program.stage(0).train_bytes)
+    monkeypatch.setattr(memory, "least_available", lambda *_: 2 * program.stage(0).train_bytes)
     compile_stages(program, [0], validates=False, warn=lambda _: None)
     with pytest.raises(UserError, match=r"^stages\[0\]: 256 × 64 tokens at a time in validation"):
         compile_stages(program, [0], validates=True, warn=pytest.fail)
 
 
 def test_a_run_refused_by_the_compilers_figure_writes_nothing(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "check_size", lambda *_: None)
-    monkeypatch.setattr(limits, "device_bytes", lambda *_: 2**16)
+    monkeypatch.setattr(memory, "least_available", lambda *_: 2**16)
     monkeypatch.setattr("rope_jax.training.run.check_size", lambda *_: None)
     with pytest.raises(
         UserError, match=r"^model: its parameters, .* there are only 6\.1e-05; lower"

@@ -14,16 +14,16 @@ from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
-from rope_jax.model.cost import LARGEST_OVERESTIMATE
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.rope import Frequencies, Rotary
-from rope_jax.sweeps.memory import (
+from rope_jax.model.memory import (
+    LARGEST_OVERESTIMATE,
     MemoryPlan,
     check_weights,
     check_window,
     describe_memory,
     memory_table,
 )
+from rope_jax.rope import Frequencies, Rotary
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
@@ -48,7 +48,7 @@ def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryPlan:
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    monkeypatch.setattr("rope_jax.sweeps.memory.is_host_memory", lambda *_: False)
+    monkeypatch.setattr("rope_jax.model.memory.is_host_memory", lambda *_: False)
 
 
 # By hand, in MiB at 32,768 tokens, of which a number of bfloat16 each takes 1/16 MiB:
@@ -65,20 +65,20 @@ def accelerator(monkeypatch):
 @pytest.mark.usefixtures("accelerator")
 def test_llamas_in_bfloat16_fit_on_80_gib(fields, parameters, activations, cache, scores):
     found = plan(fields | IN_BFLOAT16)
-    memory = found.at(32_768)
-    assert memory.weights == 2 * parameters
-    assert memory.activations == activations * MIB
-    assert (memory.cache, memory.scores, memory.logits) == (cache * MIB, scores * MIB, 256 * MIB)
-    assert memory.total == 2 * parameters + (activations + cache + 256) * MIB
+    assert found.weights == 2 * parameters
+    parts = [part * MIB for part in (activations, cache, scores, 256)]
+    assert found.window(32_768) == tuple(parts)
+    assert found.total(32_768) == 2 * parameters + (activations + cache + 256) * MIB
     check_window(found, [4096, 32_768], 80 * GIB)
 
 
 def test_on_a_cpu_bfloat16_is_counted_in_float32():
-    memory, wide = plan(LLAMA_1B | IN_BFLOAT16).at(32_768), plan(LLAMA_1B).at(32_768)
+    narrow, wide = plan(LLAMA_1B | IN_BFLOAT16), plan(LLAMA_1B)
     assert wide.weights == 4 * 1_235_814_400
-    assert memory.weights == (2 + 4) * 1_235_814_400
-    assert (memory.activations, memory.cache) == (2 * 1728 * MIB, 2 * 64 * MIB)
-    assert memory.window == wide.window
+    assert narrow.weights == (2 + 4) * 1_235_814_400
+    window = narrow.window(32_768)
+    assert (window.activations, window.cache) == (2 * 1728 * MIB, 2 * 64 * MIB)
+    assert window == wide.window(32_768)
 
 
 @pytest.mark.usefixtures("accelerator")
@@ -90,8 +90,8 @@ def test_weights_are_divided_by_fsdp():
     placement.mesh = mesh
     four = replace(one, like=placement.shard_state(one.like))
     # all but the norms, of which every device has all
-    assert 4 * four.at(64).weights == pytest.approx(one.at(64).weights, rel=1e-3)
-    assert four.at(64).window == one.at(64).window
+    assert 4 * four.weights == pytest.approx(one.weights, rel=1e-3)
+    assert four.window(64) == one.window(64)
 
 
 # What is printed
@@ -114,7 +114,7 @@ def test_the_table_of_a_large_model():
 
 def test_a_model_that_fits_easily_has_one_line():
     found = plan({}, vocab_size=257)
-    total = found.at(2048).total
+    total = found.total(2048)
     assert memory_table(found, [64, 2048], 2.1 * total) is None
     assert memory_table(found, [64, 2048], 1.9 * total) is not None
     # one that was imported has other settings than its reader chose
@@ -135,34 +135,31 @@ def test_weights_that_do_not_fit_are_refused():
     with pytest.raises(UserError) as caught:
         check_window(found, [64], 24 * GIB, imported=True)
     assert str(caught.value) == (
-        "mesh.fsdp: the weights take 29.9 GiB per device, and there are 24.0; import the "
-        "checkpoint with a larger mesh.fsdp, on more devices, or with param_dtype=bfloat16"
+        "mesh.fsdp: the weights take at least 29.9 GiB per device, but there are only 24.0; "
+        "import the checkpoint with a larger mesh.fsdp, on more devices, or with "
+        "param_dtype=bfloat16"
     )
     with pytest.raises(UserError) as caught:
         check_weights(found, 8 * GIB, imported=False)
     assert str(caught.value) == (
-        "mesh.fsdp: the weights take 29.9 GiB per device, and there are 8.0; split them over more "
-        "devices with mesh.fsdp in the run's config.yaml"
+        "mesh.fsdp: the weights take at least 29.9 GiB per device, but there are only 8.0; "
+        "split them over more devices with mesh.fsdp in the run's config.yaml"
     )
 
 
 @pytest.mark.usefixtures("accelerator")
 def test_a_window_that_does_not_fit_beside_the_weights_is_refused():
     found = plan(LLAMA_8B | IN_BFLOAT16)
-    says = "lengths: a window of 32,768 tokens takes about {} GiB with attention {}, beside {}"
-    for changed, there_are, takes, weights, advice in (
-        (found.with_attention("xla"), 80, "156.7", "15.0", "attention=blockwise takes less"),
-        (found, 16, "3.4", "15.0", "the longest of the lengths that may fit is 8,192"),
-        (plan(LLAMA_8B), 32, "6.5", "29.9",
-         "import the checkpoint with param_dtype=bfloat16, which takes less"),
-    ):  # fmt: skip
-        imported = "import" in advice
+    for attention, there_are, takes, left, advice in (
+        ("xla", 80, "92.2", "65.0", "attention=blockwise takes less"),
+        ("blockwise", 16, "2.0", "1.0", "the longest of the lengths that may fit is 8,192"),
+    ):
+        changed = replace(found, model=found.model.model_copy(update={"attention": attention}))
         with pytest.raises(UserError) as caught:
-            check_window(changed, [8192, 32_768], there_are * GIB, imported=imported)
-        attention = changed.model.attention
+            check_window(changed, [8192, 32_768], there_are * GIB)
         assert str(caught.value) == (
-            says.format(takes, attention, weights)
-            + f" GiB of weights, and there are {there_are}.0; {advice}"
+            f"lengths: a window of 32,768 tokens with attention {attention}, beside 15.0 GiB of "
+            f"weights, takes at least {takes} GiB per device, but there are only {left}; {advice}"
         )
     with pytest.raises(UserError, match=r"; give lengths shorter than 32,768$"):
         check_window(found, [32_768], 16 * GIB)
@@ -170,8 +167,7 @@ def test_a_window_that_does_not_fit_beside_the_weights_is_refused():
 
 def test_only_the_window_may_be_overestimated():
     found = plan({}, vocab_size=257)
-    memory = found.at(2048)
-    least = memory.weights + memory.window / LARGEST_OVERESTIMATE
+    least = found.weights + found.window(2048).total / LARGEST_OVERESTIMATE
     check_window(found, [2048], least + 1)
     with pytest.raises(UserError, match=r"^lengths: "):
         check_window(found, [2048], least - 1)
@@ -202,4 +198,4 @@ def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
     memory = program.lower(found.like, tokens, rotary, length).compile().memory_analysis()
     stored = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(found.like))
     allocated = stored + memory.temp_size_in_bytes
-    assert 0.75 < found.at(length).total / allocated < LARGEST_OVERESTIMATE
+    assert 0.75 < found.total(length) / allocated < LARGEST_OVERESTIMATE

@@ -1,0 +1,187 @@
+"""Rejecting a run that is too large for this machine, before any work starts.
+
+First by a lower bound, which takes no time, and then by the compiler's own figures.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, get_args
+
+import jax
+
+from rope_jax import stopping
+from rope_jax.config.model import RematName
+from rope_jax.config.sharding_checks import can_share_windows
+from rope_jax.config.training import Config
+from rope_jax.devices.memory import (
+    check_fits,
+    in_gib,
+    is_host_memory,
+    least_available,
+    shortage_as,
+)
+from rope_jax.errors import UserError
+from rope_jax.model.memory import bytes_per_device, step_bound, validation_bound
+from rope_jax.training.program import Program
+
+# Compiling takes 0.3 to 0.4 seconds per unrolled layer on two CPU cores: this many, a minute.
+MOST_COMPILED_LAYERS = 128
+# On a CPU, measured: what writing a checkpoint takes, in times the state; and how far the memory
+# that a run takes in the end exceeds the compiler's figure and these copies.
+_COPIES, _LARGEST_UNDERESTIMATE = 2, 1.6
+_LEAST_REMAT = get_args(RematName)[-1]
+
+
+class StageBytes(NamedTuple):
+    """Memory of a stage on each device, in bytes."""
+
+    step: int
+    """Of a training step."""
+    validation: int
+    """Of a validation batch; 0: there is none."""
+    saving: int
+    """Of the copies of the state while a checkpoint is written, on a CPU."""
+
+    @property
+    def total(self) -> int:
+        """The peak."""
+        return self.saving + max(self.step, self.validation)
+
+
+def stage_bound(program: Program, number: int, *, validates: bool) -> StageBytes:
+    """Lower bound on the memory of stage `number`, without compiling it."""
+    stage, state = program.config.stages[number], program.abstract_state
+    tokens = stage.batch_size * stage.seq_len // program.placement.mesh.size
+    model, whole = program.config.model, bytes_per_device(state)
+    params = bytes_per_device(state.params)
+    keys = max(min(stage.seq_len, n or stage.seq_len) for n in program.config.sliding_windows)
+    return StageBytes(
+        step_bound(model, params, whole, tokens, stage.grad_accumulation, keys),
+        validation_bound(model, whole, tokens) if validates else 0,
+        _saving_bytes(program),
+    )
+
+
+def compiled_bytes(program: Program, number: int, *, validates: bool) -> StageBytes:
+    """Memory of stage `number` by the compiler's figures; it is compiled for them."""
+    stage = program.stage(number)
+    validation = stage.validation_bytes if validates else 0
+    return StageBytes(stage.train_bytes, validation, _saving_bytes(program))
+
+
+def _saving_bytes(program: Program) -> int:
+    if not is_host_memory(program.placement.device):
+        return 0
+    leaves = jax.tree.leaves(program.abstract_state)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+    return _COPIES * size // program.placement.mesh.size
+
+
+def check_size(program: Program) -> None:
+    """UserError, naming the key to change, if a run needs too much memory or compile time.
+
+    A run that passes may still be too large, which `compile_stages` finds out. All processes must
+    call this together.
+    """
+    check_compile_time(program.config)
+    available = least_available(program.placement.device)
+    # with a fraction of 0 there may be no text to validate on
+    validates = program.config.data.validation_fraction > 0
+    for number in range(len(program.config.stages)):
+        bound = stage_bound(program, number, validates=validates)
+        check_stage(program, number, bound, available)
+
+
+def compile_stages(
+    program: Program, numbers: Iterable[int], *, validates: bool, warn: Callable[[str], None]
+) -> None:
+    """Compile these stages' programs. UserError, naming the key to change, if one is too large.
+
+    validates: whether there is text to validate on.
+    warn: called with one line if a stage may turn out too large.
+
+    All processes must call this together.
+    """
+    device = program.placement.device
+    available = least_available(device)
+    for number in numbers:
+        stopping.check()
+        advice = _advice(program, number)
+        with shortage_as(f"stages[{number}]: there is not enough memory to compile it; {advice}"):
+            needed = compiled_bytes(program, number, validates=validates)
+        check_stage(program, number, needed, available)
+        possible = needed.total * _LARGEST_UNDERESTIMATE
+        if is_host_memory(device) and possible > available:
+            warn(
+                f"stages[{number}]: takes at least {in_gib(needed.total)} GiB per device and may "
+                f"take {in_gib(possible)}, and there are {in_gib(available)}; if the process is "
+                f"killed without a message, {advice}"
+            )
+
+
+def check_stage(program: Program, number: int, needed: StageBytes, available: float | int) -> None:
+    """UserError if a stage needs more memory than there is on each device."""
+    state, placement = program.abstract_state, program.placement
+    parameters = bytes_per_device(state) + bytes_per_device(state.params)
+    shards = placement.parameter_shards
+    check_fits(
+        "model: its parameters, their gradients and the optimizer state take",
+        *(parameters, available),
+        "lower hidden_size, intermediate_size or num_hidden_layers, or split it with mesh.fsdp "
+        f"over at least {math.ceil(parameters * shards / max(available, 1)):,} devices",
+    )
+    stage = program.config.stages[number]
+    windows, where = stage.batch_size // stage.grad_accumulation, ""
+    in_validation = needed.validation > needed.step
+    if in_validation:
+        windows, where = stage.batch_size, " in validation"
+    check_fits(
+        f"stages[{number}]: {windows:,} × {stage.seq_len:,} tokens at a time{where} take",
+        *(needed.total, available),
+        _advice(program, number, in_validation=in_validation),
+    )
+
+
+def _advice(program: Program, number: int, *, in_validation: bool = False) -> str:
+    """Return what lowers the memory of a stage, from what changes the results least."""
+    model, stage = program.config.model, program.config.stages[number]
+    key, shards = f"stages.{number}", program.placement.row_shards
+    ways = []
+    if model.backend.quadratic_memory:
+        ways.append("set model.attention=blockwise")
+    if not in_validation and stage.batch_size // stage.grad_accumulation > shards:
+        ways.append(f"raise {key}.grad_accumulation")
+    if not in_validation and model.remat != _LEAST_REMAT:
+        ways.append(f"set model.remat={_LEAST_REMAT} with model.layers=scanned")
+    ways.append(f"lower {key}.{'batch_size' if stage.batch_size > shards else 'seq_len'}")
+    if can_share_windows(model):
+        ways.append("split windows over more devices with mesh.context")
+    return ", or ".join(ways)
+
+
+def shortage(number: int) -> str:
+    """Return what to say if memory runs out while stage `number` is trained."""
+    key = f"stages.{number}"
+    return (
+        f"stages[{number}]: there is not enough memory; end other programs, and the same command "
+        f"continues from the newest checkpoint; or raise {key}.grad_accumulation, or lower "
+        f"{key}.batch_size or {key}.seq_len, under another name"
+    )
+
+
+def check_compile_time(config: Config) -> None:
+    """UserError if compiling a stage would take more than about a minute."""
+    layers, period = config.model.num_hidden_layers, len(config.sliding_windows)
+    if config.model.layers == "unrolled":
+        if layers > MOST_COMPILED_LAYERS:
+            raise UserError(
+                f"model.num_hidden_layers: {layers:,} unrolled layers would take minutes to "
+                "compile; set model.layers=scanned, which compiles one, or use at most "
+                f"{MOST_COMPILED_LAYERS}"
+            )
+    elif (compiled := period + layers % period) > MOST_COMPILED_LAYERS:
+        raise UserError(
+            f"rope.layer_pattern: with {period:,} elements for {layers:,} layers, {compiled:,} "
+            "layers would be compiled one by one, which would take minutes; use at most "
+            f"{MOST_COMPILED_LAYERS // 2}"
+        )
