@@ -65,8 +65,8 @@ LARGEST = 2**31 - 1
         (
             sized({"batch_size": 1, "seq_len": 10**9}, attention="xla"),
             r"; set model\.attention=blockwise, or set model\.remat=layer with "
-            r"model\.layers=scanned, or lower stages\.1\.seq_len, or split windows over more devices "
-            r"with mesh\.context$",
+            r"model\.layers=scanned, or lower stages\.1\.seq_len, or split windows over more "
+            r"devices with mesh\.context$",
         ),
         (
             sized({"batch_size": 1, "seq_len": 10**9}, attention="blockwise", remat="layer"),
