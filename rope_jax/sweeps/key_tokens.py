@@ -186,7 +186,7 @@ def _reader(loaded: LoadedModel, params: Params) -> Reader:
         of_all(loaded.nll_of_last),
         loaded.nll_of_last,
         params,
-        rows_at=lambda n: max(1, int(budget / loaded.memory.at(n).window)),
+        rows_at=lambda n: max(1, int(budget / loaded.memory.window(n).total)),
         row_multiple=lambda n: loaded.placement_at(n).row_shards,
         programs={},
     )
