@@ -370,11 +370,11 @@ REFUSED = {
     ),
     "too many windows": (
         {"batch_tokens": 2_000_000_000},
-        "batch_tokens: a step reads 31,250,000 × 64 tokens, which takes more than ",
+        "batch_tokens: a step reads 31,250,000 × 64 tokens and, beside ",
     ),
     "too long for memory": (
         {"length": 1_000_000, "attention": "xla"},
-        "length: a step reads 1 × 1,000,000 tokens, which takes more than ",
+        "length: a step reads 1 × 1,000,000 tokens and, beside ",
     ),
     "start beyond the window": (
         {"start": {"type": "none", "map": {"type": "rerope", "window": 16}}},
