@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
+from rope_jax.data.splits import Document
 from rope_jax.errors import UserError, printable
 from rope_jax.rope.messages import shorten
 
@@ -43,7 +44,7 @@ _DECOMPRESSING: dict[str, Any] = {
 }
 
 
-class Document(NamedTuple):
+class Record(NamedTuple):
     """Where a document was found, and its text; None: the record has a null there."""
 
     document: str
@@ -134,8 +135,8 @@ def document_name(file: Path) -> str:
 
 def read_documents(
     files: list[Path], data: FileData, skipped: dict[str, None]
-) -> Iterator[dict[str, str]]:
-    """Yield each document of the files, as a row {document, text}; `data.max_documents` at most.
+) -> Iterator[Document]:
+    """Yield each document of the files that has text; `data.max_documents` at most.
 
     skipped: see `with_text`.
 
@@ -161,35 +162,32 @@ def read_documents(
 
 
 def with_text(
-    found: Iterable[Document], skipped: dict[str, None], data: FileData | HubData, source: str
-) -> Iterator[dict[str, str]]:
-    """Yield the documents that have text, as rows {document, text}.
+    records: Iterable[Record], skipped: dict[str, None], data: FileData | HubData, source: str
+) -> Iterator[Document]:
+    """Yield the documents that have text.
 
     skipped: the names of the others are added to it, as keys.
 
     UserError, which names the source: none has text.
     """
     texts = nulls = 0
-    for document, text in found:
+    for document, text in records:
         stopping.check()
         if text is None:
             nulls += 1
             skipped[document] = None
         else:
             texts += 1
-            yield {"document": document, "text": text}
+            yield Document(document, text)
     if nulls and not texts:
-        raise UserError(all_null(data, source, nulls))
+        every = f"all {nulls:,} records" if nulls > 1 else "its only record"
+        column = getattr(data, "column", None)
+        raise UserError(
+            f"data.column: {column!r} of {source} is null in {every}; name a text column"
+        )
 
 
-def all_null(data: FileData | HubData, source: str, count: int) -> str:
-    """Return the error for a source in which no record has text."""
-    records = f"all {count:,} records" if count > 1 else "its only record"
-    column = getattr(data, "column", None)
-    return f"data.column: {column!r} of {source} is null in {records}; name a text column"
-
-
-def _documents(file: Path, data: FileData) -> Iterator[Document]:
+def _documents(file: Path, data: FileData) -> Iterator[Record]:
     if isinstance(data, ParquetData):
         yield from _parquet_rows(file, data.column)
         return
@@ -200,10 +198,10 @@ def _documents(file: Path, data: FileData) -> Iterator[Document]:
         if isinstance(data, JsonLinesData):
             yield from _json_lines(opened, document_name(file), data.column)
         else:
-            yield Document(document_name(file), opened.read().decode("utf-8"))
+            yield Record(document_name(file), opened.read().decode("utf-8"))
 
 
-def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Document]:
+def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -226,10 +224,10 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Docu
         if not isinstance(row, dict):
             raise UserError(f"data.files: {where} is not a JSON object; write one per line")
         require_column(column, list(row), where)
-        yield Document(where, checked_text(row[column], column, where))
+        yield Record(where, checked_text(row[column], column, where))
 
 
-def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
+def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
     import pyarrow
     from pyarrow import parquet
 
@@ -243,19 +241,11 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Document]:
             for batch in table.iter_batches(_PARQUET_ROWS, columns=[column]):
                 for value in batch.column(0).to_pylist():
                     where = f"{document_name(file)}:{number}"
-                    yield Document(where, checked_text(value, column, where))
+                    yield Record(where, checked_text(value, column, where))
                     number += 1
     except pyarrow.ArrowException as error:
         message = " ".join(str(error).split())
         raise UserError(f"data.files: {file} is not readable as Parquet: {message}") from error
-
-
-def token_ids_refusal(column: str, where: str) -> str:
-    """Return the error for a column of token ids: which tokenizer they belong to is not known."""
-    return (
-        f"data.column: {column!r} of {where} holds token ids, not text; name the column that "
-        "contains the text"
-    )
 
 
 def require_column(column: str, columns: list[str], where: str) -> None:
@@ -273,7 +263,10 @@ def checked_text(value: Any, column: str, where: str) -> str | None:
     if value is None:
         return None
     if isinstance(value, list) and any(isinstance(item, int) for item in value):
-        raise UserError(token_ids_refusal(column, where))
+        raise UserError(
+            f"data.column: {column!r} of {where} holds token ids, not text; name the column that "
+            "contains the text"
+        )
     if not isinstance(value, str):
         kind = type(value).__name__
         raise UserError(

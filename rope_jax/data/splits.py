@@ -1,12 +1,24 @@
 """Divide documents into splits, by a stable hash or by position, and long ones into parts."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.errors import UserError
+
+
+class Document(NamedTuple):
+    """Where a document was found, and its text."""
+
+    document: str
+    text: str
+
+
+Split = Callable[[], Iterator[Document]]
+"""Reads the documents of a split, again at every call."""
 
 SPLITS = ("train", "validation", "test")
 GAP = 0.01
@@ -66,18 +78,17 @@ def parts(text: str, most_bytes: int) -> Iterator[str]:
         yield str(left, "utf-8")
 
 
-def part_rows(rows: Iterable[Mapping[str, list[str]]], most_bytes: int) -> Iterator[dict[str, str]]:
-    """Yield the documents {document, text} of batches of rows, cut into `parts`.
+def cut(split: Split, most_bytes: int) -> Iterator[Document]:
+    """Yield the documents of a split, cut into `parts`.
 
     The parts of one document are called DOCUMENT#0, DOCUMENT#1 and so on.
     """
-    for batch in rows:
-        for document, text in zip(batch["document"], batch["text"], strict=True):
-            if len(text.encode()) <= most_bytes:
-                yield {"document": document, "text": text}
-                continue
-            for number, part in enumerate(parts(text, most_bytes)):
-                yield {"document": f"{document}#{number}", "text": part}
+    for document, text in split():
+        if len(text.encode()) <= most_bytes:
+            yield Document(document, text)
+            continue
+        for number, part in enumerate(parts(text, most_bytes)):
+            yield Document(f"{document}#{number}", part)
 
 
 def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
@@ -89,17 +100,17 @@ def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
     """
     size = len(text)
     gap = round(GAP * size)
-    found: dict[str, str] = {}
+    taken: dict[str, str] = {}
     end = size
     for name, fraction in reversed(list(fractions.items())):
         start = _after_line_break(text, max(0, end - round(fraction * size)), gap)
-        found = {name: text[start:end]} | found
+        taken = {name: text[start:end]} | taken
         end = text.rfind("\n", max(0, start - 2 * gap), max(0, start - gap)) + 1
         end = end or max(0, start - gap)
-    return {"train": text[:end]} | found
+    return {"train": text[:end]} | taken
 
 
 def _after_line_break(text: str, start: int, most: int) -> int:
     """Return the next beginning of a line, if it is less than `most` characters away."""
-    found = text.find("\n", start, start + most)
-    return start if found < 0 else found + 1
+    line_break = text.find("\n", start, start + most)
+    return start if line_break < 0 else line_break + 1

@@ -12,14 +12,13 @@ import sysconfig
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.data import StdlibData
-from rope_jax.data.splits import SPLITS, assign, stable_key
+from rope_jax.data.splits import SPLITS, Document, assign, stable_key
 from rope_jax.errors import UserError
 
 LONG_BYTES = 4096
@@ -56,13 +55,6 @@ _GENERATED_FILES = "_sysconfigdata"
 _GENERATED_FOLDERS = "config-"
 
 
-class Source(NamedTuple):
-    """One file: its path below the library's root, with forward slashes, and its text."""
-
-    document: str
-    text: str
-
-
 def stdlib_root() -> Path:
     """Return the folder of the running interpreter's standard library."""
     return Path(sysconfig.get_path("stdlib"))
@@ -86,7 +78,7 @@ def source_files(root: Path) -> list[Path]:
     return sorted((p for p in found if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
 
 
-def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]], list[str]]:
+def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document]], list[str]]:
     """Return the documents of each split, and notes on them for the user, one line each.
 
     Near-copies are dropped. All files of a top-level package or module go to the same split.
@@ -121,20 +113,20 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Source]]
     return splits, notes
 
 
-def _read(path: Path, root: Path) -> list[Source]:
+def _read(path: Path, root: Path) -> list[Document]:
     try:
         text = path.read_bytes().decode("utf-8")  # text mode would change line ends
     except (OSError, UnicodeDecodeError):
         return []
-    return [Source(path.relative_to(root).as_posix(), text)]
+    return [Document(path.relative_to(root).as_posix(), text)]
 
 
-def _group(source: Source) -> str:
+def _group(source: Document) -> str:
     """Return the top-level package or module: `asyncio` for asyncio/events.py, `ast` for ast.py."""
     return source.document.split("/")[0].removesuffix(".py")
 
 
-def _long_note(test: Sequence[Source]) -> str:
+def _long_note(test: Sequence[Document]) -> str:
     count = sum(len(source.text.encode("utf-8")) >= LONG_BYTES for source in test)
     note = f"long documents: test has {count} of at least {LONG_BYTES} bytes"
     if count < LONG_DOCUMENTS:

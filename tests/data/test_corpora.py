@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pyarrow
 import pytest
@@ -110,7 +108,7 @@ def test_a_document_keeps_its_split_wherever_it_is(tmp_path):
     second = JsonLinesData(files=[json_lines(tmp_path / "b.jsonl", ["new", *reversed(texts)])])
     a, b = (load_documents(d, tmp_path / d.type).splits for d in (first, second))
     for name in ("validation", "test"):
-        assert a[name].num_rows
+        assert rows_of(a[name])
         assert {t for _, t in rows_of(a[name])} == {t for _, t in rows_of(b[name])} - {"new"}
 
 
@@ -185,7 +183,7 @@ def test_a_long_document_set_with_only_a_test_split(tmp_path, monkeypatch, strea
     assert_message(
         data.model_copy(update={"column": "input_ids"}),
         tmp_path,
-        "data.column: 'input_ids' of someone/books",
+        "data.column: 'input_ids' of someone/books, test:0,",
     )
 
 
@@ -299,21 +297,6 @@ def test_the_cap_holds_for_each_split_of_the_standard_library(tmp_path, monkeypa
     assert [len(rows_of(split)) for split in splits.values()] == [0, 0, 1]
 
 
-def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
-    import datasets
-
-    table, path = pyarrow.table({"text": ["naïve", "more text"] * 20}), tmp_path / "a.arrow"
-    with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as new:
-        new.write_table(table)
-    path.write_bytes(path.read_bytes().replace("ï".encode(), b"\xff\xff"))
-    found = datasets.DatasetDict(train=datasets.Dataset.from_file(str(path)))
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: found)
-    with pytest.raises(
-        UserError, match=r"^data\.id: the train split of a/b is damaged .*a\.arrow$"
-    ):
-        load_documents(HubData(id="a/b"), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("found", "message"),
     [
@@ -326,15 +309,18 @@ def test_damage_in_the_hubs_own_cache_is_reported(tmp_path, monkeypatch):
             "data.id: someone/books has no split train, validation or test; it has all",
         ),
         ({"train": {"text": ["b"]}}, "data.column: someone/books has no 'book'; its columns: text"),
-        ({"train": {"book": [1]}}, "data.column: 'book' of someone/books contains int64, not text"),
+        (
+            {"train": {"book": [1]}},
+            "data.column: 'book' of someone/books, train:0, is of type int, not text",
+        ),
         (
             {"train": {"book": [["a"]]}},
-            "data.column: 'book' of someone/books contains a list, not text",
+            "data.column: 'book' of someone/books, train:0, is of type list, not text",
         ),
         (
             {"train": {"book": [[1, 2]]}},
-            "data.column: 'book' of someone/books holds token ids, not text; name the column that "
-            "contains the text",
+            "data.column: 'book' of someone/books, train:0, holds token ids, not text; name the "
+            "column that contains the text",
         ),
         (
             {"train": {"book": ["a"]}, "test": {"book": pyarrow.array([None], pyarrow.string())}},
@@ -491,28 +477,3 @@ def test_a_pipe_or_a_device_is_refused_unopened(tmp_path):
     data = TextData(**whole(files=[pattern]))
     rows = rows_of(load_documents(data, tmp_path / "scratch").splits["train"])
     assert [text for _, text in rows] == ["a"]
-
-
-QUIET = """
-import sys
-from pathlib import Path
-from rope_jax.data.corpora import load_documents
-from rope_jax.config.data import TextData
-from datasets import are_progress_bars_disabled
-load_documents(TextData(files=[sys.argv[1]]), Path(sys.argv[2]))
-assert not are_progress_bars_disabled()
-"""
-
-
-def test_reading_is_quiet_and_stays_in_its_scratch_folder(tmp_path):
-    pattern = text_files(tmp_path, [f"text {i}" for i in range(9)])
-    home = tmp_path / "home"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", QUIET, pattern, str(tmp_path / "scratch")],
-        env=os.environ | {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert not home.exists()

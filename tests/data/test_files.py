@@ -73,7 +73,7 @@ def test_rows_of_files_with_odd_names_have_printable_ids(tmp_path, schema, write
     data = schema(**whole(files=[f"{tmp_path}/a*"]))
     (row,) = read_documents(matching_files(data).files["train"], data, {})
     number = 1 if schema is JsonLinesData else 0
-    assert row == {"document": rf"{tmp_path}/a\udcff\n:{number}", "text": "text"}
+    assert row == (rf"{tmp_path}/a\udcff\n:{number}", "text")
 
 
 def test_a_file_listed_twice_is_read_once(tmp_path, monkeypatch):
@@ -151,8 +151,8 @@ def test_random_damage_gives_a_corpus_or_one_line(tmp_path, kind):
         path.write_bytes(damaged(raw, seed))
         try:
             for row in read_documents([path], data, {}):
-                row["text"].encode()
-                assert row["document"].isprintable()
+                row.text.encode()
+                assert row.document.isprintable()
         except UserError as error:
             refused.append(str(error))
     assert refused
@@ -181,7 +181,7 @@ def test_compressed_files_are_read_exactly(tmp_path, suffix):
     data = TextData(**whole(files=[f"{tmp_path}/*"]), cache_dir=str(tmp_path / "cache"))
     files = matching_files(data).files["train"]
     assert list(read_documents(files, data, {})) == [
-        {"document": f"{tmp_path}/{n}.txt{suffix}", "text": text} for n, text in enumerate(TEXTS)
+        (f"{tmp_path}/{n}.txt{suffix}", text) for n, text in enumerate(TEXTS)
     ]
     # the same texts in the same splits as uncompressed
     json_lines(tmp_path / "plain.jsonl", [str(i) for i in range(40)])

@@ -89,10 +89,10 @@ def test_two_files_are_each_split_by_position_and_three_by_document(tmp_path):
         (tmp_path / name).write_text(f"{name} {TEXTS['lines']}")
     two = TextData(files=[str(tmp_path / "a"), str(tmp_path / "b")])
     splits = load_documents(two, tmp_path / "two").splits
-    assert [len(split) for split in splits.values()] == [2, 2, 2]
+    assert [len(rows_of(split)) for split in splits.values()] == [2, 2, 2]
     three = TextData(files=[str(tmp_path / "[abc]")])
     found = load_documents(three, tmp_path / "three")
-    assert [len(split) for split in found.splits.values()] == [1, 1, 1]
+    assert [len(rows_of(split)) for split in found.splits.values()] == [1, 1, 1]
     assert found.notes == []
 
 
@@ -116,7 +116,7 @@ def test_the_parts_of_a_file_stay_in_its_split(tmp_path):
             assert list(numbers) == list(range(len(numbers)))
             assert "".join(texts) == text
         assert not together
-    assert sum(map(len, cut.values())) > 12 * 5
+    assert sum(len(rows_of(split)) for split in cut.values()) > 12 * 5
     assert dump(data) != dump(whole)  # so the tokens of the two are cached apart
 
 
