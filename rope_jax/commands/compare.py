@@ -30,15 +30,13 @@ def main(argv: list[str]) -> None:
         print(dump(config), end="")
         return
     # matplotlib and scipy take seconds to import; help and config errors don't wait for them.
-    from rope_jax.comparison.baselines import align_baselines
-    from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
+    from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.find import find_sweeps
     from rope_jax.comparison.read import read_sweep
     from rope_jax.console import plain_console
     from rope_jax.devices.memory import shortage_as
-    from rope_jax.report.comparison_files import FILES, check_output, write_comparison
-    from rope_jax.report.comparison_terminal import print_comparison
+    from rope_jax.report.comparison import FILES, check_output, print_comparison, write_comparison
 
     stopping.check()
     folders = find_sweeps(list(map(Path, arguments.runs)), config.sweep)

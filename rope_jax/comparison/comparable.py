@@ -1,13 +1,17 @@
-"""Check that sweeps can be compared: same corpus, split, bos, targets and meaning of each name."""
+"""What may be compared: one name for the models' own scaling, the same texts and targets, notes."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from rope_jax.comparison.sweeps import Sweep
+from rope_jax.comparison.groups import MARK, Group
+from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
+from rope_jax.results.statistics import RELIABLE_UNITS
 
+TRAINED = "trained"
 _REMEDIES = {
     "corpus": "they were trained and tested on different texts",
     "split": "sweep them with the same split",
@@ -101,3 +105,134 @@ def _conditions(sweep: Sweep) -> dict[Condition, str]:
     return conditions | {
         Condition("scalings", name): settings for name, settings in sweep.settings.items()
     }
+
+
+def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
+    """Return the sweeps with one name for the curve of each model's own scaling.
+
+    A sweep of `none`, on a model that was trained without scaling, holds what another sweep calls
+    `trained`. Its curve is called `trained` here if any sweep that has such a curve has none of the
+    other name, so that the two can be compared.
+    """
+    with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
+    aligned = []
+    for sweep in sweeps:
+        names = {sweep.baselines.get(step) for step in sweep.windows}
+        (name,) = names if len(names) == 1 else (None,)
+        lacking = [other for other in with_trained if name not in other.settings]
+        if name is None or TRAINED in sweep.settings or not lacking:
+            aligned.append(sweep)
+        else:
+            aligned.append(_renamed(sweep, name, lacking[0].settings[TRAINED]))
+    return aligned
+
+
+def _renamed(sweep: Sweep, name: str, settings: str) -> Sweep:
+    """Return a sweep with one curve renamed to `trained`, whose settings are given."""
+
+    def new(old: str) -> str:
+        return TRAINED if old == name else old
+
+    # Where `trained` at the window was measured as well, it equals the curve.
+    at_window = {key: sums for key, sums in sweep.sums.items() if key.name == TRAINED}
+    return replace(
+        sweep,
+        rows=[row._replace(name=new(row.name)) for row in sweep.rows],
+        sums={key._replace(name=new(key.name)): sums for key, sums in sweep.sums.items()}
+        | at_window,
+        settings={new(old): value for old, value in sweep.settings.items()} | {TRAINED: settings},
+        baselines=dict.fromkeys(sweep.baselines, TRAINED),
+        renamed=name,
+    )
+
+
+def truncation_key(sweep: Sweep, step: int) -> PointKey:
+    """Return the key of what truncation costs: the loss of the own scaling at the window.
+
+    A sweep measures it as `trained`, or as a curve with the same scaling.
+    """
+    key = PointKey(TRAINED, BASELINE, sweep.windows[step], step)
+    name = sweep.baselines.get(step)
+    return key if key in sweep.sums or name is None else key._replace(name=name)
+
+
+def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
+    """Return one line of plain text per warning, those about marked groups first."""
+    notes = [
+        f"{MARK} cannot be compared with the sweeps before it: {message}"
+        for message in describe_mismatches(mismatches)
+    ]
+    measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
+    for group in groups:
+        notes += _group_notes(group)
+        longest = group.sweeps[0].longest
+        if longest is not None and longest < measured:
+            notes.append(
+                f"{group.label}: its curve ends at {longest:,} tokens, because its table of "
+                "positions has no more rows"
+            )
+    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
+    fewest = min(rows, key=lambda row: row.units)
+    what = "documents"
+    if fewest.units > fewest.documents:
+        what = "blocks"
+        notes.append(
+            f"intervals resample {fewest.units} blocks of {fewest.documents} documents, which are "
+            "too few: they hold for these documents, not for others"
+        )
+    if fewest.units < RELIABLE_UNITS:
+        notes.append(
+            f"intervals are unreliable below {RELIABLE_UNITS} {what}; here: {fewest.units}"
+        )
+    return notes
+
+
+def write_remarks(groups: Sequence[Group]) -> list[str]:
+    """Return one line of plain text per curve that stands for `trained`; it is no warning."""
+    return [remark for group in groups for remark in _group_remarks(group)]
+
+
+def _group_remarks(group: Group) -> Iterator[str]:
+    for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
+        if renamed is not None:
+            yield (
+                f"{group.label}: its curve {renamed} is shown as trained, because the model was "
+                "trained with this scaling"
+            )
+    baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
+    for name in dict.fromkeys(baselines):
+        if name not in ("trained", "none"):
+            yield (
+                f"{group.label}: {name} is the scaling that the model was trained with, so it "
+                "serves as the baseline in place of trained"
+            )
+
+
+def _group_notes(group: Group) -> Iterator[str]:
+    without = [sweep.run for sweep in group.sweeps if group.newest not in sweep.windows]
+    if without:
+        yield (
+            f"{group.label}: step {group.newest} is shown without {', '.join(without)} "
+            "(not measured there)"
+        )
+    for step in group.steps:
+        yield from _missing_points(group, step)
+    if any(sweep.experiment is None for sweep in group.sweeps):
+        yield (
+            f"{group.label}: its run has no readable config.yaml, so it is not pooled with other "
+            "seeds"
+        )
+
+
+def _missing_points(group: Group, step: int) -> Iterator[str]:
+    """Name the points that some seeds lack; the other seeds' mean would be a different curve."""
+    by_seed = [set(sweep.points_at(step)) for sweep in group.sweeps_at(step)]
+    missing = {key for keys in by_seed for key in keys if any(key not in k for k in by_seed)}
+    for name, protocol in dict.fromkeys((key.name, key.protocol) for key in sorted(missing)):
+        lengths = sorted(
+            key.length for key in missing if (key.name, key.protocol) == (name, protocol)
+        )
+        yield (
+            f"{group.label}: {name} by {protocol} at {', '.join(map(str, lengths))} (step {step}) "
+            "was not measured for every seed and is left out"
+        )

@@ -1,13 +1,13 @@
 """Curves pooled over seeds, with paired differences from the baseline and the first group."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
 
 from rope_jax import stopping
-from rope_jax.comparison.baselines import truncation_key
-from rope_jax.comparison.comparable import Mismatch
+from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, group_sweeps
-from rope_jax.comparison.notes import write_notes, write_remarks
 from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.presentation import FigureWidth, Show
@@ -25,6 +25,7 @@ from rope_jax.results.statistics import (
     pooled_difference,
     pooled_mean,
 )
+from rope_jax.results.summary import CheckpointSummary
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,28 @@ class Point:
     documents: int
     units: int
     """How many documents, or blocks of them, the interval resamples."""
+    stride: int | None
     nll_by_seed: tuple[float, ...]
-    difference: Estimate | None
+    bits_per_nat: float | None = None
+    """Bits per byte that equal one nat per token on the scored tokens; None if unknown."""
+    difference: Estimate | None = None
     """From the scaling that the same runs were trained with, at the same length."""
-    gain: Estimate | None
+    gain: Estimate | None = None
     """Over truncation: the trained scaling at the window minus this point; same_tokens only,
     n ≥ window."""
-    from_first: Estimate | None
+    from_first: Estimate | None = None
     """The difference from the first group's curve of the same name, paired by document."""
-    above_truncation: Estimate | None
+    above_truncation: Estimate | None = None
     """The difference from what truncation costs the first group's models: `trained` at their
     window. Paired by document, and by seed if both groups have the same seeds; same_tokens only,
     and only where there are several groups."""
-    bits_per_nat: float | None
-    """Bits per byte that equal one nat per token on the scored tokens; None if unknown."""
+
+    @classmethod
+    def of(cls, row: Row, **others: Any) -> "Point":
+        """Return the point of a row of results.csv; others: what it does not say, or says else."""
+        names = {field.name for field in fields(cls)}
+        own = {name: value for name, value in row._asdict().items() if name in names}
+        return cls(**({"nll_by_seed": (row.nll,)} | own | others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +116,9 @@ class Comparison:
     remarks: tuple[str, ...] = ()
     """What the reader should know besides, such as which curves stand for `trained`."""
 
+    only: CheckpointSummary | None = None
+    """The newest checkpoint, if these are the results of a single sweep, as it summarizes them."""
+
     @property
     def baseline(self) -> str:
         """The name of the curves with the models' own scaling; "the trained scaling" if several."""
@@ -151,6 +163,74 @@ def compare(
     )
 
 
+def compare_checkpoints(
+    rows: Sequence[Row],
+    checkpoints: Sequence[CheckpointSummary],
+    *,
+    show: Show = "perplexity",
+    figure_width: FigureWidth = "page",
+) -> Comparison:
+    """Return the results of one run's sweep as a comparison, of its checkpoints.
+
+    rows: of all checkpoints. checkpoints: the newest first. show: without the bytes per token, bits
+    per byte turn into nats per token.
+    """
+    if show == "bits_per_byte" and any(row.bpb is None for row in rows):
+        show = "nats"
+    newest = checkpoints[0]
+    sweep = Sweep(
+        folder=Path(newest.run),
+        run=newest.run,
+        seed=rows[0].seed,
+        rows=rows,
+        sums={},
+        windows={checkpoint.step: checkpoint.window for checkpoint in checkpoints},
+        settings={},
+        baselines={},
+        experiment=None,
+        longest=None,
+    )
+    group = Group(label=newest.run, sweeps=(sweep,), marked=False)
+    curves = []
+    for checkpoint in checkpoints:
+        at_step = [row for row in rows if row.step == checkpoint.step]
+        for name in dict.fromkeys(row.name for row in at_step):
+            summary = checkpoint.curves.get(name)
+            gains = {} if summary is None else summary.gain_over_truncation
+            own = [row for row in at_step if row.name == name]
+            points = [
+                Point.of(
+                    row,
+                    gain=gains.get(row.length)
+                    if row.protocol == BASELINE and row.length >= checkpoint.window
+                    else None,
+                )
+                for row in own
+            ]
+            curves.append(
+                Curve(
+                    group=group,
+                    name=name,
+                    step=checkpoint.step,
+                    window=checkpoint.window,
+                    scaling=own[0].scaling,
+                    kind=own[-1].kind,
+                    auto=own[0].auto,
+                    points=tuple(points),
+                    usable=None if summary is None else summary.usable,
+                )
+            )
+    return Comparison(
+        groups=[group],
+        curves=curves,
+        tolerance=newest.tolerance,
+        notes=[],
+        show=show,
+        figure_width=figure_width,
+        only=newest,
+    )
+
+
 class _Pooling:
     """Pools the results of a group at one training step over the group's seeds."""
 
@@ -192,13 +272,8 @@ class _Pooling:
         sums = [sweep.sums[key] for sweep in self._sweeps]
         pooled = pooled_mean(sums, **self._bootstrap)
         bits = bits_per_byte(sums, **self._bootstrap)
-        return Point(
-            map=row.map,
-            factor=row.factor,
-            protocol=row.protocol,
-            length=row.length,
-            first_position=row.first_position,
-            last_position=row.last_position,
+        return Point.of(
+            row,
             nll=pooled.value,
             ci_low=pooled.low,
             ci_high=pooled.high,
@@ -206,15 +281,12 @@ class _Pooling:
             bpb=None if bits is None else bits.value,
             bpb_low=None if bits is None else bits.low,
             bpb_high=None if bits is None else bits.high,
-            tokens=row.tokens,
-            documents=row.documents,
-            units=row.units,
             nll_by_seed=tuple(one.mean() for one in sums),
+            bits_per_nat=sums[0].bits_per_nat,
             difference=self._difference_from_trained(key, sums),
             gain=self._gain(key, sums),
             from_first=self._difference_from_first(key, sums),
             above_truncation=self._above_truncation(key, sums),
-            bits_per_nat=sums[0].bits_per_nat,
         )
 
     def _difference_from_trained(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:

@@ -1,13 +1,17 @@
-"""Groups of runs that differ only in their seed, and their labels."""
+"""Groups of runs that differ only in their seed: their labels, and what tells them apart."""
 
+import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from rope_jax.comparison.differences import distinguish
 from rope_jax.comparison.sweeps import Sweep, readable_path
-from rope_jax.errors import UserError
+from rope_jax.config.explain import validate
+from rope_jax.config.training import Config
+from rope_jax.errors import UserError, printable
+from rope_jax.rope.messages import shorten
 
 MARK = "†"
 # A separator, "s" or "seed" if anything, and the digits: not the 2 of gpt2 nor the s of novels.
@@ -120,3 +124,151 @@ def _runs(group: Sequence[Sweep]) -> str:
 
 def _folders(group: Sequence[Sweep]) -> str:
     return ", ".join(readable_path(sweep.folder) for sweep in group)
+
+
+ABSENT = "absent"
+_MISSING = object()
+_MOST_IN_BRIEF = 3
+
+
+class _Experiment(NamedTuple):
+    """A run's config, as nested sections of values."""
+
+    sections: Any
+    changed: frozenset[str] | None
+    """Dotted keys and sections that are not the defaults; None: the config is another version's."""
+
+
+def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
+    """Return the settings in which experiments differ: for each, its own value by dotted key.
+
+    Configs are compared with their defaults filled in. A key that only exists in some of them,
+    because of the `type` of its section or because others have no such section, is listed where its
+    value is not the default; where the section itself is missing, its value is "absent".
+
+    experiments: configs as `Sweep.experiment` has them. One that is None is not compared.
+    """
+    known = {i: _read(text) for i, text in enumerate(experiments) if text is not None}
+    if len(known) < 2:
+        return [{} for _ in experiments]
+    found: dict[int, dict[str, str]] = {i: {} for i in range(len(experiments))}
+    parsed = list(known.values())
+    for key, values in _differences("", [one.sections for one in parsed], parsed):
+        for i, value in zip(known, values, strict=True):
+            if value is not _MISSING:
+                found[i][printable(key)] = value if value == ABSENT else _text(value)
+    return list(found.values())
+
+
+def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
+    """Return "rope.base 500000, model.hidden_size 64"; "" if there are none.
+
+    briefly: after three keys, only say how many more there are.
+    """
+    parts = [f"{key} {value}" for key, value in settings.items()]
+    if not briefly or len(parts) <= _MOST_IN_BRIEF:
+        return ", ".join(parts)
+    return f"{', '.join(parts[:_MOST_IN_BRIEF])} and {len(parts) - _MOST_IN_BRIEF} more"
+
+
+def _read(text: str) -> _Experiment:
+    raw = json.loads(text)
+    try:
+        config = validate(Config, {**raw, "name": "x"}, "config")
+    except UserError:  # of another version, which had other keys
+        return _Experiment(raw, None)
+    given = config.model_dump(mode="json", exclude_defaults=True)
+    return _Experiment(config.model_dump(mode="json"), frozenset(_keys(given, "")))
+
+
+def _differences(
+    path: str, values: Sequence[Any], experiments: Sequence[_Experiment]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield each key below `path` that differs, with its value for every experiment."""
+    values = [_sections(value) for value in values]
+    pairs = zip(values, experiments, strict=True)
+    if any(value is _MISSING and one.changed is None for value, one in pairs):
+        return  # another version's config cannot say what its default was
+    if all(value == values[0] for value in values[1:]):
+        return
+    if not any(isinstance(value, dict) for value in values):
+        yield path, [ABSENT if value is _MISSING else value for value in values]
+        return
+    if all(isinstance(value, dict) for value in values):
+        types = {json.dumps(value.get("type")) for value in values}
+        for key in _keys_of(values):
+            children = [value.get(key, _MISSING) for value in values]
+            below = f"{path}.{key}" if path else key
+            if len(types) > 1 and _MISSING in children:
+                yield from _changed(below, children, experiments)
+            else:
+                yield from _differences(below, children, experiments)
+        return
+    # some have no such section, which leaves nothing to compare the keys of the others with
+    sections = [value if isinstance(value, dict) else {} for value in values]
+    if any("type" in section for section in sections):
+        key, own = f"{path}.type", [section.get("type", ABSENT) for section in sections]
+    else:
+        key = path
+        own = [_MISSING if isinstance(value, dict) else ABSENT for value in values]
+    yield key, own
+    for name in _keys_of(sections):
+        children = [section.get(name, _MISSING) for section in sections]
+        if name != "type":
+            yield from _changed(f"{path}.{name}", children, experiments)
+
+
+def _changed(
+    path: str, values: Sequence[Any], experiments: Sequence[_Experiment]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the keys at and below `path` whose values are not the defaults."""
+    values = [_sections(value) for value in values]
+    for key in _keys_of([value for value in values if isinstance(value, dict)]):
+        below = [v.get(key, _MISSING) if isinstance(v, dict) else _MISSING for v in values]
+        yield from _changed(f"{path}.{key}", below, experiments)
+    leaves = [
+        _MISSING if isinstance(value, dict) or not _is_changed(path, one) else value
+        for value, one in zip(values, experiments, strict=True)
+    ]
+    if any(value is not _MISSING for value in leaves):
+        yield path, leaves
+
+
+def _is_changed(path: str, experiment: _Experiment) -> bool:
+    if experiment.changed is None:
+        return True
+    # the `type` is the default of its own model, so a dump without defaults never has it
+    return path.removesuffix(".type") in experiment.changed
+
+
+def _sections(value: Any) -> Any:
+    """Return a list of sections as one section with their numbers as keys; null as missing."""
+    if isinstance(value, list) and any(isinstance(element, dict) for element in value):
+        return {str(i): element for i, element in enumerate(value)}
+    return value
+
+
+def _keys_of(sections: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the keys of all sections in their order, with `type` first."""
+    keys = list(dict.fromkeys(key for section in sections for key in section))
+    return sorted(keys, key=lambda key: key != "type")
+
+
+def _keys(value: Any, path: str) -> Iterator[str]:
+    """Yield the dotted keys of nested sections and of their leaves."""
+    yield path
+    value = _sections(value)
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _keys(inner, f"{path}.{key}" if path else str(key))
+
+
+def _text(value: Any) -> str:
+    """Return a value as in YAML, on one line, shortened; a whole number without ".0"."""
+    if isinstance(value, list):
+        return shorten(f"[{', '.join(map(_text, value))}]")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return str(int(value))
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return shorten(printable(str(value))) or "''"

@@ -47,7 +47,7 @@ from rope_jax.model.decoder import Params
 from rope_jax.model.memory import LARGEST_OVERESTIMATE, check_weights
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.plots.saving import save_figure
-from rope_jax.report.sweep_terminal import warn_of_chance
+from rope_jax.report.sweep import warn_of_chance
 from rope_jax.rope.describe import describe_scaling
 from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory

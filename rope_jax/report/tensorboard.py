@@ -16,7 +16,7 @@ from jaxtyping import UInt8
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.report.markdown import yaml_block
+from rope_jax.report.table import yaml_block
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.results.tasks import TaskRow

@@ -1,12 +1,12 @@
-"""Perplexities, intervals and usable lengths as text, for tables."""
+"""Values, intervals and lengths as text."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from rope_jax.comparison.curves import Point
 from rope_jax.config.presentation import Show
 from rope_jax.protocols import PROTOCOLS
-from rope_jax.results.rows import Row
-from rope_jax.results.statistics import Estimate, perplexity
+from rope_jax.results.statistics import Estimate, UsableLength, perplexity
 
 QUANTITIES: Mapping[Show, str] = {
     "perplexity": "perplexity",
@@ -16,9 +16,14 @@ QUANTITIES: Mapping[Show, str] = {
 """What a table lists, in words."""
 
 
-def caption(protocol: str, stride: int | None) -> str:
-    """Return what the lengths in a protocol's table are, such as "context length"."""
-    return PROTOCOLS[protocol].caption.format(stride="" if stride is None else f"{stride:,}")
+def caption(protocol: str, stride: int | None, *, in_full: bool = False) -> str:
+    """Return what the lengths in a protocol's table are, such as "context length".
+
+    in_full: also say which tokens are scored.
+    """
+    about = PROTOCOLS[protocol]
+    text = about.caption.format(stride="" if stride is None else f"{stride:,}")
+    return f"{text}, {about.scored}" if in_full and about.scored else text
 
 
 def value_text(nll: float, bpb: float | None, show: Show) -> str:
@@ -28,13 +33,6 @@ def value_text(nll: float, bpb: float | None, show: Show) -> str:
     return f"{bpb if show == 'bits_per_byte' and bpb is not None else nll:.3f}"
 
 
-def half_width(row: Row, show: Show) -> float:
-    """Return half the width of a row's 95% interval, in bits per byte or in nats per token."""
-    if show == "bits_per_byte" and row.bpb_low is not None and row.bpb_high is not None:
-        return (row.bpb_high - row.bpb_low) / 2
-    return (row.ci_high - row.ci_low) / 2
-
-
 def perplexity_text(nll: float) -> str:
     """Return exp(nll) as text, as a power of e if it is too large to read."""
     if nll > math.log(1e5):
@@ -42,17 +40,21 @@ def perplexity_text(nll: float) -> str:
     return f"{math.exp(nll):.2f}" if nll < math.log(100) else f"{math.exp(nll):,.0f}"
 
 
-def interval_text(nll: Estimate) -> str:
-    """Return "±" and half the width of the perplexity's 95% interval; "" if there is no interval.
+def interval_text(loss: Estimate, show: Show = "perplexity", digits: int = 2) -> str:
+    """Return "±" and half the width of the 95% interval; "" if there is no interval.
 
-    If half the width exceeds the perplexity itself, return the interval: "[0.05, 2,981]".
+    If half the width exceeds the value itself, return the interval: "[0.05, 2,981]".
+
+    loss: in nats per token for a perplexity, otherwise in the unit to show.
     """
-    if not (math.isfinite(nll.low) and math.isfinite(nll.high)):
+    if not (math.isfinite(loss.low) and math.isfinite(loss.high)):
         return ""
-    half = (perplexity(nll.high) - perplexity(nll.low)) / 2
-    if half <= perplexity(nll.value) and math.isfinite(half):
-        return half_width_text(half)
-    return f"[{perplexity_text(nll.low)}, {perplexity_text(nll.high)}]"
+    shown = loss.mapped(perplexity) if show == "perplexity" else loss
+    half = (shown.high - shown.low) / 2
+    if half <= shown.value and math.isfinite(half):
+        return half_width_text(half, digits)
+    low, high = (value_text(end, end, show) for end in (loss.low, loss.high))
+    return f"[{low}, {high}]"
 
 
 def half_width_text(half: float, digits: int = 2) -> str:
@@ -67,17 +69,36 @@ def half_width_text(half: float, digits: int = 2) -> str:
     return f"±{half:,.{decimals}f}"
 
 
-def usable_text(length: int | None, is_last: bool, is_known: bool) -> str:
-    """Return a `UsableLength` as text.
+def signed_text(nats: float) -> str:
+    """Return a difference in nats per token with its sign; "0" if it rounds to zero."""
+    return "0" if abs(nats) < 0.0005 else f"{nats:+.3f}"
+
+
+def difference_text(estimate: Estimate | None) -> str:
+    """Return a difference with its interval, which need not be symmetric; "" for None."""
+    if estimate is None:
+        return ""
+    shown, *ends = map(signed_text, estimate)
+    if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)) or {shown, *ends} == {
+        "0"
+    }:
+        return shown
+    return f"{shown} [{', '.join(ends)}]"
+
+
+def usable_text(usable: UsableLength | None) -> str:
+    """Return a usable length as text; "" if it was not measured.
 
     "≥ 1,024" if the last tested length passes, "none" if not even the window does, "512 (no
     interval)" if the next length has no interval, "–" if the window itself has none.
     """
-    if length is None:
-        return "none" if is_known else "–"
-    if not is_known:
-        return f"{length:,} (no interval)"
-    return f"{'≥ ' if is_last else ''}{length:,}"
+    if usable is None:
+        return ""
+    if usable.length is None:
+        return "none" if usable.is_known else "–"
+    if not usable.is_known:
+        return f"{usable.length:,} (no interval)"
+    return f"{'≥ ' if usable.is_last else ''}{usable.length:,}"
 
 
 def effective_text(
@@ -94,3 +115,20 @@ def effective_text(
 
     shown = f"≥ {text(length)}" if is_last else text(length)
     return shown if at_least == at_most else f"{shown} [{text(at_least)}, {text(at_most)}]"
+
+
+def documents_text(documents: int) -> str:
+    """Return "1 document" or "64 documents"."""
+    return f"{documents:,} document{'s' * (documents != 1)}"
+
+
+def units_text(units: int, documents: int) -> str:
+    """Return what an interval resamples: "64 documents", or "33 blocks of 3 documents"."""
+    text = documents_text(documents)
+    return text if units <= documents else f"{units:,} blocks of {text}"
+
+
+def unit_kinds(points: Iterable[Point]) -> list[str]:
+    """Return what the intervals of points resample: "document", "block", or both."""
+    kinds = {"block" if point.units > point.documents else "document" for point in points}
+    return sorted(kinds, reverse=True)

@@ -13,10 +13,9 @@ from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.plots.saving import save_figure
+from rope_jax.report.sweep import results_texts
 from rope_jax.report.sweep_figures import draw_sweep
-from rope_jax.report.sweep_tables import format_results_latex, format_results_markdown
-from rope_jax.report.task_figures import draw_tasks
-from rope_jax.report.task_tables import format_tasks_latex, format_tasks_markdown
+from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Estimate
@@ -52,12 +51,7 @@ def write_folder(
         seal(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
         newest = summary.newest
         of_newest = [row for row in table if row.step == newest.step]
-        listed: Any = {"split": config.split, "show": config.show}
-        markdown = format_results_markdown(of_newest, newest, **listed)
-        latex = format_results_latex(of_newest, newest, **listed)
-        if tasks.rows:
-            markdown += "\n" + format_tasks_markdown(newest, tasks)
-            latex += "\n" + format_tasks_latex(newest, tasks)
+        markdown, latex = results_texts(of_newest, newest, tasks, config.show)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
         drawn = draw_sweep(table, summary.checkpoints, width=config.figure_width)

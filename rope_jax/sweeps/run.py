@@ -38,8 +38,7 @@ from rope_jax.evaluation.task_results import task_tables
 from rope_jax.model.memory import check_weights, check_window, describe_memory, memory_table
 from rope_jax.model.resolve import for_platform, numbers_in_words
 from rope_jax.protocols import BASELINE
-from rope_jax.report.sweep_terminal import SweepProgress, print_tables, warn_of_chance
-from rope_jax.report.task_terminal import print_tasks
+from rope_jax.report.sweep import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.rows import Origin
 from rope_jax.results.summary import SweepSummary
 from rope_jax.rope import Scaling
@@ -282,8 +281,7 @@ def _finish(
     processes.on_first(lambda: _write(folder, config, table, by_document, summary, training, tasks))
     steps = [one.step for one in summary.checkpoints]
     processes.on_first(lambda: run.remove_sweep_journals(config.name, keep=steps))
-    print_tables(console, table, summary, config.show)
-    print_tasks(console, newest, tasks)
+    print_sweep(console, table, summary, config.show, tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, vocab_size)
     if BASELINE in config.protocols and not newest.has_baseline:

@@ -28,7 +28,7 @@ from rope_jax.errors import UserError
 from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.resolve import for_platform, model_for_platform, numbers_in_words
-from rope_jax.report.markdown import yaml_block
+from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
 from rope_jax.training.checkpoints import Checkpoints, newest_step

@@ -5,16 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from rope_jax.comparison.baselines import align_baselines, truncation_key
-from rope_jax.comparison.comparable import find_mismatches
+from rope_jax.comparison.comparable import align_baselines, find_mismatches, truncation_key
 from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
-from rope_jax.report.comparison_page import format_page
-from rope_jax.report.comparison_report import format_markdown
-from rope_jax.report.comparison_terminal import print_comparison
+from rope_jax.report.comparison import comparison_markdown, print_comparison
+from rope_jax.report.page import format_page
 
 CONFIG = CompareConfig(resamples=50)
 
@@ -41,7 +39,7 @@ def test_none_stands_beside_trained(sweep_of):
     )
     assert found.remarks == (remark,)
     # no warning, but said below the table of what was compared
-    markdown = format_markdown(found)
+    markdown = comparison_markdown(found)
     assert f"|\n\n{remark}.\n\n## " in markdown
     assert f"> {remark}" not in markdown
     assert f'"notes": [], "remarks": ["{remark}"]' in format_page(found)

@@ -14,7 +14,7 @@ from rope_jax.comparison.groups import Group
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
-from rope_jax.report.comparison_figure import describe_group, draw_comparison, shared_key
+from rope_jax.report.figure import describe_group, draw_comparison, shared_key
 
 
 @pytest.fixture

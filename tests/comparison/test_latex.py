@@ -9,8 +9,8 @@ from rope_jax.comparison.curves import compare
 from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
-from rope_jax.report.comparison_cells import cell
-from rope_jax.report.comparison_latex import format_latex
+from rope_jax.report.comparison import comparison_latex
+from rope_jax.report.measured import measured_cell
 
 
 @pytest.mark.parametrize("show", ["perplexity", "nats", "bits_per_byte"])
@@ -20,7 +20,7 @@ def test_every_point_is_in_the_table_of_its_protocol(sweep_of, show):
     compared = compare(
         sweeps, find_mismatches(sweeps), CompareConfig(resamples=50, show=show, tolerance=0.5)
     )
-    tables = format_latex(compared).split("\\begin{tabular}")[1:]
+    tables = comparison_latex(compared).split("\\begin{tabular}")[1:]
     assert len(tables) == 2
     for protocol, table in zip(("same_tokens", "whole_window"), tables, strict=True):
         usable = ["usable"] * (protocol == "same_tokens")
@@ -37,7 +37,7 @@ def test_every_point_is_in_the_table_of_its_protocol(sweep_of, show):
             assert name == curve.name
             points = [point for point in curve.points if point.protocol == protocol]
             for text, point in zip(values, points, strict=False):
-                shown = cell(point, show)
+                shown = measured_cell(point, show)
                 assert re.sub(r"\\textbf\{(.*?)\}", r"\1", text).startswith(f"{shown.value} ")
                 assert shown.interval.removeprefix("±") in text
     assert r"\textbf{" in tables[0]
@@ -45,7 +45,7 @@ def test_every_point_is_in_the_table_of_its_protocol(sweep_of, show):
 
 def comments(compared):
     """Return the comments above the first table, as one text."""
-    above = format_latex(compared).split("\\begin{tabular}")[0]
+    above = comparison_latex(compared).split("\\begin{tabular}")[0]
     return " ".join(line.removeprefix("% ") for line in above.splitlines())
 
 
@@ -57,9 +57,9 @@ def compare_runs(runs, **settings):
 def test_the_comments_say_what_a_caption_has_to(sweep_of):
     one = [sweep_of("a-s0", seed=0), sweep_of("a-s3", seed=3)]
     text = comments(compare_runs(one, tolerance=0.5))
-    assert "Perplexity by context length; test split, 24 documents." in text
-    assert "± half of the 95% interval, by resampling documents and seeds." in text
-    assert "Runs: seeds 0, 3; step 100; trained at 16 tokens." in text
+    assert "Perplexity by context length, on the same tokens at every length; test split" in text
+    assert "± half of the 95% interval over documents and seeds, or the interval itself" in text
+    assert "a (2 seeds): seeds 0, 3; step 100; trained at 16 tokens." in text
     assert "Truncation: only the last 16 tokens are kept." in text
     assert "stays within 0.5 nats per token of truncation, which is trained at the window" in text
     assert "too few" not in text
@@ -73,10 +73,10 @@ def test_the_comments_say_what_a_caption_has_to(sweep_of):
 @pytest.mark.parametrize("show", ["perplexity", "nats", "bits_per_byte"])
 def test_a_single_group_has_a_row_of_truncation(sweep_of, show):
     compared = compare_runs([sweep_of("a")], show=show)
-    first, second = format_latex(compared).split("\\begin{tabular}")[1:]
+    first, second = comparison_latex(compared).split("\\begin{tabular}")[1:]
     trained = next(curve for curve in compared.curves if curve.name == "trained")
     (at_window,) = (p for p in trained.points if (p.protocol, p.length) == ("same_tokens", 16))
-    value = cell(at_window, show).value
+    value = measured_cell(at_window, show).value
     (line,) = (line for line in first.splitlines() if "truncation" in line)
     assert line.removesuffix(r" \\").split(" & ") == ["  truncation", "", "", *[value] * 3, ""]
     assert "truncation" not in second  # whole_window scores other tokens

@@ -21,13 +21,16 @@ from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import save_figure
-from rope_jax.report.comparison_cells import cell
-from rope_jax.report.comparison_figure import draw_comparison, truncation_levels
-from rope_jax.report.comparison_files import FILES, write_comparison
-from rope_jax.report.comparison_page import format_page
-from rope_jax.report.comparison_points_csv import format_csv
-from rope_jax.report.comparison_report import format_markdown
-from rope_jax.report.comparison_terminal import print_comparison
+from rope_jax.report.comparison import (
+    FILES,
+    comparison_csv,
+    comparison_markdown,
+    print_comparison,
+    write_comparison,
+)
+from rope_jax.report.figure import draw_comparison, truncation_levels
+from rope_jax.report.measured import measured_cell
+from rope_jax.report.page import format_page
 from rope_jax.results.statistics import Estimate
 from scripts import compare as command
 
@@ -50,7 +53,7 @@ def newest(comparison, group):
 
 
 def test_the_csv_has_every_point(comparison):
-    rows = list(csv.DictReader(io.StringIO(format_csv(comparison))))
+    rows = list(csv.DictReader(io.StringIO(comparison_csv(comparison))))
     points = [(c, p) for c in comparison.curves for p in c.points]
     assert len(rows) == len(points)
     for row, (curve, p) in zip(rows, points, strict=True):
@@ -78,16 +81,16 @@ def test_the_csv_has_every_point(comparison):
 
 
 def test_the_markdown_has_one_table_per_protocol_and_marks(comparison):
-    text = format_markdown(comparison)
+    text = comparison_markdown(comparison)
     assert text.startswith("# a (2 seeds); b; c †\n\n> † cannot be compared with the sweeps before")
     assert text.count("\n## `") == 2
     (curve,) = (c for c in newest(comparison, "a") if c.name == "yarn-4")
     p = next(p for p in curve.points if (p.protocol, p.length) == ("same_tokens", 64))
-    (line,) = re.findall(r"^\| a \(2 seeds\) \| yarn-4 \|.* none \|$", text, re.MULTILINE)
-    assert line.startswith("| a (2 seeds) | yarn-4 | model.hidden_size 16 | ")
-    interval = cell(p, "perplexity").interval.replace("[", r"\[").replace("]", r"\]")
+    (line,) = re.findall(r"^\| a \(2 seeds\) \|.* yarn-4 \|.* none \|$", text, re.MULTILINE)
+    assert line.startswith("| a (2 seeds) | model.hidden_size 16 | yarn-4 | ")
+    interval = measured_cell(p, "perplexity").interval.replace("[", r"\[").replace("]", r"\]")
     assert line.endswith(f"| {p.ppl:.2f} {interval} | none |")
-    assert f"| {p.difference.value:+.3f} [{p.difference.low:+.3f}, " in text
+    assert rf"| {p.difference.value:+.3f} \[{p.difference.low:+.3f}, " in text
     assert "| b | trained | " in text.partition("The difference from the same scaling")[2]
     sources = "| a (2 seeds) | a-s0 (0), a-s1 (1) | 50, 100 | 16 | demo | c0ffee |"
     assert f"{sources} model.hidden_size 16 |\n" in text
@@ -176,7 +179,7 @@ def test_infinite_nan_and_huge_values_are_shown_as_such(comparison, nll, tmp_pat
     assert truncation_levels(odd.curves) == truncation_levels(comparison.curves)
     text = {"inf": "e^inf", "nan": "nan", "800.0": "e^800.0"}[str(nll)]
     settings = "model.hidden_size 16"
-    assert f"| a (2 seeds) | {curve.name} | {settings} | {text} |" in format_markdown(odd)
+    assert f"| a (2 seeds) | {settings} | {curve.name} | {text} |" in comparison_markdown(odd)
     save_figure(draw_comparison(odd), tmp_path / "odd.png")  # warnings are errors
 
 
@@ -189,7 +192,7 @@ def test_the_files_are_replaced_together(comparison, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rope_jax.report.comparison_files.write_figure", full)
+    monkeypatch.setattr("rope_jax.report.comparison.write_figure", full)
     with pytest.raises(UserError, match=r"^output: .* cannot be written \(No space left on device"):
         write_comparison(tmp_path / "out", replace(comparison, notes=["other"]))
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -247,7 +250,7 @@ def test_markdown_shows_names_as_they_are(comparison):
     names = ["[red]x", "[/]", "a|b", "<b>", "*x*", "$y$", "run_one-s1"]
     comparison.groups[0] = replace(comparison.groups[0], label="; ".join(names))
     curves = [replace(c, group=comparison.groups[0]) for c in comparison.curves[2:4]]
-    text = format_markdown(replace(comparison, curves=curves))
+    text = comparison_markdown(replace(comparison, curves=curves))
     shown = r"\[red\]x; \[/\]; a\|b; \<b\>; \*x\*; \$y\$; run_one-s1"
     assert text.startswith(f"# {shown}; b; c †\n")
     assert f"| {shown} | yarn-4 | " in text

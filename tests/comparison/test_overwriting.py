@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from rope_jax import cli
 from rope_jax.commands import compare as command
-from rope_jax.report.comparison_files import FILES
+from rope_jax.report.comparison import FILES
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def run_command(monkeypatch, capsys, tmp_path):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["compare.py", *words, "resamples=20"])
         # the figure is slow, and not what is tested
-        monkeypatch.setattr("rope_jax.report.comparison_files.draw_comparison", lambda _: Figure())
+        monkeypatch.setattr("rope_jax.report.comparison.draw_comparison", lambda _: Figure())
         with pytest.raises(SystemExit) as caught:
             cli.run(command.main)
         return caught.value.code, *capsys.readouterr()

@@ -15,12 +15,12 @@ from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.plots.style import PALETTE, assign_styles
-from rope_jax.report.comparison_page import DARK_COLOURS, format_page
+from rope_jax.report.page import DARK_COLOURS, format_page
 
 
 @pytest.fixture(autouse=True)
 def without_plotly(monkeypatch):
-    monkeypatch.setattr("rope_jax.report.comparison_page.get_plotlyjs", lambda: "/* plotly.js */")
+    monkeypatch.setattr("rope_jax.report.page.get_plotlyjs", lambda: "/* plotly.js */")
 
 
 def compared(*runs, **settings):

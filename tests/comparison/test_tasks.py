@@ -11,9 +11,9 @@ from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.errors import UserError
-from rope_jax.report.comparison_page import format_page
-from rope_jax.report.comparison_report import format_markdown
-from rope_jax.report.comparison_tasks import task_maps
+from rope_jax.report.comparison import comparison_markdown
+from rope_jax.report.page import format_page
+from rope_jax.report.tasks import task_maps
 from rope_jax.results.tasks import TaskRow
 from rope_jax.runs.tables import format_csv
 from tests.comparison.test_page import data_of
@@ -116,7 +116,7 @@ def test_a_value_that_is_no_number_is_an_empty_cell(folder):
 
 
 def test_markdown_lists_effective_lengths(folder, sweep_of):
-    text = format_markdown(compared(folder))
-    assert "one/demo: effective lengths by task" in text
+    text = comparison_markdown(compared(folder))
+    assert "## `one/demo`\n\nEffective lengths by task.\n" in text
     assert "| yarn-4 | 32 \\[16, 64\\] |" in text or "| yarn-4 | 32 [16, 64] |" in text
-    assert "effective" not in format_markdown(compared(sweep_of("two")))
+    assert "effective" not in comparison_markdown(compared(sweep_of("two")))

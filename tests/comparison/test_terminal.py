@@ -15,9 +15,7 @@ from rope_jax.comparison.read import read_sweep
 from rope_jax.config.comparison import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
-from rope_jax.report.comparison_cells import gain_text
-from rope_jax.report.comparison_report import format_markdown
-from rope_jax.report.comparison_terminal import print_comparison
+from rope_jax.report.comparison import comparison_markdown, gain_cell, print_comparison
 from rope_jax.report.text import half_width_text, perplexity_text
 from rope_jax.results.statistics import Estimate
 
@@ -71,8 +69,8 @@ def test_each_curve_has_one_line_with_its_values_and_intervals(one):
     assert re.search(rf"{below.ppl:.2f} ?[±\[][^*]*•\*", yarn)
     assert yarn.count("*") == 1
     assert " ".join(lines).endswith(
-        "• best of its column; * below truncation by more than the interval of the difference; "
-        "± half of the 95% interval over documents; one seed says nothing about other seeds"
+        "± half of the 95% interval over documents; • best of its column; * below truncation by "
+        "more than the interval of the difference; one seed says nothing about other seeds"
     )
 
 
@@ -157,9 +155,9 @@ def test_long_names_are_folded_and_never_cut(one):
 def test_what_is_listed_can_be_chosen(sweep_of, show, title, scale):
     run = sweep_of("one", **WAYS)
     found = compared(run, show=show)
-    text, markdown = printed(found, 100), format_markdown(found)
+    text, markdown = printed(found, 100), comparison_markdown(found)
     assert text.startswith(f"{title} of one; same_tokens")
-    assert f"Each cell is in {title}, " in markdown
+    assert f"\n{title.capitalize()} by context length" in markdown
     for p in values(found, "yarn-4").values():
         value, half = p.nll, (p.ci_high - p.ci_low) / 2
         if scale is None:
@@ -203,12 +201,12 @@ def test_blocks_are_named_where_documents_are_too_few(one):
         for c in one.curves
     ]
     few = replace(one, curves=curves)
-    assert "± half of the 95% interval over blocks; one seed" in printed(few, 80)
-    assert "## `same_tokens`, 33 blocks of 3 documents\n" in format_markdown(few)
-    assert "in nats per token, paired by block:\n" in format_markdown(few)
-    assert "document:" not in format_markdown(few)
+    assert "± half of the 95% interval over blocks; " in printed(few, 80)
+    assert "; test split, 33 blocks of 3 documents." in comparison_markdown(few)
+    assert "in nats per token, paired by block.\n" in comparison_markdown(few)
+    assert "by document" not in comparison_markdown(few)
     assert "interval over documents" in printed(one, 80)
-    assert "in nats per token, paired by document:\n" in format_markdown(one)
+    assert "in nats per token, paired by document.\n" in comparison_markdown(one)
 
 
 def test_the_legend_says_which_intervals_include_seeds(sweep_of):
@@ -222,10 +220,10 @@ def test_the_legend_says_which_intervals_include_seeds(sweep_of):
     ):
         found = compared(*runs)
         text = " ".join(printed(found, 100).split())
-        assert f"± half of the 95% interval over {sampled}{'; ' * has_single}" in text
+        assert f"± half of the 95% interval over {sampled}; " in text
         assert (one_seed in text) is has_single
-        markdown = format_markdown(found)
-        assert f"95% interval over {sampled}, or with the interval" in markdown
+        markdown = comparison_markdown(found)
+        assert f"95% interval over {sampled}, or the interval" in markdown
         assert ("group with one seed says nothing about other seeds" in markdown) is has_single
 
 
@@ -253,11 +251,14 @@ def test_an_interval_wider_than_its_value_is_shown_by_its_ends_where_there_is_ro
     shown = f" [{low}, {high}]"
     wide = " ".join(printed(found, 120).split())
     assert shown in wide
-    assert "; [ ] the ends of the 95% interval, where it is wider than the value; one seed" in wide
-    assert shown.replace("[", r"\[").replace("]", r"\]") in format_markdown(found)
+    assert (
+        "; [ ] the ends of the 95% interval over documents, where it is wider than the value; "
+        in wide
+    )
+    assert shown.replace("[", r"\[").replace("]", r"\]") in comparison_markdown(found)
     close = " ".join(printed(found, 60).split())
     assert "[" not in close
-    assert "; intervals that are wider than the value: in comparison.md; one seed" in close
+    assert "; intervals without room: in comparison.md; " in close
     assert close.count("±") == 2 * 3 + 1  # none at 64; and what it means
 
 
@@ -279,12 +280,12 @@ def test_differences_that_three_decimals_do_not_show_are_zero(one):
         for c in one.curves
     ]
     found = replace(one, curves=curves)
-    gains = format_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
-    assert "| one | yarn-4 | 0 | 0 | 0 [-0.020, 0] | +0.001 [0, +0.002] |" in gains
+    gains = comparison_markdown(found).partition("gain over truncation")[2].partition("\n\n")[2]
+    assert r"| one | yarn-4 | 0 | 0 | 0 \[-0.020, 0\] | +0.001 \[0, +0.002\] |" in gains
     assert "0.000" not in gains
     zero = replace(curves[0].points[-1], gain=estimates[8])
-    assert gain_text(zero) == "0"
-    assert gain_text(replace(zero, gain=estimates[64])) == "+0.001 ±0.0010"
+    assert gain_cell(zero.gain)[:2] == ("0", "")
+    assert gain_cell(estimates[64])[:2] == ("+0.001", "±0.0010")
 
 
 @pytest.mark.parametrize(("tied", "is_bold"), [(2, True), (3, False), (4, False)])
@@ -299,6 +300,6 @@ def test_nothing_is_the_best_where_more_than_half_of_a_column_ties(two, tied, is
         replace(c, points=tuple(changed(place, p) for p in c.points))
         for place, c in enumerate(two.curves)
     ]
-    markdown = format_markdown(replace(two, curves=curves))
+    markdown = comparison_markdown(replace(two, curves=curves))
     assert markdown.count("**2.72**") == 2 * tied * is_bold  # by two protocols
     assert f"{math.e:.2f}" in markdown

@@ -5,10 +5,11 @@ import re
 
 import pytest
 
-from rope_jax.report.sweep_tables import format_results_latex, format_results_markdown
+from rope_jax.report.sweep import results_texts
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import UsableLength
 from rope_jax.results.summary import CheckpointSummary, CurveSummary
+from rope_jax.results.tasks import NO_TASKS
 
 NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16: 1.25, 32: 2.0}}
 
@@ -19,7 +20,7 @@ def row(name, length, nll, **fields):
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
     values |= {"bpb_low": nll / 2 - 0.05, "bpb_high": nll / 2 + 0.05}
-    values |= {"documents": 24, "units": 24, "reliable": True}
+    values |= {"documents": 24, "units": 24, "reliable": True, "seed": 0, "split": "test"}
     values |= {"metric": "nats", "value": nll} | fields
     return Row(**values)
 
@@ -79,7 +80,7 @@ def cells(line):
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_markdown_lists_values_with_intervals(show):
-    text = format_results_markdown(ROWS, CHECKPOINT, split="test", show=show)
+    text, _ = results_texts(ROWS, CHECKPOINT, NO_TASKS, show)
     assert text.startswith("# demo, step 500\n\n## `same_tokens`\n\n")
     heading, rule, *lines = (cells(line) for line in text.splitlines() if line.startswith("|"))
     assert heading == ["scaling", "16", "32", "usable"]
@@ -92,7 +93,7 @@ def test_markdown_lists_values_with_intervals(show):
 
 @pytest.mark.parametrize("show", SHOWN)
 def test_latex_lists_the_same(show):
-    text = format_results_latex(ROWS, CHECKPOINT, split="test", show=show)
+    _, text = results_texts(ROWS, CHECKPOINT, NO_TASKS, show)
     body = text.partition(r"\midrule")[2]
     found = {}
     for line in re.findall(r"^  (.*) \\\\$", body, re.MULTILINE):
@@ -108,24 +109,24 @@ def test_latex_lists_the_same(show):
 
 def test_each_protocol_has_a_table_and_usable_lengths_are_of_same_tokens():
     rows = [*ROWS, *(r._replace(protocol="per_position") for r in ROWS)]
-    text = format_results_markdown(rows, CHECKPOINT, split="test", show="nats")
+    text, latex = results_texts(rows, CHECKPOINT, NO_TASKS, "nats")
     _, one, other = text.split("\n## ")
     assert "truncation" in one
     assert "| scaling | 13–16 | 29–32 |\n" in other
     assert "truncation" not in other.lower()
-    latex = format_results_latex(rows, CHECKPOINT, split="test", show="nats")
     assert latex.count(r"\begin{tabular}") == 2
     assert r"scaling & 13\textendash{}16 & 29\textendash{}32 \\" in latex
 
 
 def test_without_bytes_per_token_bits_turn_into_nats():
     rows = [r._replace(bpb=None) for r in ROWS]
-    text = format_results_markdown(rows, CHECKPOINT, split="test", show="bits_per_byte")
+    text, _ = results_texts(rows, CHECKPOINT, NO_TASKS, "bits_per_byte")
     assert "Nats per token by context length" in text
     assert "1.250 ±0.10" in text
 
 
 def test_few_units_are_said_to_be_few():
     rows = [r._replace(documents=2, units=12, reliable=False) for r in ROWS]
-    text = format_results_markdown(rows, CHECKPOINT, split="test", show="nats")
-    assert "by resampling 12 of their blocks. They are too few for a reliable interval." in text
+    text, _ = results_texts(rows, CHECKPOINT, NO_TASKS, "nats")
+    assert "test split, 12 blocks of 2 documents." in text
+    assert "Blocks are too few for a reliable interval." in text

@@ -13,8 +13,8 @@ from rope_jax.config.training import Config
 from rope_jax.evaluation.results import document_rows, rows
 from rope_jax.evaluation.summary import summarize
 from rope_jax.evaluation.task_results import task_tables
-from rope_jax.report.task_tables import format_tasks_latex, format_tasks_markdown
-from rope_jax.report.task_terminal import print_tasks
+from rope_jax.report import tasks as report
+from rope_jax.report.table import format_latex, format_markdown
 from rope_jax.report.text import effective_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import SweepSummary
@@ -97,13 +97,14 @@ def test_the_control_is_the_largest_of_the_scalings(result):
 
 def test_tables_have_a_row_per_scaling_and_two_to_compare_with(result, summary):
     tables = task_tables([(result, ORIGIN)])
-    text = format_tasks_markdown(summary.newest, tables)
+    (table,) = report.task_tables(summary.newest, tables)
+    text = format_markdown(table)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert lines[0] == "| scaling | 64 | 128 | 200 | effective | usable |"
-    assert lines[2].startswith("| trained | 100 [84, 100] | 67 [")
-    assert lines[2].endswith("| 64 [none, 128] | ≥ 200 |")
-    assert lines[3:] == ["| taken out | 0 | 0 | 0 |  |  |", "| chance | <1 | <1 | <1 |  |  |"]
-    latex = format_tasks_latex(summary.newest, tables)
+    assert lines[2].startswith(r"| trained | 100 \[84, 100\] | 67 \[")
+    assert lines[2].endswith(r"| 64 \[none, 128\] | ≥ 200 |")
+    assert lines[3:] == ["| taken out | 0 | 0 | 0 |  |  |", r"| chance | \<1 | \<1 | \<1 |  |  |"]
+    latex = format_latex(table)
     assert latex.count(r"\begin{tabular}") == 1
     assert "trained" in latex
     assert "taken out & 0 & 0 & 0 &" in " ".join(latex.split())
@@ -112,7 +113,7 @@ def test_tables_have_a_row_per_scaling_and_two_to_compare_with(result, summary):
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_terminal_leaves_out_intervals_where_there_is_no_room(result, summary, width):
     console = Console(file=io.StringIO(), width=width)
-    print_tasks(console, summary.newest, task_tables([(result, ORIGIN)]))
+    report.print_tasks(console, summary.newest, task_tables([(result, ORIGIN)]))
     text = console.file.getvalue()
     assert ("[84, 100]" in text) == (width > 60)
     assert max(map(len, text.splitlines())) <= width

@@ -8,10 +8,10 @@ import re
 import pytest
 from rich.console import Console
 
-from rope_jax.report.sweep_terminal import (
+from rope_jax.report.sweep import (
     SweepProgress,
     describe_blocks,
-    print_tables,
+    print_sweep,
     warn_of_chance,
 )
 from rope_jax.report.text import usable_text
@@ -25,6 +25,7 @@ def row(name, length, nll, half=0.1, **fields):
     values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - half, "ci_high": nll + half, "documents": 24}
+    values |= {"units": 24, "seed": 0, "split": "test"}
     values |= {"metric": "nats", "value": nll} | fields
     return Row(**values)
 
@@ -65,7 +66,7 @@ def summary_of(units=24, kind="documents", documents=24, **usable):
 def printed(rows, summary, width=200, **options):
     # a console with markup: names must be printed as they are even there
     console = Console(file=io.StringIO(), width=width)
-    print_tables(console, rows, summary, **options)
+    print_sweep(console, rows, summary, **options)
     return console.file.getvalue()
 
 
@@ -218,7 +219,7 @@ def test_a_very_wide_interval_is_shown_by_its_ends():
     ],
 )
 def test_a_usable_length_claims_no_more_than_is_known(usable, text):
-    assert usable_text(**usable._asdict()) == text
+    assert usable_text(usable) == text
     for units, why in (
         (24, "no interval: too few documents for one at the next length"),
         (19, "no interval: by the values alone, with fewer than 20 documents"),

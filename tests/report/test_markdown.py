@@ -2,7 +2,7 @@
 
 import pytest
 
-from rope_jax.report.markdown import escape_markdown, yaml_block
+from rope_jax.report.table import escape_markdown, yaml_block
 
 
 @pytest.mark.parametrize(

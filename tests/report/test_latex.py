@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rope_jax.report.latex import escape_latex, format_tabular, latex_value
+from rope_jax.report.table import Cell, Line, Table, escape_latex, format_latex, latex_cell
 
 
 @pytest.mark.parametrize(
@@ -37,13 +37,19 @@ def test_text_is_shown_as_it_is(text, latex):
 )
 def test_a_cell_is_a_value_and_its_interval(cell, latex):
     value, interval, is_best = cell
-    assert latex_value(value, interval, is_best=is_best) == latex
+    assert latex_cell(Cell(value, interval, is_best=is_best)) == latex
 
 
 def test_a_table_is_one_environment_with_booktabs_rules():
-    text = format_tabular(
-        ["scaling", "64"], [[["a", "1"]], [["b", "2"]]], left=1, notes=["long " * 40]
+    table = Table(
+        title="x",
+        caption="long " * 40,
+        labels=("scaling",),
+        columns=("64",),
+        lines=[Line(("a",), [Cell("1")])],
+        below=[Line(("b",), [Cell("2")])],
     )
+    text = format_latex(table)
     comments = re.findall(r"^% .*$", text, re.MULTILINE)
     assert len(comments) > 1
     assert max(map(len, comments)) <= 98

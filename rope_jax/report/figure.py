@@ -20,8 +20,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.groups import MARK, Group
+from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.curves import draw_background, draw_line
 from rope_jax.plots.panels import (
@@ -45,7 +44,7 @@ from rope_jax.plots.style import (
     figure_style,
 )
 from rope_jax.protocols import BASELINE
-from rope_jax.report.comparison_report import describe_groups
+from rope_jax.report.measured import describe_groups, newest_curves
 
 # With more curves in a panel than this, bands become fainter.
 _MOST_FULL_BANDS = 4
@@ -113,7 +112,7 @@ class _Plan:
 def draw_comparison(comparison: Comparison) -> Figure:
     """Draw each group's newest checkpoint, at the comparison's `figure_width`."""
     width = comparison.figure_width
-    curves = [curve for curve in comparison.curves if curve.is_newest]
+    curves = newest_curves(comparison)
     points = [point for curve in curves for point in curve.points]
     plan = _plan(comparison, curves)
     windows = sorted({curve.window for curve in curves})

@@ -9,19 +9,18 @@ from typing import Any
 from plotly.offline import get_plotlyjs
 
 from rope_jax.comparison.curves import Comparison, Curve, Point
-from rope_jax.comparison.differences import describe_settings
-from rope_jax.comparison.groups import Group
+from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
-from rope_jax.report.comparison_cells import all_points, cell, pairing_text, units_of, units_text
-from rope_jax.report.comparison_figure import (
-    assign_curve_styles,
-    assign_group_styles,
-    dash_of,
+from rope_jax.report.figure import assign_curve_styles, assign_group_styles, dash_of
+from rope_jax.report.measured import (
+    describe_groups,
+    describe_sources,
+    measured_cell,
+    pairing_text,
 )
-from rope_jax.report.comparison_report import describe_groups, describe_sources, format_usable
-from rope_jax.report.comparison_tasks import task_maps
-from rope_jax.report.text import caption
+from rope_jax.report.tasks import task_maps
+from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
 from rope_jax.results.statistics import Estimate
 
 # With more curves than this, bands would hide everything else.
@@ -70,8 +69,7 @@ def format_page(comparison: Comparison) -> str:
 def _page_data(comparison: Comparison) -> dict[str, Any]:
     """Return what the page's script reads, ready for JSON."""
     groups, curves = comparison.groups, comparison.curves
-    protocols = dict.fromkeys(point.protocol for curve in curves for point in curve.points)
-    strides = {r.protocol: r.stride for group in groups for s in group.sweeps for r in s.rows}
+    points = [point for curve in curves for point in curve.points]
     return {
         "title": printable(describe_groups(comparison)),
         "notes": [printable(note) for note in comparison.notes],
@@ -80,10 +78,10 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
         "show": comparison.show,
         "baseline": comparison.baseline,
         "most_bands": MOST_BANDS,
-        "units": units_of(all_points(comparison)),
-        "paired": pairing_text(all_points(comparison)),
-        "captions": {p: caption(p, strides[p]) for p in protocols},
-        "axes": {p: PROTOCOLS[p].axis_label for p in protocols},
+        "units": " and ".join(f"{kind}s" for kind in unit_kinds(points)),
+        "paired": pairing_text(points),
+        "captions": {p.protocol: caption(p.protocol, p.stride) for p in points},
+        "axes": {p.protocol: PROTOCOLS[p.protocol].axis_label for p in points},
         "comparable": BASELINE,
         "groups": [_group_data(group, comparison) for group in groups],
         "names": [
@@ -119,7 +117,7 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
         "step": curve.step,
         "newest": curve.is_newest,
         "window": curve.window,
-        "usable": format_usable(curve),
+        "usable": usable_text(curve.usable),
         "usable_at": _usable_at(curve),
         "points": [_point_data(point) for point in curve.points],
     }
@@ -149,7 +147,7 @@ def _point_data(point: Point) -> dict[str, Any]:
         "seeds": [_number(nll) for nll in point.nll_by_seed],
         "difference": _estimate(point.difference),
         "gain": _estimate(point.gain),
-        "below_truncation": cell(point, "nats").is_below_truncation,
+        "below_truncation": measured_cell(point, "nats").is_below,
         "from_first": _estimate(point.from_first),
         "above_truncation": _estimate(point.above_truncation),
     }

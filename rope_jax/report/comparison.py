@@ -1,0 +1,262 @@
+"""A comparison as Markdown, LaTeX, CSV and in the terminal; its files, written together."""
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.groups import describe_settings
+from rope_jax.comparison.sweeps import Sweep, readable_path
+from rope_jax.console import print_wrapped
+from rope_jax.errors import UserError, printable
+from rope_jax.plots.saving import write_figure
+from rope_jax.report.figure import draw_comparison
+from rope_jax.report.measured import (
+    describe_groups,
+    describe_sources,
+    difference_tables,
+    has_single_seeds,
+    measured_table,
+    newest_curves,
+    plotted_by,
+    protocols_of,
+    sampling_text,
+)
+from rope_jax.report.page import format_page
+from rope_jax.report.table import (
+    Cell,
+    escape_markdown,
+    format_latex,
+    format_markdown,
+    markdown_lines,
+)
+from rope_jax.report.tasks import effective_tables
+from rope_jax.report.terminal import print_table
+from rope_jax.report.text import QUANTITIES, half_width_text, signed_text
+from rope_jax.results.statistics import Estimate
+from rope_jax.rope.files import read_limited
+from rope_jax.runs.tables import format_csv
+from rope_jax.sealed import replacing
+
+SOURCES = "comparison.json"
+_FIGURES = ("comparison.png", "comparison.pdf", "comparison.svg")
+FILES = (
+    *_FIGURES,
+    *("comparison.html", "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
+)
+_MOST_BYTES = 2**24
+_MOST_NAMED = 4
+_COLUMNS = (
+    *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
+    *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
+    *("ci_high", "ppl", "bpb", "bpb_low", "bpb_high", "tokens", "documents", "units"),
+    *("nll_by_seed", "difference", "difference_low", "difference_high"),
+    *("gain", "gain_low", "gain_high"),
+    *("from_first", "from_first_low", "from_first_high"),
+    *("above_truncation", "above_truncation_low", "above_truncation_high", "settings"),
+)
+
+
+def comparison_markdown(comparison: Comparison) -> str:
+    """Return notes, sources, remarks, and tables by protocol of each group's newest checkpoint."""
+    parts = [f"# {escape_markdown(describe_groups(comparison))}\n"]
+    parts += [f"> {escape_markdown(note)}\n" for note in comparison.notes]
+    heading, *rows = ([*map(escape_markdown, row)] for row in describe_sources(comparison))
+    parts.append(markdown_lines(heading, rows, left=len(heading)))
+    parts += [f"{escape_markdown(remark)}.\n" for remark in comparison.remarks]
+    for protocol in protocols_of(comparison):
+        parts.append(format_markdown(measured_table(comparison, protocol)))
+        parts += [format_markdown(t, level=0) for t in difference_tables(comparison, protocol)]
+    sweeps = [sweep for group in comparison.groups for sweep in group.sweeps]
+    parts += [format_markdown(table) for table in effective_tables(sweeps)]
+    return "\n".join(parts)
+
+
+def comparison_latex(comparison: Comparison) -> str:
+    """Return one tabular environment per protocol, without differences, for a paper."""
+    tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
+    return "\n".join(map(format_latex, tables))
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """Return one row per point of every checkpoint; nll, differences and gain in nats per token."""
+    points = [_csv_cells(curve, point) for curve in comparison.curves for point in curve.points]
+    return format_csv(_COLUMNS, [[point[column] for column in _COLUMNS] for point in points])
+
+
+def _csv_cells(curve: Curve, point: Point) -> dict[str, Any]:
+    sweeps = curve.group.sweeps_at(curve.step)
+    cells = vars(curve) | {
+        "group": curve.group.label,
+        "marked": curve.group.marked,
+        "runs": " ".join(sweep.run for sweep in sweeps),
+        "seeds": " ".join(str(sweep.seed) for sweep in sweeps),
+        "settings": describe_settings(curve.group.settings, briefly=False),
+        **vars(point),
+        "nll_by_seed": " ".join(map(repr, point.nll_by_seed)),
+    }
+    for name in ("difference", "gain", "from_first", "above_truncation"):
+        ends = getattr(point, name) or (None,) * 3
+        cells |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
+    return cells
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print a line per curve with the values of the first protocol, then the notes.
+
+    Where there is room, it has usable lengths, gains over truncation at the longest length, and
+    what distinguishes groups; settings are otherwise listed below.
+    """
+    protocol = protocols_of(comparison)[0]
+    plotted = plotted_by(protocol, newest_curves(comparison))
+    curves = list(plotted)
+    groups = list(dict.fromkeys(curve.group for curve in curves))
+    settings = {g.label: describe_settings(g.settings, briefly=True) for g in groups}
+    alike = len({curve.name for curve in curves}) == 1
+    has_headings = 1 < len(groups) < len(curves)
+    longest = max(length for points in plotted.values() for length in points)
+    table = measured_table(comparison, protocol)
+    details = (*table.details, f"gain at {longest:,} (nats)", "differs in")
+    lines = []
+    for curve, before, line in zip(curves, [None, *curves], table.lines, strict=False):
+        label = curve.group.label
+        name = curve.name if len(groups) == 1 else label if alike else curve.label
+        if has_headings:
+            name = f"  {curve.name}"
+            if before is None or before.group is not curve.group:
+                line = line._replace(heading=printable(label), about=settings[label])
+        end = plotted[curve].get(longest)
+        more = gain_cell(None if end is None else end.gain), Cell(settings[label])
+        lines.append(line._replace(labels=(name,), details=[*line.details, *more]))
+    empty = [i for i in range(len(details)) if not any(line.details[i].value for line in lines)]
+    if has_headings:
+        empty.append(len(details) - 1)
+    shown = [i for i in range(len(details)) if i not in empty]
+    table = dataclasses.replace(
+        table,
+        labels=("runs" if alike and len(groups) > 1 else "scaling",),
+        lines=[line._replace(details=[line.details[i] for i in shown]) for line in lines],
+        details=tuple(details[i] for i in shown),
+        below=table.below if len(groups) == 1 else (),
+    )
+    title = QUANTITIES[comparison.show]
+    if len(groups) == 1 or alike:
+        title += f" of {printable(groups[0].label if len(groups) == 1 else curves[0].name)}"
+    print_wrapped(console, f"{title}; {protocol}", "bold")
+    over = f" over {sampling_text(comparison)}"
+    legend, in_table = print_table(console, table, file="comparison.md", over=over)
+    if not has_headings and "differs in" not in in_table:
+        for label, text in settings.items():
+            if text:
+                console.print(Text.assemble(printable(label), (f": {text}", "dim")))
+    if has_single_seeds(comparison) and any("the 95% interval" in note for note in legend):
+        legend.append("one seed says nothing about other seeds")
+    if legend:
+        print_wrapped(console, "; ".join(legend), "dim")
+    for remark in comparison.remarks:
+        print_wrapped(console, remark, "dim")
+    for note in comparison.notes:
+        print_wrapped(console, note, "yellow")
+
+
+def gain_cell(gain: Estimate | None) -> Cell:
+    """Return a gain over truncation in nats per token, with half its interval; "" if unknown."""
+    if gain is None:
+        return Cell()
+    shown = signed_text(gain.value)
+    half = (gain.high - gain.low) / 2
+    is_zero = shown == signed_text(gain.low) == signed_text(gain.high) == "0"
+    return Cell(shown, half_width_text(half) if math.isfinite(half) and not is_zero else "")
+
+
+def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> bool:
+    """Return whether `folder` holds a comparison, which these sweeps' comparison may replace.
+
+    Raises UserError if it is a comparison of other sweeps and `replace` is false, or if `folder` is
+    a file or an impossible path.
+    """
+    shown = readable_path(folder)
+    try:
+        folder.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UserError(f"output: {shown} cannot be written ({error.strerror})") from None
+    if not os.path.isdir(folder):
+        raise UserError(f"output: {shown} is a file; name a folder")
+    if not any(os.path.lexists(folder / name) for name in FILES):
+        return False
+    there = _read_sources(folder)
+    if not replace and (there is None or there.keys() != _sources(folder, sweeps).keys()):
+        raise UserError(
+            f"output: {shown} already holds a comparison of {_names(there)}; name another folder "
+            "with output=, or replace it with replace=true"
+        )
+    return True
+
+
+def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
+    """Return what a comparison in `folder` is made of: each sweep by its place, seen from there.
+
+    Both may have been moved together.
+    """
+    start = os.path.realpath(folder)
+    return {
+        os.path.relpath(os.path.realpath(sweep.folder), start): {
+            "run": sweep.run,
+            "sweep": sweep.name,
+            "seed": sweep.seed,
+            "steps": sorted(sweep.windows),
+        }
+        for sweep in sweeps
+    }
+
+
+def _read_sources(folder: Path) -> dict[str, dict[str, Any]] | None:
+    """Return what the comparison in `folder` is made of; None if it does not say."""
+    try:
+        found = json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"]
+        return {place: {"run": one["run"], "sweep": one["sweep"]} for place, one in found.items()}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _names(sources: dict[str, dict[str, Any]] | None) -> str:
+    """Return the names of a comparison's sweeps for a message."""
+    if not sources:
+        return f"unknown sweeps (it has no {SOURCES} that can be read)"
+    names = [printable(f"{one['run']}/{one['sweep']}")[:80] for one in sources.values()]
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def write_comparison(folder: Path, comparison: Comparison) -> None:
+    """Write all of `FILES`, or none if one cannot be written."""
+    sweeps = [sweep for group in comparison.groups for sweep in group.sweeps]
+    texts = {
+        "comparison.csv": comparison_csv(comparison),
+        "comparison.md": comparison_markdown(comparison),
+        "comparison.tex": comparison_latex(comparison),
+        "comparison.html": format_page(comparison),
+        SOURCES: json.dumps({"sweeps": _sources(folder, sweeps)}, indent=2) + "\n",
+    }
+    figure = draw_comparison(comparison)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            temporary = {name: stack.enter_context(replacing(folder / name)) for name in FILES}
+            for name, text in texts.items():
+                temporary[name].write_text(text, encoding="utf-8")
+            for name in _FIGURES:
+                write_figure(figure, temporary[name])
+    except OSError as error:
+        place = readable_path(Path(error.filename2 or folder))
+        raise UserError(f"output: {place} cannot be written ({error.strerror})") from None

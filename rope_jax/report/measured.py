@@ -1,0 +1,266 @@
+"""The tables of a comparison: losses by length for each protocol, and differences between them.
+
+A sweep is the comparison of one run.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.groups import MARK, Group, describe_settings
+from rope_jax.config.presentation import Show
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.report.table import BELOW_TRUNCATION, Cell, Line, Table
+from rope_jax.report.text import (
+    QUANTITIES,
+    caption,
+    difference_text,
+    interval_text,
+    unit_kinds,
+    units_text,
+    usable_text,
+    value_text,
+)
+from rope_jax.results.statistics import RELIABLE_UNITS, Estimate
+
+Plotted = Mapping[Curve, Mapping[int, Point]]
+"""The points of each curve from one protocol, by length."""
+
+
+def newest_curves(comparison: Comparison) -> list[Curve]:
+    """Return the curves of each group's newest checkpoint."""
+    return [curve for curve in comparison.curves if curve.is_newest]
+
+
+def protocols_of(comparison: Comparison) -> list[str]:
+    """Return the protocols of the newest checkpoints' points, in their order."""
+    points = (point for curve in newest_curves(comparison) for point in curve.points)
+    return list(dict.fromkeys(point.protocol for point in points))
+
+
+def plotted_by(protocol: str, curves: Sequence[Curve]) -> Plotted:
+    """Return the curves that have points from a protocol, with those points."""
+    plotted = {c: {p.length: p for p in c.points if p.protocol == protocol} for c in curves}
+    return {curve: points for curve, points in plotted.items() if points}
+
+
+def all_points(plotted: Plotted) -> list[Point]:
+    """Return the points of all curves."""
+    return [point for points in plotted.values() for point in points.values()]
+
+
+def measured_table(comparison: Comparison, protocol: str) -> Table:
+    """Return a line per curve and a column per length, of each group's newest checkpoint.
+
+    Below the curves of a single group stands what truncation to its window gives.
+    """
+    plotted = plotted_by(protocol, newest_curves(comparison))
+    points = all_points(plotted)
+    first = {point.length: point.first_position for point in points}
+    columns = {n: _column(plotted, n, comparison.show) for n in sorted(first)}
+    groups = list(dict.fromkeys(curve.group for curve in plotted))
+    has_settings = any(group.settings for group in groups)
+    has_usable = any(curve.usable for curve in plotted) and protocol == BASELINE
+    lines = []
+    for place, curve in enumerate(plotted):
+        label = curve.group.label, describe_settings(curve.group.settings, briefly=True)
+        labels = () if comparison.only else label[: 1 + has_settings]
+        cells = [cells[place] for cells in columns.values()]
+        usable = [Cell(usable_text(curve.usable))] * has_usable
+        lines.append(Line((*labels, curve.name), cells, usable))
+    heading = () if comparison.only else ("runs", "differs in")[: 1 + has_settings]
+    below = []
+    if protocol == BASELINE and (text := _truncation_text(comparison, points)):
+        window = next(iter(plotted)).window
+        below = [Line(("truncation",), [Cell(text * (n >= window)) for n in columns])]
+    by_position = PROTOCOLS[protocol].by_position
+    table = Table(
+        title=protocol,
+        caption="",
+        labels=(*heading, "scaling"),
+        columns=tuple(f"{first[n]:,}–{n:,}" if by_position else f"{n:,}" for n in columns),
+        lines=lines,
+        details=("usable",) * has_usable,
+        below=below,
+    )
+    return dataclasses.replace(table, caption=_caption(comparison, plotted, table))
+
+
+def measured_cell(point: Point, show: Show) -> Cell:
+    """Return a point's value and interval in the quantity to show; empty where that is unknown."""
+    loss = Estimate(point.nll, point.ci_low, point.ci_high)
+    if show == "bits_per_byte":
+        if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
+            return Cell()
+        loss = Estimate(point.bpb, point.bpb_low, point.bpb_high)
+    interval = interval_text(loss, show)
+    return Cell(
+        value_text(loss.value, loss.value, show),
+        interval,
+        brief="" if interval.startswith("[") else interval_text(loss, show, digits=1),
+        is_below=point.units >= RELIABLE_UNITS
+        and point.gain is not None
+        and point.gain.at_least > 0,
+    )
+
+
+def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:
+    """Return a cell for each curve, with the lowest value marked as the best.
+
+    Marked groups do not compete. What most curves share, as inside the window, is not the best.
+    """
+    cells = [measured_cell(p[length], show) if length in p else Cell() for p in plotted.values()]
+    competing = [
+        (points[length].nll, cell.value)
+        for (curve, points), cell in zip(plotted.items(), cells, strict=True)
+        if cell.value and not curve.group.marked and not math.isnan(points[length].nll)
+    ]
+    best = min(competing, default=(0.0, ""))[1]
+    if 2 * sum(value == best for _, value in competing) > len(competing):
+        best = ""
+    return [
+        cell._replace(is_best=bool(best) and cell.value == best and not curve.group.marked)
+        for curve, cell in zip(plotted, cells, strict=True)
+    ]
+
+
+def _truncation_text(comparison: Comparison, points: Sequence[Point]) -> str:
+    """Return what truncation to the window gives; "" if that is unknown, or differs by group."""
+    if comparison.only is not None:
+        nll, bits = comparison.only.nll_at_window, comparison.only.bpb_at_window
+        return "" if nll is None else value_text(nll, bits, comparison.show)
+    known = [p for p in points if p.gain is not None and math.isfinite(p.gain.value)]
+    if len(comparison.groups) > 1 or not known:
+        return ""
+    nll = known[0].nll + (0.0 if known[0].gain is None else known[0].gain.value)
+    bits = None if known[0].bits_per_nat is None else nll * known[0].bits_per_nat
+    return value_text(nll, bits, comparison.show)
+
+
+def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
+    """Yield a table for each kind of difference that is known, in nats per token."""
+    plotted = plotted_by(protocol, newest_curves(comparison))
+    points = all_points(plotted)
+    lengths = sorted({point.length for point in points})
+    paired = pairing_text(points)
+    for name, about in (
+        ("difference", f"The difference from {comparison.baseline} at the same length"),
+        ("from_first", "The difference from the same scaling of the first group"),
+        ("gain", "The gain over truncation to the window"),
+        ("above_truncation", "The loss above truncation to the window of the first group"),
+    ):
+        lines = []
+        for curve, own in plotted.items():
+            found = [getattr(own[n], name) if n in own else None for n in lengths]
+            if any(found):
+                cells = [Cell(difference_text(estimate)) for estimate in found]
+                lines.append(Line((curve.group.label, curve.name), cells))
+        if lines:
+            columns = tuple(f"{n:,}" for n in lengths)
+            about += f", in nats per token, {paired}."
+            yield Table(protocol, about, ("runs", "scaling"), columns, lines)
+
+
+def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
+    """Return what a table's caption has to say, in sentences."""
+    points, groups = all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
+    counts = [(point.units, point.documents) for point in points]
+    # the fewest and the most
+    units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
+    rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
+    splits = " and ".join(dict.fromkeys(r.split for r in rows if r.protocol == table.title))
+    by = caption(table.title, points[0].stride, in_full=True)
+    text = [
+        f"{QUANTITIES[comparison.show].capitalize()} by {by}; {splits} split, {units}.",
+        f"± half of the 95% interval over {sampling_text(comparison)}, or the interval itself "
+        "where half of it exceeds the value.",
+    ]
+    if min(counts)[0] < RELIABLE_UNITS:
+        kinds = " and ".join(f"{kind}s" for kind in unit_kinds(points))
+        text.append(f"{kinds.capitalize()} are too few for a reliable interval.")
+    if has_single_seeds(comparison) and not comparison.only:
+        text.append("The interval of a group with one seed says nothing about other seeds.")
+    cells = [cell for line in table.lines for cell in line.cells]
+    if any(cell.is_best for cell in cells):
+        text.append("The best of each column is bold.")
+    if any(cell.is_below for cell in cells):
+        text.append(
+            f"{BELOW_TRUNCATION} is below truncation by more than the interval of the difference."
+        )
+    text += _describe_runs({curve.group: curve.window for curve in plotted})
+    if any(group.marked for group in groups):
+        text.append(f"{MARK} cannot be compared.")
+    if table.below:
+        text.append(f"Truncation: only the last {next(iter(plotted)).window:,} tokens are kept.")
+    if table.details:
+        text.append(
+            "Usable: the longest length up to which the loss, at the upper end of its interval, "
+            f"stays within {comparison.tolerance:g} nats per token of truncation, which is "
+            f"{comparison.baseline} at the window."
+        )
+    return " ".join(text)
+
+
+def _describe_runs(windows: Mapping[Group, int]) -> list[str]:
+    """Return the seeds, step and window of each group, or once if they are the same for all."""
+    described = {}
+    for group, window in windows.items():
+        if not group.label:  # a model without a run's folder
+            continue
+        seeds = sorted(sweep.seed for sweep in group.sweeps_at(group.newest))
+        described[group.label] = (
+            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}; step {group.newest:,}; "
+            f"trained at {window:,} tokens"
+        )
+    if len(described) > 1 and len(set(described.values())) == 1:
+        return [f"All groups: {next(iter(described.values()))}."]
+    return [f"{label}: {text}." for label, text in described.items()]
+
+
+def describe_groups(comparison: Comparison) -> str:
+    """Return the groups' labels, or only their number if there are more than four."""
+    groups = comparison.groups
+    if len(groups) > 4:
+        return f"{len(groups)} groups of runs"
+    return "; ".join(group.label for group in groups)
+
+
+def describe_sources(comparison: Comparison) -> list[list[str]]:
+    """Return a heading, and one row per group with its runs, steps, windows and corpora.
+
+    If groups differ in settings, the last column has all of these.
+    """
+    with_settings = any(group.settings for group in comparison.groups)
+    lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
+    lines[0] += ["differs in"] * with_settings
+    for group in comparison.groups:
+        windows = [sweep.windows[step] for step in group.steps for sweep in group.sweeps_at(step)]
+        columns = (
+            [f"{sweep.run} ({sweep.seed})" for sweep in group.sweeps],
+            map(str, group.steps),
+            map(str, dict.fromkeys(windows)),
+            dict.fromkeys(sweep.name for sweep in group.sweeps),
+            sorted({row.corpus for sweep in group.sweeps for row in sweep.rows}),
+        )
+        settings = [describe_settings(group.settings, briefly=False)] * with_settings
+        lines.append([group.label, *map(", ".join, columns), *settings])
+    return lines
+
+
+def sampling_text(comparison: Comparison) -> str:
+    """Return what the intervals of a comparison are over, such as "documents and seeds"."""
+    several = [len(group.sweeps) > 1 for group in comparison.groups]
+    seeds = " and seeds" if all(several) else " and, where a group has several, seeds"
+    points = [point for curve in comparison.curves for point in curve.points]
+    return " and ".join(f"{kind}s" for kind in unit_kinds(points)) + seeds * any(several)
+
+
+def pairing_text(points: Sequence[Point]) -> str:
+    """Return how the differences of points are paired: "paired by document", or "by block"."""
+    return f"paired by {' or '.join(unit_kinds(points))}"
+
+
+def has_single_seeds(comparison: Comparison) -> bool:
+    """Whether a group has one seed, so that its intervals say nothing about other seeds."""
+    return any(len(group.sweeps) == 1 for group in comparison.groups)

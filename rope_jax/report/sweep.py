@@ -1,0 +1,262 @@
+"""A sweep of one run, as text: its tables in the terminal, results.md and results.tex."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import TaskProgressColumn
+from rich.text import Text
+
+from rope_jax.comparison.curves import Comparison, compare_checkpoints
+from rope_jax.config.presentation import Show
+from rope_jax.console import (
+    Column,
+    describe_duration,
+    print_columns,
+    print_warning,
+    print_wrapped,
+    progress_bar,
+)
+from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.report.comparison import gain_cell
+from rope_jax.report.measured import measured_table, protocols_of
+from rope_jax.report.table import Cell, escape_markdown, format_latex, format_markdown
+from rope_jax.report.tasks import print_tasks, task_tables
+from rope_jax.report.terminal import print_table
+from rope_jax.report.text import (
+    QUANTITIES,
+    caption,
+    documents_text,
+    half_width_text,
+    usable_text,
+    value_text,
+)
+from rope_jax.results.rows import Row
+from rope_jax.results.statistics import RELIABLE_UNITS, Estimate
+from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
+from rope_jax.results.tasks import NO_TASKS, TaskTables
+
+_SECONDS_BETWEEN_LINES = 60
+
+
+class SweepProgress:
+    """A progress bar with the time left, over all checkpoints of a sweep."""
+
+    def __init__(self, console: Console, steps: Sequence[int]) -> None:
+        self._bar = progress_bar(console, TaskProgressColumn())
+        self._task = self._bar.add_task("sweeping", total=None, now="")
+        self._console, self._steps = console, steps
+        self._began = self._printed = time.perf_counter()
+
+    def __enter__(self) -> "SweepProgress":
+        return self  # the bar appears once there is something to measure
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:  # fill the bar even if the last checkpoint was skipped
+            self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+    def of_checkpoint(self, step: int) -> Callable[[str, int, int], None]:
+        """Return the `progress` function for the sweep of one checkpoint."""
+        before = self._bar.tasks[self._task].completed
+        left = sum(other >= step for other in self._steps)
+
+        def update(now: str, done: int, total: int) -> None:
+            # assume that the remaining checkpoints take as long as this one
+            label = f"step {step}, {now}" if len(self._steps) > 1 else now
+            if not self._console.is_terminal and 0 < done < total:
+                self._print(label, float(before + done), float(before + total * left))
+            if done < total and not self._bar.live.is_started:
+                self._bar.start()
+            self._bar.update(
+                self._task, completed=before + done, total=before + total * left, now=label
+            )
+
+        return update
+
+    def _print(self, label: str, done: float, total: float) -> None:
+        """Print a line a minute where the bar cannot be redrawn, such as in a file."""
+        now = time.perf_counter()
+        if now - self._printed < _SECONDS_BETWEEN_LINES:
+            return
+        self._printed = now
+        left = describe_duration((now - self._began) * (total - done) / done)
+        self._console.print(f"{label}: {done / total:.0%} of the tokens read, {left} left")
+
+
+def results_texts(
+    rows: Sequence[Row], checkpoint: CheckpointSummary, tasks: TaskTables, show: Show
+) -> tuple[str, str]:
+    """Return results.md and results.tex: a table for each protocol and task of a checkpoint.
+
+    rows: of this checkpoint. show: the quantity; without the bytes per token, bits per byte turn
+    into nats per token.
+    """
+    comparison = compare_checkpoints(rows, [checkpoint], show=show)
+    tables = [measured_table(comparison, protocol) for protocol in protocols_of(comparison)]
+    tables += task_tables(checkpoint, tasks)
+    title = escape_markdown(f"{checkpoint.run}, step {checkpoint.step}")
+    markdown = "\n".join([f"# {title}\n", *map(format_markdown, tables)])
+    return markdown, "\n".join(map(format_latex, tables))
+
+
+def print_sweep(
+    console: Console,
+    rows: Sequence[Row],
+    summary: SweepSummary,
+    show: Show = "perplexity",
+    tasks: TaskTables = NO_TASKS,
+) -> None:
+    """Print one table per protocol and task with one line per curve, and what explains them.
+
+    The best value of a column is bold and has a mark, and so has what is below truncation by more
+    than its interval. A wide console also gets each curve's usable length, gain and blow-up.
+
+    rows: those of all checkpoints. Only the newest gets intervals and marks. show: what is listed;
+    without the bytes per token, bits per byte turn into nats per token.
+    """
+    newest = summary.newest
+    comparison = compare_checkpoints(rows, summary.checkpoints, show=show)
+    notes: dict[str, None] = {}
+    for protocol in protocols_of(comparison):
+        own = [row for row in rows if row.protocol == protocol]
+        if summary.earlier:
+            _print_by_step(console, own, comparison.show)
+        of_newest = [row for row in own if row.step == newest.step]
+        notes |= dict.fromkeys(_print_protocol(console, of_newest, comparison, newest))
+        console.print()
+    if notes:
+        print_wrapped(console, "; ".join(notes), "dim")
+    if newest.unit_kind == "blocks":
+        counts = [row.units for row in rows if row.step == newest.step]
+        blocks = describe_blocks(min(counts), max(counts), newest.documents, newest.distance)
+        print_wrapped(console, blocks, "dim")
+    if not newest.is_reliable:
+        print_wrapped(
+            console,
+            f"intervals are unreliable below {RELIABLE_UNITS} {newest.unit_kind}; this sweep has "
+            f"{newest.units}: a larger max_documents, more test text or shorter lengths give more",
+            "yellow",
+        )
+    print_tasks(console, newest, tasks)
+
+
+def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
+    """Warn if a model's NLL at its window, in nats, is above that of equal probabilities, ln V."""
+    chance = math.log(vocab_size)
+    if nll > chance:
+        print_warning(
+            console,
+            f"{nll:.2f} nats per token at the window are worse than chance, ln V = {chance:.2f} "
+            f"for V = {vocab_size:,}: the tokenizer and the weights may not belong together, or "
+            "the model is untrained",
+        )
+
+
+def describe_blocks(fewest: int, most: int, documents: int, distance: int) -> str:
+    """Say that intervals resample blocks, because too few documents are long enough.
+
+    fewest, most: blocks, over the protocols. distance: in tokens. Blocks of one document are
+    further apart than that.
+    """
+    blocks = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    these = "these documents" if documents != 1 else "this document"
+    return (
+        f"intervals resample {blocks} blocks of {documents_text(documents)}, more than "
+        f"{distance:,} tokens apart: they hold for {these}, not for others"
+    )
+
+
+def _print_protocol(
+    console: Console, rows: Sequence[Row], comparison: Comparison, checkpoint: CheckpointSummary
+) -> list[str]:
+    """Print the table of one protocol, and return what explains its signs."""
+    table = measured_table(comparison, rows[0].protocol)
+    curves: Mapping[str, CurveSummary] = {}
+    if rows[0].protocol == BASELINE and checkpoint.curves:
+        curves = checkpoint.curves
+        longest = max(n for curve in curves.values() for n in curve.gain_over_truncation)
+        lines = []
+        for line in table.lines:
+            curve = curves[line.labels[-1]]
+            gain = gain_cell(curve.gain_over_truncation.get(longest))
+            more = gain, _ratio_cell(curve.blow_up.get(longest))
+            lines.append(line._replace(details=[*line.details, *more]))
+        details = (*table.details, "gain", "blow-up")
+        table = dataclasses.replace(table, lines=lines, details=details)
+    counts = [row.tokens for row in {row.last_position: row for row in rows}.values()]
+    if PROTOCOLS[
+        rows[0].protocol
+    ].by_position:  # the positions divide the windows' tokens among them
+        counts = [sum(counts)]
+    # whole windows of different lengths rarely cover the same tokens
+    tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
+    what = f"{QUANTITIES[comparison.show]} by {caption(rows[0].protocol, rows[0].stride)}"
+    title = f"{what}; {rows[0].protocol}, {tokens} tokens of {documents_text(rows[0].documents)}"
+    print_wrapped(console, title, "bold")
+    notes, details = print_table(console, table, file="results.csv")
+    if curves and "usable" not in details:
+        print_wrapped(console, f"usable: {_usable(curves)}")
+    if curves:
+        notes.append(f"truncation: only the last {checkpoint.window:,} tokens are kept")
+        notes.append(f"usable: within {checkpoint.tolerance:g} nats of truncation")
+    if not all(curve.usable.is_known for curve in curves.values()):
+        kind = checkpoint.unit_kind
+        notes.append(
+            f"no interval: too few {kind} for one at the next length"
+            if checkpoint.is_reliable
+            else f"no interval: by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
+        )
+    if "gain" in details:
+        notes.append("gain: nats below truncation at the longest")
+    if "blow-up" in details:
+        notes.append("blow-up: perplexity there over that of truncation")
+    return notes
+
+
+def _ratio_cell(ratio: Estimate | None) -> Cell:
+    if ratio is None:
+        return Cell()
+    half = (ratio.high - ratio.low) / 2
+    return Cell(f"{ratio.value:.3g}", half_width_text(half) if math.isfinite(half) else "")
+
+
+def _usable(curves: Mapping[str, CurveSummary]) -> str:
+    """List the curves by usable length, such as "yarn-auto 512; all others 128"."""
+    by_text: dict[str, list[str]] = {}
+    for name, curve in curves.items():
+        by_text.setdefault(usable_text(curve.usable), []).append(name)
+    most = max(by_text, key=lambda text: len(by_text[text]))
+    shown = [f"{', '.join(own)} {text}" for text, own in by_text.items() if text != most]
+    return "; ".join([*shown, f"{'all others' if shown else 'all curves'} {most}"])
+
+
+def _print_by_step(console: Console, rows: Sequence[Row], show: Show) -> None:
+    """Print one protocol's values with one line per curve and checkpoint."""
+    print_wrapped(console, f"{QUANTITIES[show]} by training step; {rows[0].protocol}", "bold")
+    lines = [
+        (name, step)
+        for name in dict.fromkeys(row.name for row in rows)
+        for step in sorted({row.step for row in rows if row.name == name})
+    ]
+    by_place = {(row.name, row.step, row.last_position): row for row in rows}
+    names = [name if i == 0 or lines[i - 1][0] != name else "" for i, (name, _) in enumerate(lines)]
+    columns = [
+        Column("scaling", [Text(name) for name in names], "left"),
+        Column("step", [Text(f"{step:,}") for _, step in lines]),
+    ]
+    for length in sorted({row.last_position for row in rows}):
+        found = [by_place.get((*line, length)) for line in lines]
+        cells = [Text(value_text(row.nll, row.bpb, show) if row else "") for row in found]
+        columns.append(Column(f"{length:,}", cells))
+    print_columns(console, columns, repeated=2)
+    console.print()

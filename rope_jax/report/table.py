@@ -1,0 +1,211 @@
+"""One table, and how it is written as Markdown, LaTeX and HTML; `terminal` prints it."""
+
+import html
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from rope_jax.errors import printable
+
+BELOW_TRUNCATION = "*"
+# Characters special to Markdown; an underscore only where it could begin or end emphasis. GitHub
+# also makes links of https://…, www.… and a@b.c.
+_MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&#@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{character: rf"\{character}" for character in "{}$&#%_"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "`": r"\`{}",
+    "±": r"$\pm$",
+    "≥": r"$\geq$",
+    "†": r"\dag{}",
+    "–": r"\textendash{}",
+    "…": r"\ldots{}",
+    "∞": r"$\infty$",
+}
+_POWER = re.compile(r"e\^(inf|[\d.]+)")
+
+
+class Cell(NamedTuple):
+    """A value of a table and its interval, as text."""
+
+    value: str = ""
+    interval: str = ""
+    """"±" and half its width, or its ends in brackets where these say more; "" if there is none."""
+    brief: str = ""
+    """"±" and half its width with one digit; "" if there is none, or if `interval` has its ends."""
+    is_best: bool = False
+    is_below: bool = False
+    """Whether it is below what truncation gives by more than the interval of the difference."""
+
+
+class Line(NamedTuple):
+    """A line of a table."""
+
+    labels: tuple[str, ...]
+    cells: Sequence[Cell]
+    details: Sequence[Cell] = ()
+    heading: str = ""
+    """What a terminal prints above it; and behind that, dimmed, `about`."""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table before it is written."""
+
+    title: str
+    """The protocol or the task."""
+    caption: str
+    labels: tuple[str, ...]
+    """Headings of the columns that say what a line is about; the last one names the curve."""
+    columns: tuple[str, ...]
+    lines: Sequence[Line]
+    details: tuple[str, ...] = ()
+    """Headings of the last columns, which a narrow terminal leaves out."""
+    below: Sequence[Line] = ()
+    """Lines to compare the others with, such as truncation."""
+
+    @property
+    def heading(self) -> tuple[str, ...]:
+        """The headings of all columns."""
+        return self.labels + self.columns + self.details
+
+    def complete(self, line: Line) -> Line:
+        """Return a line with empty cells where it has none."""
+        labels = line.labels + ("",) * (len(self.labels) - len(line.labels))
+        details = [*line.details, *[Cell()] * (len(self.details) - len(line.details))]
+        return line._replace(labels=labels, details=details)
+
+
+def escape_markdown(text: str) -> str:
+    """Return one line of Markdown that shows `text` as it is, also in a table."""
+    return _MARKDOWN.sub(r"\\\g<0>", printable(text))
+
+
+def markdown_lines(
+    heading: Iterable[str], lines: Iterable[Iterable[str]], *, left: int, right: int = 0
+) -> str:
+    """Return a table of Markdown cells, `left` columns at the left and `right` at the right."""
+    rule = ["---"] * left + ["---:"] * right
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, rule, *lines))
+
+
+def format_markdown(table: Table, *, level: int = 2) -> str:
+    """Return a heading (none with level 0), the caption and the table; the best values are bold."""
+
+    def written(cell: Cell) -> str:
+        value = (
+            f"**{escape_markdown(cell.value)}**" if cell.is_best else escape_markdown(cell.value)
+        )
+        mark = escape_markdown(BELOW_TRUNCATION * cell.is_below)
+        return f"{value} {escape_markdown(cell.interval)}".rstrip() + mark
+
+    rows = [
+        [*map(escape_markdown, line.labels), *map(written, (*line.cells, *line.details))]
+        for line in map(table.complete, (*table.lines, *table.below))
+    ]
+    left = len(table.labels)
+    text = markdown_lines(table.heading, rows, left=left, right=len(table.heading) - left)
+    above = f"{'#' * level} `{table.title}`\n\n" if level else ""
+    return f"{above}{escape_markdown(table.caption)}\n\n{text}"
+
+
+def yaml_block(yaml: str) -> str:
+    """Return a block of code; nothing in it ends the block, whatever backticks it contains."""
+    longest = max(map(len, re.findall("`+", yaml)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}yaml\n{yaml}{fence}"
+
+
+def format_html(table: Table) -> str:
+    """Return the small table that a notebook shows; the best values are bold."""
+
+    def written(cell: Cell) -> str:
+        text = html.escape(f"{cell.value} {cell.interval.replace('±', '± ')}".strip())
+        return f"<strong>{text}</strong>" if cell.is_best else text
+
+    caption = f"{html.escape(table.title)}: {html.escape(table.caption)}"
+    columns = "".join(f"<th>{heading}</th>" for heading in table.columns)
+    lines = [
+        "<table>",
+        f'<caption style="text-align: left">{caption}</caption>',
+        f"<thead><tr><th></th>{columns}</tr></thead>",
+        "<tbody>",
+    ]
+    for line in (*table.lines, *table.below):
+        name = html.escape(line.labels[-1])
+        cells = "".join(f'<td style="text-align: right">{written(c)}</td>' for c in line.cells)
+        lines.append(
+            f'<tr><th style="text-align: left; font-weight: normal">{name}</th>{cells}</tr>'
+        )
+    return "\n".join([*lines, "</tbody>", "</table>"])
+
+
+def escape_latex(text: str) -> str:
+    """Return LaTeX that shows one line of text as it is, whatever engine reads it.
+
+    A character that pdfLaTeX's default fonts lack is written as its number, such as U+03B8.
+    """
+    # two hyphens would be a dash
+    return re.sub("-(?=-)", "-{}", "".join(map(_escaped, printable(text))))
+
+
+def _escaped(character: str) -> str:
+    if character in _LATEX:
+        return _LATEX[character]
+    # of the letters of Latin-1, these are not in the fonts of OT1, pdfLaTeX's default encoding
+    is_known = " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "ÐÞðþ×÷")
+    return character if is_known else f"U+{ord(character):04X}"
+
+
+def latex_cell(cell: Cell) -> str:
+    """Return a value, bold if it is the best of its column, and its interval, smaller."""
+    shown = _latex_number(cell.value)
+    if cell.is_best and cell.value:
+        shown = rf"\textbf{{{shown}}}"
+    interval = rf" {{\scriptsize {_latex_number(cell.interval)}}}" if cell.interval else ""
+    return shown + interval
+
+
+def _latex_number(text: str) -> str:
+    """Return the text of a number or an interval, such as "e^12.5" or "[-0.1, 20]"."""
+    text = _POWER.sub(lambda power: f"\0{power[1]}\1", text)  # before ^ is escaped
+    text = "".join(one if one in "\0\1-" else _escaped(one) for one in text)
+    text = text.replace("\0inf\1", r"$e^\infty$").replace("-", "$-$")
+    return re.sub("\0([^\1]*)\1", r"$e^{\1}$", text)
+
+
+def format_latex(table: Table) -> str:
+    """Return a tabular environment, for a table environment in a paper; it needs booktabs.
+
+    The comments above it say what a caption has to. Lines that share all labels but the last have
+    them written once, and a rule before them.
+    """
+    notes = (table.title, table.caption, r"Needs \usepackage{booktabs}.")
+    lines = [f"% {line}" for note in notes for line in textwrap.wrap(printable(note), 96)]
+    left = len(table.labels)
+    lines.append(rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(table.heading) - left)}}}")
+    lines += [r"  \toprule", _latex_row(map(escape_latex, table.heading))]
+    blocks = [list(block) for _, block in groupby(table.lines, lambda line: line.labels[:-1])]
+    for block in (*blocks, [*table.below]):
+        lines += [r"  \midrule"] * bool(block)
+        above: tuple[str, ...] = ()
+        for line in map(table.complete, block):
+            shared = [""] * (left - 1) if line.labels[:-1] == above else line.labels[:-1]
+            labels = map(escape_latex, (*shared, line.labels[-1]))
+            lines.append(_latex_row((*labels, *map(latex_cell, (*line.cells, *line.details)))))
+            above = line.labels[:-1]
+    return "\n".join([*lines, r"  \bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return f"  {' & '.join(cells)} \\\\"

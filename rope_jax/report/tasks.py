@@ -1,0 +1,231 @@
+"""What is shown of tasks: tables, figures, and the heat maps of a comparison's page."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+from rich.console import Console
+
+from rope_jax.comparison.sweeps import Sweep
+from rope_jax.config.presentation import FigureWidth
+from rope_jax.console import print_wrapped
+from rope_jax.errors import printable
+from rope_jax.plots.tasks import draw_distances, draw_heat, share_text
+from rope_jax.report.table import Cell, Line, Table
+from rope_jax.report.terminal import print_table
+from rope_jax.report.text import effective_text, interval_text, perplexity_text, usable_text
+from rope_jax.results.statistics import Estimate
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import TaskRow, TaskTables, taken_out
+
+TAKEN_OUT = "taken out"
+
+
+def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table]:
+    """Return one table per task: the share of exact answers in % by length, or the perplexity."""
+    control = taken_out(tables.samples, checkpoint.step)
+    by_task: dict[str, list[TaskRow]] = {}
+    for row in tables.rows:
+        if row.step == checkpoint.step:
+            by_task.setdefault(row.task, []).append(row)
+    return [
+        _table(own, checkpoint, control.get(task, {}))
+        if task in checkpoint.tasks
+        else _perplexity_table(own, checkpoint)
+        for task, own in by_task.items()
+    ]
+
+
+def _table(
+    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float]
+) -> Table:
+    """Return the table of a task with answers. rows: of this task."""
+    task = rows[0].task
+    by_name = checkpoint.tasks[task]
+    lengths = sorted({n for summary in by_name.values() for n in summary.exact})
+    lines = []
+    for name, summary in by_name.items():
+        curve = checkpoint.curves.get(name)
+        # an interval is often one-sided, so both ends are shown
+        shares = [tuple(map(share_text, summary.exact[n])) for n in lengths]
+        cells = [Cell(value, f"[{low}, {high}]") for value, low, high in shares]
+        reach = effective_text(*summary.effective), usable_text(curve and curve.usable)
+        lines.append(Line((name,), [*cells, *map(Cell, reach)]))
+    caption = (
+        f"Exact answers in %, over all depths, by context length: {checkpoint.run}, step "
+        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. In brackets the 95% "
+        "interval over samples. Taken out: the same without what is asked for, the largest of all "
+        "rows. Effective: the longest length up to which at least "
+        f"{100 * next(iter(by_name.values())).threshold:g}% are exact, with its interval where "
+        "the ends differ. Usable: by perplexity."
+    )
+    known = [share_text(control[n]) if n in control else "" for n in lengths]
+    below = {TAKEN_OUT: known}
+    chance = next((row.chance for row in rows if row.chance is not None), None)
+    if chance is not None:
+        below["chance"] = [share_text(chance)] * len(lengths)
+    return Table(
+        title=task,
+        caption=caption,
+        labels=("scaling",),
+        columns=(*(f"{n:,}" for n in lengths), "effective", "usable"),
+        lines=lines,
+        below=[Line((name,), [*map(Cell, (*values, "", ""))]) for name, values in below.items()],
+    )
+
+
+def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) -> Table:
+    """Return the table of a task of which only the NLL counts."""
+    lengths = sorted({row.length for row in rows})
+    lines = []
+    for name in dict.fromkeys(row.name for row in rows):
+        cells = []
+        for row in sorted((r for r in rows if r.name == name), key=lambda row: row.length):
+            loss = Estimate(value=row.value, low=row.ci_low, high=row.ci_high)
+            interval, brief = interval_text(loss), interval_text(loss, digits=1)
+            brief = "" if interval.startswith("[") else brief
+            cells.append(Cell(perplexity_text(row.value), interval, brief))
+        lines.append(Line((name,), cells))
+    caption = (
+        f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {checkpoint.run}, step "
+        f"{checkpoint.step}, trained at {checkpoint.window:,} tokens. ± half of the 95% interval "
+        f"over {rows[0].samples:,} blocks of them."
+    )
+    return Table(rows[0].task, caption, ("scaling",), tuple(f"{n:,}" for n in lengths), lines)
+
+
+def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTables) -> None:
+    """Print one table per task, with intervals where the console is wide enough."""
+    for table in task_tables(checkpoint, tables):
+        quantity = "exact answers in %" if table.below else "perplexity of key tokens"
+        print_wrapped(console, f"{quantity}, by context length; {table.title}", "bold")
+        print_table(console, table, file="tasks.csv")
+        console.print()
+    for by_name in list(checkpoint.tasks.values())[:1]:
+        threshold = next(iter(by_name.values())).threshold
+        print_wrapped(
+            console,
+            "in brackets: 95% interval over samples; taken out: the same without what is asked "
+            "for, the largest of all scalings; effective: longest length up to which at least "
+            f"{100 * threshold:g}% are exact, with its interval where the ends differ; usable: by "
+            "perplexity",
+            "dim",
+        )
+
+
+def draw_tasks(
+    rows: Sequence[TaskRow], checkpoint: CheckpointSummary, *, width: FigureWidth
+) -> dict[str, Figure]:
+    """Return a figure for each task: over distance where it has one, else by length and depth.
+
+    rows: of this checkpoint.
+    """
+    figures: dict[str, Figure] = {}
+    for task in dict.fromkeys(row.task for row in rows):
+        own = [row for row in rows if row.task == task]
+        title = (
+            f"{task}: {checkpoint.run}, step {checkpoint.step}, trained at {checkpoint.window:,} "
+            f"tokens; {own[0].split} split, {own[0].samples:,} samples"
+        )
+        shown: dict[str, Any] = {"window": checkpoint.window, "title": title, "width": width}
+        if own[0].distance is not None or task not in checkpoint.tasks:
+            figure = draw_distances(own, borders=checkpoint.borders, **shown)
+        else:
+            found = checkpoint.tasks[task]
+            effective = {name: effective_text(*found[name].effective) for name in found}
+            figure = draw_heat(own, effective=effective, **shown)
+        figures[f"{task}.png"] = figure
+    return figures
+
+
+def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
+    """Yield a table of effective lengths for each sweep with tasks."""
+    for sweep in sweeps:
+        names = dict.fromkeys(name for found in sweep.effective.values() for name in found)
+        lines = []
+        for name in names:
+            found = [by_name.get(name) for by_name in sweep.effective.values()]
+            cells = [Cell("" if one is None else effective_text(*one)) for one in found]
+            lines.append(Line((name,), cells))
+        if lines:
+            yield Table(
+                title=sweep.label,
+                caption="Effective lengths by task.",
+                labels=("scaling",),
+                columns=tuple(sweep.effective),
+                lines=lines,
+            )
+
+
+def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
+    """Return one heat map per sweep and task, of the newest checkpoint, ready for JSON.
+
+    A task with depths has a panel per scaling; of any other, the scalings are the rows of one.
+    """
+    maps = []
+    for sweep in sweeps:
+        step = max(sweep.windows)
+        rows = [row for row in sweep.tasks if row.step == step and row.metric == "exact"]
+        for task in dict.fromkeys(row.task for row in rows):
+            own = [row for row in rows if row.task == task]
+            names = list(dict.fromkeys(row.name for row in own))
+            lengths = sorted({row.length for row in own})
+            by_name = {name: [row for row in own if row.name == name] for name in names}
+            if any(row.depth is not None for row in own):
+                panels = [_panel(name, by_name[name], lengths, sweep, task) for name in names]
+            else:
+                panels = [_panel_of_scalings(by_name, lengths, sweep, task)]
+            maps.append(
+                {
+                    "title": f"{printable(sweep.label)}, step {step:,}: {task}",
+                    "window": sweep.windows[step],
+                    "chance": own[0].chance,
+                    "samples": own[0].samples,
+                    "lengths": lengths,
+                    "panels": panels,
+                }
+            )
+    return maps
+
+
+def _panel(
+    name: str, rows: Sequence[TaskRow], lengths: Sequence[int], sweep: Sweep, task: str
+) -> dict[str, Any]:
+    depths = sorted({row.depth for row in rows if row.depth is not None})
+    by_label = {f"{100 * depth:g}%": [r for r in rows if r.depth == depth] for depth in depths}
+    if control := [row for row in rows if row.taken_out]:
+        by_label[TAKEN_OUT] = control
+    return {"title": _title(name, sweep, task)} | _cells(by_label, lengths)
+
+
+def _panel_of_scalings(
+    by_name: dict[str, list[TaskRow]], lengths: Sequence[int], sweep: Sweep, task: str
+) -> dict[str, Any]:
+    by_label = {}
+    for name, rows in by_name.items():
+        by_label[_title(name, sweep, task)] = [row for row in rows if not row.taken_out]
+    control = [row for rows in by_name.values() for row in rows if row.taken_out]
+    if control:  # the largest of all scalings: none should be trusted with less
+        by_label[TAKEN_OUT] = sorted(control, key=lambda row: row.value)
+    return {"title": ""} | _cells(by_label, lengths)
+
+
+def _title(name: str, sweep: Sweep, task: str) -> str:
+    found = sweep.effective.get(task, {}).get(name)
+    return printable(name) if found is None else f"{printable(name)}: {effective_text(*found)}"
+
+
+def _cells(by_label: dict[str, list[TaskRow]], lengths: Sequence[int]) -> dict[str, Any]:
+    """Return the values and intervals of a panel's rows, by length; None: not measured."""
+    found = [{row.length: row for row in rows} for rows in by_label.values()]
+    ends = {"values": "value", "low": "ci_low", "high": "ci_high"}
+    return {"rows": list(by_label)} | {
+        key: [[_percent(row.get(n), field) for n in lengths] for row in found]
+        for key, field in ends.items()
+    }
+
+
+def _percent(row: TaskRow | None, field: str) -> float | None:
+    value = math.nan if row is None else 100 * getattr(row, field)
+    return value if math.isfinite(value) else None

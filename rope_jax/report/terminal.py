@@ -1,0 +1,153 @@
+"""A table in the terminal: as wide as the console allows, and never with a number cut."""
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from rope_jax.console import Column
+from rope_jax.errors import printable
+from rope_jax.report.table import BELOW_TRUNCATION, Cell, Table
+
+BEST = "•"
+_NARROWEST_NAMES = 12  # where names are folded
+
+
+def print_table(
+    console: Console, table: Table, *, file: str, over: str = ""
+) -> tuple[list[str], tuple[str, ...]]:
+    """Print one line per curve. Return what explains its signs, and the details that have room.
+
+    A table that is too wide leaves out details, from the last one on, then writes its intervals
+    more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and their ends not at all), folds its
+    names, leaves out the widest intervals, and goes on below itself.
+
+    file: where the intervals are that have no room. over: what intervals are over, such as " over
+    documents".
+    """
+    lines = (*table.lines, *table.below)
+    names = [printable(line.labels[-1]) for line in lines]
+    cells = list(zip(*(line.cells for line in lines), strict=True))
+    details = [
+        Column(heading, [_text(line.details[i], 0) for line in map(table.complete, lines)], justify)
+        for i, heading in enumerate(table.details)
+        for justify in ["left" if heading == "differs in" else "right"]
+    ]
+    bare: set[int] = set()  # columns without intervals
+
+    def columns(form: int, count: int) -> list[Column]:
+        headings = enumerate(zip(table.columns, cells, strict=True))
+        measured = [_column(text, own, None if i in bare else form) for i, (text, own) in headings]
+        return [*measured, *details[:count]]
+
+    whole = max(map(cell_len, (table.labels[-1], *names)))
+    folded = min(whole, max(_NARROWEST_NAMES, -(-whole // 2)))
+    few = min(1, len(details))
+    forms = [(0, count, whole) for count in range(len(details), -1, -1)]
+    forms += [(1, few, whole), (1, 0, whole), (2, 0, whole), (1, 0, folded), (2, 0, folded)]
+    for form, count, beside in forms:
+        shown, gap = columns(form, count), 1 if form else 2
+        if beside + _width(shown, gap) <= console.width:
+            break
+    while folded + _width(shown, gap) > console.width and len(bare) < len(cells):
+        left = [i for i in range(len(cells)) if i not in bare]
+        bare.add(max(left, key=lambda i: max(len(cell.brief) for cell in cells[i])))
+        shown = columns(form, count)
+    parts: list[list[Column]] = [[]]
+    for column in shown:
+        if parts[-1] and folded + _width([*parts[-1], column], gap) > console.width:
+            parts.append([])
+        parts[-1].append(column)
+    for part in parts:
+        width = max(console.width - _width(part, gap), _NARROWEST_NAMES)
+        _print_part(console, table, names, part, gap, min(whole, width))
+    with_room = [cell.interval for i, own in enumerate(cells) if i not in bare for cell in own]
+    without_room = [cell.interval for i in bare for cell in cells[i]]
+    if form:  # the ends of intervals
+        without_room += [interval for interval in with_room if interval.startswith("[")]
+        with_room = [interval for interval in with_room if interval.startswith("±")]
+    notes = {
+        f"± half of the 95% interval{over}": any(text.startswith("±") for text in with_room),
+        f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
+            text.startswith("[") for text in with_room
+        ),
+        f"intervals without room: in {file}": any(without_room),
+        f"{BEST} best of its column": any(cell.is_best for own in cells for cell in own),
+        f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
+            cell.is_below for own in cells for cell in own
+        ),
+    }
+    return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
+
+
+def _column(heading: str, cells: Sequence[Cell], form: int | None) -> Column:
+    """Return a column with its intervals in one form; None: without."""
+    room = max(len(_marks(cell)) for cell in cells)
+    return Column(heading + " " * room, [_text(cell, form, room) for cell in cells])
+
+
+def _text(cell: Cell, form: int | None, room: int = 0) -> Text:
+    """Return a cell with room for marks behind it."""
+    interval = f" {cell.interval}" if cell.interval else ""
+    if form:
+        interval = cell.brief and (cell.interval if form == 1 else cell.brief)
+    if form is None:
+        interval = ""
+    marks = _marks(cell).ljust(room)
+    if cell.is_best:
+        return Text(cell.value + interval + marks, "bold")
+    return Text.assemble(cell.value, (interval, "dim"), marks)
+
+
+def _marks(cell: Cell) -> str:
+    return BEST * cell.is_best + BELOW_TRUNCATION * cell.is_below
+
+
+def _width(columns: Sequence[Column], gap: int) -> int:
+    return sum(gap + column.width for column in columns)
+
+
+def _print_part(
+    console: Console,
+    table: Table,
+    names: Sequence[str],
+    columns: Sequence[Column],
+    gap: int,
+    width: int,
+) -> None:
+    """Print a heading line and a line per curve, with the names folded to `width`."""
+
+    def printed(name: str, cells: Sequence[Text], style: str = "") -> None:
+        first, *others = _fold(name, width)
+        line = Text(first.ljust(width - cell_len(first) + len(first)), style=style)
+        for column, cell in zip(columns, cells, strict=True):
+            space = " " * (column.width - cell.cell_len)
+            parts = (cell, space) if column.justify == "left" else (space, cell)
+            line = Text.assemble(line, " " * gap, *parts)
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+        for more in others:
+            console.print(Text(more), soft_wrap=True)
+
+    printed(table.labels[-1], [Text(column.heading, "dim") for column in columns], "dim")
+    for place, line in enumerate((*table.lines, *table.below)):
+        if line.heading:
+            about = (f"  {line.about}", "dim") if line.about else ""
+            console.print(Text.assemble(line.heading, about))
+        printed(names[place], [column.cells[place] for column in columns])
+
+
+def _fold(name: str, width: int) -> list[str]:
+    """Return a name as lines of at most `width`, which break after -, _, ., a comma or a space."""
+    indent = " " * (len(name) - len(name.lstrip()))
+    lines = [indent]
+    for piece in re.findall(r"[^-_., ]*[-_., ]?", name.lstrip()):
+        if cell_len(lines[-1] + piece.rstrip()) > width and lines[-1] != indent:
+            lines.append(indent)
+        lines[-1] += piece
+        while cell_len(lines[-1].rstrip()) > width:  # a piece that is longer than a line
+            end = next(n for n in range(len(lines[-1]), 0, -1) if cell_len(lines[-1][:n]) <= width)
+            lines[-1:] = [lines[-1][:end], indent + lines[-1][end:]]
+    return [line.rstrip() for line in lines if line.strip()]
