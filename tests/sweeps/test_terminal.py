@@ -25,7 +25,7 @@ def row(name, length, nll, half=0.1, **fields):
     values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - half, "ci_high": nll + half, "documents": 24}
-    values |= {"units": 24, "seed": 0, "split": "test"}
+    values |= {"units": 24, "seed": 0, "split": "test", "map": ""}
     values |= {"metric": "nats", "value": nll} | fields
     return Row(**values)
 
