@@ -3,6 +3,7 @@
 A path is the sequence of keys and list indices that leads to a value of the raw config.
 """
 
+import contextlib
 import difflib
 import functools
 import re
@@ -15,7 +16,14 @@ from pydantic_core import ErrorDetails
 
 from rope_jax.config.keys import given_tag, is_list, models_in, sections, tag_key, type_tag
 from rope_jax.errors import UserError
-from rope_jax.rope.messages import alternatives, explain_type, requirement, shorten, show_value
+from rope_jax.rope.messages import (
+    alternatives,
+    explain_error,
+    explain_type,
+    requirement,
+    shorten,
+    show_value,
+)
 
 Model = TypeVar("Model", bound=BaseModel)
 KeyPath = list[str | int]
@@ -59,37 +67,23 @@ def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
         close = difflib.get_close_matches(str(given), names, n=1)
         advice = f"did you mean {close[0]}?" if close else f"the keys here are {', '.join(names)}"
         return f"{key}: unknown key; {advice}"
-    if kind == "missing":
-        return f"{key}: is required but was not given"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         models = [model for model in _models_at(schema, path, raw) if tag_key(model)]
-        return f"{key}.{tag_key(models[0])}: {_explain_type(schema, path, given, models)}"
-    message = requirement(error)
+        types, wrong = [str(type_tag(model)) for model in models], given_tag(given)
+        tag, listed = f"{key}.{tag_key(models[0])}", ", ".join(types)
+        if kind == "union_tag_not_found":
+            return f"{tag}: is required; it is one of {listed}"
+        if elsewhere := _same_type_elsewhere(schema, path, wrong, types):
+            advice = f"did you mean {elsewhere}={wrong}?"
+            return f"{tag}: {show_value(wrong)} is not one of {listed}; {advice}"
+        return f"{tag}: {explain_type(wrong, types)}"
     if kind == "value_error":  # raised by our own checks; the message contains the values
-        return _join(key, message, _models_at(schema, path, raw))
-    return f"{key}: {message}, not {show_value(given)}{_hint(schema, path, raw, error)}"
-
-
-def _explain_type(
-    schema: type[BaseModel],
-    path: KeyPath,
-    given: dict[str, Any],
-    models: Sequence[type[BaseModel]],
-) -> str:
-    """Explain a `type` or `task` that is missing or is not in the union of `models` at `path`."""
-    types = [str(type_tag(model)) for model in models]
-    if tag_key(models[0]) not in given:
-        return f"is required; it is one of {', '.join(types)}"
-    wrong = given_tag(given)
-    elsewhere = isinstance(wrong, str) and _same_type_elsewhere(schema, path, wrong, types)
-    if elsewhere:
-        listed = ", ".join(types)
-        return f"{show_value(wrong)} is not one of {listed}; did you mean {elsewhere}={wrong}?"
-    return explain_type(wrong, types)
+        return _join(key, requirement(error), _models_at(schema, path, raw))
+    return explain_error(error, key) + _hint(schema, path, raw, error)
 
 
 def _same_type_elsewhere(
-    schema: type[BaseModel], path: KeyPath, wrong: str, types: Sequence[str]
+    schema: type[BaseModel], path: KeyPath, wrong: Any, types: Sequence[str]
 ) -> str | None:
     """Return the nearest `type` key of another union, of which `wrong` is a member, if any.
 
@@ -97,7 +91,7 @@ def _same_type_elsewhere(
     """
     found = []
     for section, models in sections(schema).items():
-        members = [type_tag(model) for model in models]
+        members = [tag for tag in map(type_tag, models) if tag]
         if wrong not in members:
             continue
         if {*members} & {*types}:
@@ -119,8 +113,10 @@ def _hint(schema: type[BaseModel], path: KeyPath, raw: Any, error: ErrorDetails)
     kind, given, key = error["type"], error["input"], ".".join(map(str, path))
     if kind == "string_type" and isinstance(given, int | float):
         return f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
-    if kind in ("int_type", "float_type") and isinstance(given, str) and _is_number(given):
-        return "; without quotes it is a number"
+    if kind in ("int_type", "float_type") and isinstance(given, str):
+        with contextlib.suppress(ValueError):
+            float(given)
+            return "; without quotes it is a number"
     if kind == "float_type" and isinstance(given, int) and not isinstance(given, bool):
         return ", which is too large for a float"
     if kind in ("tuple_type", "list_type") and isinstance(given, str):
@@ -132,14 +128,6 @@ def _hint(schema: type[BaseModel], path: KeyPath, raw: Any, error: ErrorDetails)
         close = difflib.get_close_matches(given, types, n=1)
         return f"; did you mean {key}.type={close[0]}?" if close else ""
     return ""
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:

@@ -28,6 +28,7 @@ from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 
 RECORD = "grid.json"
+_ADVICE = "delete this folder, or give the entry another name"
 _MOST_BYTES = 2**24  # of a record or a summary
 
 
@@ -107,6 +108,17 @@ class Job:
         """Whether a finished result that no grid recorded is this job's."""
         return False
 
+    def _check_inputs(self, recorded: Mapping[str, Any], made: str) -> None:
+        """UserError if the result was recorded with other inputs than there are now.
+
+        made: how the result came from them, for the message.
+        """
+        if recorded and recorded.get("inputs") != self._make_record()["inputs"]:
+            sources = " and ".join(str(job.folder) for job in self.needs)
+            raise UserError(
+                f"{self.folder}: was {made} another {sources}, which has been made anew; {_ADVICE}"
+            )
+
     def _make_record(self) -> dict[str, Any]:
         return {
             # through JSON, which has lists for tuples
@@ -149,16 +161,10 @@ class TrainJob(Job):
         return self.result.is_file() and (run.checkpoints / str(last_step(config))).is_dir()
 
     def is_done(self) -> bool:
-        if not self.is_finished():
-            return False
-        recorded, new = _read_json(self.folder / RECORD), self._make_record()
-        if recorded and recorded.get("inputs") != new["inputs"]:
-            sources = " and ".join(str(job.folder) for job in self.needs)
-            raise UserError(
-                f"{self.folder}: was started from another {sources}, which has been made anew; "
-                "delete this folder, or give the entry another name"
-            )
-        return True
+        if self.is_finished():
+            self._check_inputs(_read_json(self.folder / RECORD), "started from")
+            return True
+        return False
 
 
 @dataclass(frozen=True)
@@ -205,20 +211,15 @@ class FitJob(Job):
         if not self.is_finished():
             return False
         # The command leaves a finished fit as it is, whatever it was made on.
-        advice = "delete this folder, or give the entry another name"
-        recorded, new = _read_json(self.folder / RECORD), self._make_record()
-        if recorded and recorded.get("result") == new["result"]:
-            if recorded.get("inputs") != new["inputs"]:
-                raise UserError(
-                    f"{self.folder}: was made on another {self.run.folder}, which has been made "
-                    f"anew; {advice}"
-                )
+        recorded = _read_json(self.folder / RECORD)
+        if recorded.get("result") == _digest(self.result):
+            self._check_inputs(recorded, "made on")
             return True
         step = self.load_config().step or last_step(self.run.load_config())
         if (found := _read_json(self.result).get("step")) != step:
             raise UserError(
                 f"{self.folder}: was made at step {found} of {self.run.folder}, not at its step "
-                f"{step}; {advice}"
+                f"{step}; {_ADVICE}"
             )
         return True
 

@@ -36,18 +36,21 @@ def first_error(error: ValidationError, settings: Any = None) -> str:
     the type of each of them, which is no key.
     """
     first = first_details(error)
-    kind = first["type"]
-    if kind == "value_error":  # raised by our own validators, which name the fields
-        return first["msg"].removeprefix("Value error, ")
-    field = ".".join(key_path(first["loc"], settings))
-    if kind == "missing":
-        return f"{field}: is required but was not given"
-    if kind == "union_tag_not_found":
-        return f"{field}.type: is required but was not given"
-    if kind == "union_tag_invalid":
-        types = re.findall(r"'(\w+)'", first["ctx"]["expected_tags"])
-        return f"{field}.type: {explain_type(first['ctx']['tag'], types)}"
-    return f"{field}: {requirement(first)}, not {show_value(first['input'])}"
+    if first["type"] == "value_error":  # raised by our own validators, which name the fields
+        return requirement(first)
+    return explain_error(first, ".".join(key_path(first["loc"], settings)))
+
+
+def explain_error(error: ErrorDetails, key: str) -> str:
+    """Return what is wrong at a key and what would be right, in one line that begins with it."""
+    if error["type"] == "missing":
+        return f"{key}: is required but was not given"
+    if error["type"] == "union_tag_not_found":
+        return f"{key}.type: is required but was not given"
+    if error["type"] == "union_tag_invalid":
+        types = re.findall(r"'(\w+)'", error["ctx"]["expected_tags"])
+        return f"{key}.type: {explain_type(error['ctx']['tag'], types)}"
+    return f"{key}: {requirement(error)}, not {show_value(error['input'])}"
 
 
 def first_details(error: ValidationError) -> ErrorDetails:
