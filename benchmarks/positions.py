@@ -24,10 +24,10 @@ import numpy as np
 from rope_jax.attention import AttentionName
 from rope_jax.devices.malloc import keep_freed_memory
 from rope_jax.model.attention import attend
+from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, PositionMap
-from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import Rotary, RotaryGeometry, RotaryLayers, parse_scaling
 
 HEADS, HEAD_DIM, WINDOW = 4, 32, 128
@@ -65,14 +65,14 @@ def layer(
 
     def run(rotary: Rotary, parameters: Any, q: Any, k: Any, v: Any) -> Any:
         pairs = rotary.frequencies.inv_freq.shape[-1]
-        numbers = encoding.numbers(parameters, positions, pairs)
-        own = jax.tree.map(lambda leaf: leaf[0], (turns(rotary, positions), numbers))
+        numbers = encoding.layer_params(parameters, positions, pairs)
+        own = jax.tree.map(lambda leaf: leaf[0], (rotations(rotary, positions), numbers))
         return attend(
             *(q, k, v, own[0], jnp.ones((1, length), jnp.float32), own[1], None),
             backend=attention,
             encoding=encoding,
             layout="half",
-            visible=visible(rotary),
+            masks=band_masks(rotary),
             sliding_window=None,
         )
 

@@ -42,7 +42,7 @@ from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend
 from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
 from rope_jax.runs.logs import Log
 from rope_jax.training.loop import Trainer
@@ -113,7 +113,7 @@ def plain(backend: AttentionName, window: int | None) -> Attend:
 
 def banded(backend: AttentionName) -> Attend:
     """Return attention with two bands, in which queries differ."""
-    interaction = Interaction((Visible(beyond=_BORDER), Visible(nearest=_BORDER)))
+    interaction = Interaction((BandMask(beyond=_BORDER), BandMask(nearest=_BORDER)))
 
     def attend(q: Array, k: Array, v: Array, ids: Array | None, over: Collectives) -> Array:
         queries = q, q * jnp.asarray(0.5, q.dtype)

@@ -176,10 +176,10 @@ def test_rope_imports_nothing_of_the_rest() -> None:
 
 def test_settings_of_positions_import_jax_only_inside_functions() -> None:
     # the schema of a config contains them; the modules that compute may import it at the top
-    settings = [PACKAGE / "positions" / name for name in ("__init__.py", "visible.py")]
+    settings = [PACKAGE / "positions" / name for name in ("__init__.py", "mask.py")]
     settings += [*PACKAGE.glob("positions/maps/*.py"), *PACKAGE.glob("positions/encodings/*.py")]
     assert len(settings) > 10
-    computing = {f"rope_jax.positions.{name}" for name in ("turning", "mapping", "scores")}
+    computing = {f"rope_jax.positions.{name}" for name in ("bands", "mapping", "interaction")}
     wrong = []
     for path in settings:
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -189,7 +189,7 @@ def test_settings_of_positions_import_jax_only_inside_functions() -> None:
         source = ast.unparse(ast.fix_missing_locations(tree))
         for found in imports_of(source, str(path.relative_to(ROOT))):
             module = ".".join(found.name.split(".")[:3])
-            if found.package in JAX or module in {*computing, "rope_jax.positions.interaction"}:
+            if found.package in JAX or module in computing:
                 wrong.append(found)
     assert_none(wrong, "settings of positions are read before jax is imported")
 

@@ -19,10 +19,10 @@ from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.model.attention import attend
+from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, relative_positions
-from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.strategies import NoScaling
 from scripts import show_maps
@@ -206,13 +206,13 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
         r = relative_positions(map_.bands(16, 40), positions[0], positions[0])
         wanted_keys = ~np.isnan(r)
     found = page["attention"](q, k, v, rotary, jnp.asarray(positions))
-    every = jax.tree.map(lambda leaf: leaf[0], turns(rotary, jnp.asarray(positions)))
+    every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
     wanted = attend(
         *(q, k, v, every, jnp.ones((1, 40), jnp.float32), {}, None),
         backend="xla",
         encoding=RoPE(),
         layout="half",
-        visible=visible(rotary),
+        masks=band_masks(rotary),
         sliding_window=None,
     )
     np.testing.assert_allclose(found, wanted, atol=1e-6)

@@ -12,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import product, stacked, unstacked
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.interaction import Interaction, product, stacked, unstacked
+from rope_jax.positions.mask import BandMask
 
 # see(state, j, visit) returns the state after key block j.
 See = Callable[[Any, Int[Array, ""], "Visit"], Any]
@@ -46,7 +45,7 @@ class Visit(NamedTuple):
     masked: bool
 
 
-def plan_visits(bands: tuple[Visible, ...], block: int, key_blocks: int) -> list[Visit]:
+def plan_visits(bands: tuple[BandMask, ...], block: int, key_blocks: int) -> list[Visit]:
     """Return the visits of a query block in a window of so many blocks, the nearest keys first.
 
     The pairs of tokens of two blocks at offset o have distances from (o − 1)·block + 1 to
@@ -60,7 +59,7 @@ def plan_visits(bands: tuple[Visible, ...], block: int, key_blocks: int) -> list
 
 
 def _visits_of(
-    group: tuple[int, ...], bands: tuple[Visible, ...], block: int, key_blocks: int
+    group: tuple[int, ...], bands: tuple[BandMask, ...], block: int, key_blocks: int
 ) -> list[Visit]:
     limits = [bands[number].nearest for number in group]
     limits += [bands[number].beyond or 0 for number in group]
@@ -90,7 +89,7 @@ def _greatest_distance(offset: int, block: int) -> int:
     return (offset + 1) * block - 1
 
 
-def _sees(band: Visible, nearest: int, farthest: int, quantity: Callable[[Any], bool]) -> bool:
+def _sees(band: BandMask, nearest: int, farthest: int, quantity: Callable[[Any], bool]) -> bool:
     """Return whether a band sees any, or all, distances from nearest to farthest."""
     ends = [nearest, farthest]
     if quantity is any:  # also if the band lies strictly between the ends
@@ -107,7 +106,7 @@ class Blocks:
     query_padding: tokens of padding before the queries.
     key_padding:   tokens of padding before the keys.
     segment_ids:   [n, B, block], or None.
-    places:        every token's number in its own document, [n, #B, block].
+    document_positions: [n, #B, block].
     """
 
     def __init__(
@@ -128,15 +127,15 @@ class Blocks:
         self._diagonals = diagonals
         self._before = (keys + self.key_padding - queries - self.query_padding) // block
         self.segment_ids = None
-        places = jnp.arange(keys)[None]
+        position = jnp.arange(keys)[None]
         if segment_ids is not None:
-            places = places_in_document(segment_ids)
+            position = document_positions(segment_ids)
             padded = jnp.pad(segment_ids, ((0, 0), (self.key_padding, 0)), mode="edge")
             self.segment_ids = self._cut(padded)
         # padding must not count as the first document's first tokens
-        places = jnp.pad(places, ((0, 0), (self.key_padding, 0)), constant_values=-1)
-        self.places = self._cut(places)
-        bands = settings.interaction.visible
+        position = jnp.pad(position, ((0, 0), (self.key_padding, 0)), constant_values=-1)
+        self.document_positions = self._cut(position)
+        bands = settings.interaction.masks
         key_blocks = (keys + self.key_padding) // block
         self._nearest, *self._others = plan_visits(bands, block, key_blocks)
         within = jnp.arange(block)[:, None] - jnp.arange(block)[None]
@@ -172,7 +171,7 @@ class Blocks:
 
     def _end(self, visit: Visit, last: Int[Array, ""]) -> Int[Array, ""]:
         """Return the end of the key blocks of a visit, up to `last`."""
-        first = self.settings.interaction.visible[visit.bands[0]].first
+        first = self.settings.interaction.masks[visit.bands[0]].first
         if first is None or self.segment_ids is not None:
             return last + 1
         # one document, whose first tokens lie in the first blocks
@@ -181,7 +180,7 @@ class Blocks:
 
     def logits(
         self,
-        numbers: Any,
+        params: Any,
         queries: Sequence[Float[Array, "B K G block H"]],
         keys: Sequence[Float[Array, "B K block H"]],
         visit: Visit,
@@ -190,13 +189,13 @@ class Blocks:
     ) -> Float[Array, "B K G block block"]:
         """Return the logits of query block i and key block j, −∞ where a key is hidden.
 
-        queries, keys: the two blocks, turned, for each band of the visit.
+        queries, keys: the two blocks, rotated, for each band of the visit.
         """
         scores = self.settings.interaction.scores
         query_index, key_index = self._indices(i, j)
         logits = None
         for band, query, key in zip(visit.bands, queries, keys, strict=True):
-            more = scores(numbers, query, key, query_index, key_index)
+            more = scores(params, query, key, query_index, key_index)
             seen = self._seen(band, visit, i, j)
             if logits is None:
                 logits = more if seen is None else more + _hiding(~seen)
@@ -217,18 +216,20 @@ class Blocks:
         self, number: int, visit: Visit, i: Int[Array, ""], j: Int[Array, ""]
     ) -> Bool[Array, "#B 1 1 block block"] | None:
         """Return which keys a band holds in a pair of blocks; None: all of them."""
-        band = self.settings.interaction.visible[number]
+        band = self.settings.interaction.masks[number]
         seen = self._masks[number, visit.first][None] if visit.masked else None
         block = self.settings.block
         farthest = None if visit.last is None else _greatest_distance(visit.last, block)
-        if band.goes_by_place(_least_distance(visit.first, block), farthest):
-            by_place = band.by_place(self.places[self.diagonal(i)], self.places[j])
-            seen = by_place if seen is None else seen & by_place
+        if band.needs_document_positions(_least_distance(visit.first, block), farthest):
+            by_document_position = band.by_document_position(
+                self.document_positions[self.diagonal(i)], self.document_positions[j]
+            )
+            seen = by_document_position if seen is None else seen & by_document_position
         return None if seen is None else seen[:, None, None]
 
     def weighted_values(
         self,
-        numbers: Any,
+        params: Any,
         weights: Float[Array, "B K G block block"],
         values: Float[Array, "n B K block V"],
         i: Int[Array, ""],
@@ -238,41 +239,41 @@ class Blocks:
         rows = stacked(weights.astype(values.dtype))
         out = unstacked(product(rows, values[j]), weights.shape[2])
         added = self.settings.interaction.values
-        return out if added is None else out + added(numbers, weights, *self._indices(i, j))
+        return out if added is None else out + added(params, weights, *self._indices(i, j))
 
     def value_gradients(
         self,
-        numbers: Any,
+        params: Any,
         probabilities: Float[Array, "B K G block block"],
         values: Float[Array, "n B K block V"],
         dout: Float[Array, "B K G block V"],
         i: Int[Array, ""],
         j: Int[Array, ""],
-        d_numbers: Any,
+        d_params: Any,
     ) -> tuple[Float[Array, "B K G block block"], Float[Array, "B K block V"], Any]:
-        """Return the gradients of `weighted_values` by weights, values and numbers.
+        """Return the gradients of `weighted_values` by weights, values and params.
 
-        d_numbers: the last one is added to it.
+        d_params: the last one is added to it.
         """
         rows = stacked(dout)
         d_weights = unstacked(product(rows, values[j].swapaxes(-1, -2)), dout.shape[2])
         d_values = product(stacked(probabilities.astype(values.dtype)).swapaxes(-1, -2), rows)
         added = self.settings.interaction.values
         if added is None:
-            return d_weights, d_values, d_numbers
+            return d_weights, d_values, d_params
         index = self._indices(i, j)
-        _, pull_back = jax.vjp(lambda n, w: added(n, w, *index), numbers, probabilities)
-        more_d_numbers, more_d_weights = pull_back(dout.astype(jnp.float32))
+        _, pull_back = jax.vjp(lambda n, w: added(n, w, *index), params, probabilities)
+        more_d_params, more_d_weights = pull_back(dout.astype(jnp.float32))
         return (
             d_weights + more_d_weights,
             d_values,
-            jax.tree.map(jnp.add, d_numbers, more_d_numbers),
+            jax.tree.map(jnp.add, d_params, more_d_params),
         )
 
     def _indices(
         self, i: Int[Array, ""], j: Int[Array, ""]
     ) -> tuple[Int[Array, " block"], Int[Array, " block"]]:
-        """Return the places in the window of query block i and key block j; below 0 is padding."""
+        """Return the indices in the window of query block i and key block j; below 0 is padding."""
         block = self.settings.block
         query = self.diagonal(i) * block - self.key_padding + jnp.arange(block)
         return query, j * block - self.key_padding + jnp.arange(block)
@@ -302,8 +303,8 @@ class Blocks:
         return x.reshape(x.shape[0], -1, self.settings.block).swapaxes(0, 1)
 
 
-def places_in_document(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
-    """Return every token's number in its own document, from 0."""
+def document_positions(segment_ids: Int[Array, "B S"]) -> Int[Array, "B S"]:
+    """Return every token's position in its own document, from 0."""
     index = jnp.arange(segment_ids.shape[1])[None]
     begins = jnp.pad(segment_ids[:, 1:] != segment_ids[:, :-1], ((0, 0), (1, 0)))
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)

@@ -50,16 +50,16 @@ def banded_blockwise(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
-    numbers: Any,
+    params: Any,
     part: ZigZag | None = None,
     *,
     block: int = BLOCK,
 ) -> Float[Array, "B T N V"]:
     """softmax(scores)·v over the keys of all bands, in memory linear in S.
 
-    queries, keys: turned, one array for each band.
+    queries, keys: rotated, one array for each band.
     interaction: which keys each band holds, and how scores and values are computed; static.
-    numbers: a tree of float arrays for the interaction's functions; differentiable.
+    params: a tree of float arrays for the interaction's functions; differentiable.
     part: which of the S tokens the queries are; None: the last T.
     block: the most tokens per block.
 
@@ -69,13 +69,13 @@ def banded_blockwise(
     """
     if part is None:
         settings = Settings(interaction, _even(v.shape[1], block))
-        return _attention(settings, queries, keys, v, segment_ids, None, numbers)
+        return _attention(settings, queries, keys, v, segment_ids, None, params)
     chunk = queries[0].shape[1] // 2
     size = _divisor(chunk, block)
     first = part.starts(v.shape[1]) // size
     diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
     settings = Settings(interaction, size)
-    return _attention(settings, queries, keys, v, segment_ids, diagonals, numbers)
+    return _attention(settings, queries, keys, v, segment_ids, diagonals, params)
 
 
 def _even(length: int, block: int) -> int:
@@ -96,7 +96,7 @@ class _Saved(NamedTuple):
     v: Float[Array, "B S K V"]
     segment_ids: Int[Array, "B S"] | None
     diagonals: Int[Array, " m"] | None
-    numbers: Any
+    params: Any
     out: Float[Array, "B T N V"]
     lse: Float[Array, "m B K G block 1"]
 
@@ -109,9 +109,9 @@ def _attention(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     diagonals: Int[Array, " m"] | None,
-    numbers: Any,
+    params: Any,
 ) -> Float[Array, "B T N V"]:
-    return _forward(settings, queries, keys, v, segment_ids, diagonals, numbers)[0]
+    return _forward(settings, queries, keys, v, segment_ids, diagonals, params)[0]
 
 
 def _forward(
@@ -121,7 +121,7 @@ def _forward(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     diagonals: Int[Array, " m"] | None,
-    numbers: Any,
+    params: Any,
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
     """Compute the output and the residuals of the backward pass.
 
@@ -138,14 +138,14 @@ def _forward(
         def logits(j: Array, visit: Visit) -> Array:
             own_queries = [query_blocks[band][i] for band in visit.bands]
             own_keys = [key_blocks[band][j] for band in visit.bands]
-            return blocks.logits(numbers, own_queries, own_keys, visit, i, j)
+            return blocks.logits(params, own_queries, own_keys, visit, i, j)
 
         def see_first(_: None, j: Array, visit: Visit) -> tuple[Array, Array, Array]:
             found = logits(j, visit)
             row_max = found.max(-1, keepdims=True)
             weights = jnp.exp(found - row_max)
             row_sum = weights.sum(-1, keepdims=True)
-            return row_max, row_sum, blocks.weighted_values(numbers, weights, values, i, j)
+            return row_max, row_sum, blocks.weighted_values(params, weights, values, i, j)
 
         def see(
             running: tuple[Array, Array, Array], j: Array, visit: Visit
@@ -155,7 +155,7 @@ def _forward(
             row_max = jnp.maximum(old_max, found.max(-1, keepdims=True))
             rescale, weights = jnp.exp(old_max - row_max), jnp.exp(found - row_max)
             row_sum = rescale * row_sum + weights.sum(-1, keepdims=True)
-            out = rescale * out + blocks.weighted_values(numbers, weights, values, i, j)
+            out = rescale * out + blocks.weighted_values(params, weights, values, i, j)
             return row_max, row_sum, out
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
@@ -165,19 +165,19 @@ def _forward(
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
     out, lse = attended((blocks.merged(outs, length), lse))
-    return out, _Saved(queries, keys, v, segment_ids, diagonals, numbers, out, lse)
+    return out, _Saved(queries, keys, v, segment_ids, diagonals, params, out, lse)
 
 
 def _backward(
     settings: Settings, saved: _Saved, dout: Float[Array, "B T N V"]
 ) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
-    """Compute the gradients of queries, keys, v and numbers.
+    """Compute the gradients of queries, keys, v and params.
 
     For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
-    d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and numbers.
+    d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and params.
     delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
-    queries, keys, v, segment_ids, diagonals, numbers, out, lse = saved
+    queries, keys, v, segment_ids, diagonals, params, out, lse = saved
     length = queries[0].shape[1]
     blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
     query_blocks = [blocks.of_queries(_scaled(q), v.shape[2]) for q in queries]
@@ -191,30 +191,28 @@ def _backward(
         delta = delta.sum(-1, keepdims=True)
 
         def see(gradients: Any, j: Array, visit: Visit) -> Any:
-            dks, dv, d_numbers, dqs = gradients
+            dks, dv, d_params, dqs = gradients
 
-            def logits_of(numbers: Any, queries: list[Array], keys: list[Array]) -> Array:
-                return blocks.logits(numbers, queries, keys, visit, i, j)
+            def logits_of(params: Any, queries: list[Array], keys: list[Array]) -> Array:
+                return blocks.logits(params, queries, keys, visit, i, j)
 
             logits, pull_back = jax.vjp(
                 logits_of,
-                numbers,
+                params,
                 [own[band] for band in visit.bands],
                 [key_blocks[band][j] for band in visit.bands],
             )
             probabilities = jnp.exp(logits - lse[i])
-            d_probabilities, more_dv, d_numbers = blocks.value_gradients(
-                numbers, probabilities, values, dout_block, i, j, d_numbers
+            d_probabilities, more_dv, d_params = blocks.value_gradients(
+                params, probabilities, values, dout_block, i, j, d_params
             )
-            more_d_numbers, more_dqs, more_dks = pull_back(
-                probabilities * (d_probabilities - delta)
-            )
+            more_d_params, more_dqs, more_dks = pull_back(probabilities * (d_probabilities - delta))
             dks, dqs = list(dks), list(dqs)
             for band, more_dq, more_dk in zip(visit.bands, more_dqs, more_dks, strict=True):
                 dks[band] = dks[band].at[j].add(more_dk.astype(jnp.float32))
                 dqs[band] = dqs[band] + more_dq.astype(jnp.float32)
-            d_numbers = jax.tree.map(jnp.add, d_numbers, more_d_numbers)
-            return dks, dv.at[j].add(more_dv), d_numbers, dqs
+            d_params = jax.tree.map(jnp.add, d_params, more_d_params)
+            return dks, dv.at[j].add(more_dv), d_params, dqs
 
         gradients = *gradients, [jnp.zeros(query.shape, jnp.float32) for query in own]
         gradients = blocks.visit_diagonal(see, blocks.visit_others(see, gradients, i), i)
@@ -224,9 +222,9 @@ def _backward(
     zeros = (
         [jnp.zeros(blocks_of_band.shape, jnp.float32) for blocks_of_band in key_blocks],
         jnp.zeros(values.shape, jnp.float32),
-        jax.tree.map(jnp.zeros_like, numbers),
+        jax.tree.map(jnp.zeros_like, params),
     )
-    (dks, dv, d_numbers), dqs = jax.lax.scan(
+    (dks, dv, d_params), dqs = jax.lax.scan(
         query_block, zeros, jnp.arange(query_blocks[0].shape[0])
     )
     scale = queries[0].shape[-1] ** -0.5
@@ -239,7 +237,7 @@ def _backward(
         for dk, k in zip(dks, keys, strict=True)
     )
     dv = blocks.merged(dv[:, :, :, None], v.shape[1]).astype(v.dtype)
-    return dq, dk, dv, None, None, d_numbers
+    return dq, dk, dv, None, None, d_params
 
 
 _attention.defvjp(_forward, _backward)

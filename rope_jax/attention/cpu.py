@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.backends.base import in_bfloat16
-from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
 from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
@@ -54,7 +54,7 @@ def banded_cpu(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
-    numbers: Any,
+    params: Any,
     part: ZigZag | None = None,
     *,
     rounded: bool = False,
@@ -68,7 +68,7 @@ def banded_cpu(
         raise RuntimeError("attention cpu: the kernels were not compiled")
     if not interaction.is_dot_product:
         blockwise = in_bfloat16(banded_blockwise) if rounded else banded_blockwise
-        return blockwise(queries, keys, v, segment_ids, interaction, numbers, part)
+        return blockwise(queries, keys, v, segment_ids, interaction, params, part)
     wide_queries, wide_keys, values = jax.tree.map(
         lambda x: x.astype(jnp.float32), (queries, keys, v)
     )
@@ -96,16 +96,16 @@ def _seen(
     """Return what each query sees, for each band."""
     batch, keys = v.shape[:2]
     index = jnp.arange(keys)[None]
-    place = index if segment_ids is None else places_in_document(segment_ids)
+    position = index if segment_ids is None else document_positions(segment_ids)
 
     def of_queries(x: Int[Array, "#B S"]) -> Int[Array, "B T"]:
         own = x[:, -queries:] if part is None else part.own(x, 1)
         return jnp.broadcast_to(own, (batch, queries)).astype(jnp.int32)
 
-    # each band sees an interval of places, and a document's places are consecutive keys
-    intervals = [band.places(place) for band in interaction.visible]
+    # each band sees an interval of positions, and a document's tokens are consecutive keys
+    intervals = [band.interval(position) for band in interaction.masks]
     return tuple(
-        _Seen(of_queries(index - place + first), of_queries(index - place + last))
+        _Seen(of_queries(index - position + first), of_queries(index - position + last))
         for first, last in intervals
     )
 

@@ -16,11 +16,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.remat_names import attended
-from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import product, stacked, unstacked
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.interaction import Interaction, product, stacked, unstacked
+from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag
 
 # The queries are cut into at most this many chunks. Each chunk reads only the keys up to its own
@@ -241,7 +240,7 @@ def banded_dense(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     interaction: Interaction,
-    numbers: Any,
+    params: Any,
     part: ZigZag | None = None,
 ) -> Float[Array, "B T N V"]:
     """softmax(scores)·v over the keys of all bands, as `banded_blockwise`, with quadratic memory.
@@ -260,34 +259,34 @@ def banded_dense(
     for chunk in query_chunks(length, size, starts):
         query_index, key_index = chunk.query_index, jnp.arange(chunk.end)
         logits = jnp.asarray(-jnp.inf, jnp.float32)
-        for visible, q, k in zip(interaction.visible, queries, keys, strict=True):
+        for mask, q, k in zip(interaction.masks, queries, keys, strict=True):
             block = q[:, :, :, chunk.rows], k[:, :, : key_index.size]
-            scores = interaction.scores(numbers, *block, query_index, key_index)
-            seen = _band_mask(visible, query_index, key_index, segment_ids)[:, None, None]
+            scores = interaction.scores(params, *block, query_index, key_index)
+            seen = _band_mask(mask, query_index, key_index, segment_ids)[:, None, None]
             logits = jnp.where(seen, scores, jnp.broadcast_to(logits, scores.shape))
         weights = jax.nn.softmax(logits, axis=-1)
         out = product(stacked(weights.astype(v.dtype)), v[:, :, : key_index.size])
         out = unstacked(out, groups)
         if interaction.values is not None:
-            out = out + interaction.values(numbers, weights, query_index, key_index)
+            out = out + interaction.values(params, weights, query_index, key_index)
         outs.append(out.astype(v.dtype))
     return attended(_merged(jnp.concatenate(outs, axis=3)))
 
 
 def _band_mask(
-    visible: Visible,
+    mask: BandMask,
     query_index: Int[Array, " chunk"],
     key_index: Int[Array, " C"],
     segment_ids: Int[Array, "B S"] | None,
 ) -> Bool[Array, "#B chunk C"]:
     """Return which keys a chunk of queries sees in a band."""
-    seen = visible.by_distance(query_index[:, None] - key_index[None])[None]
+    seen = mask.by_distance(query_index[:, None] - key_index[None])[None]
     if segment_ids is not None:
         own, others = segment_ids[:, query_index], segment_ids[:, key_index]
         seen = seen & (own[:, :, None] == others[:, None])
-    if visible.goes_by_place(0, None):
-        places = key_index[None]  # one document
+    if mask.needs_document_positions(0, None):
+        position = key_index[None]  # one document
         if segment_ids is not None:
-            places = places_in_document(segment_ids)
-        seen = seen & visible.by_place(places[:, query_index], places[:, key_index])
+            position = document_positions(segment_ids)
+        seen = seen & mask.by_document_position(position[:, query_index], position[:, key_index])
     return seen

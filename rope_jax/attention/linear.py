@@ -28,15 +28,15 @@ def linear_attention(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
-    turn_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
-    turn_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
+    rotate_queries: Callable[[Float32[Array, "B T N H"]], Float32[Array, "B T N R"]],
+    rotate_keys: Callable[[Float32[Array, "B S K H"]], Float32[Array, "B S K R"]],
     segment_ids: Int[Array, "B S"] | None = None,
     *,
     chunk: int = CHUNK,
 ) -> Float[Array, "B T N V"]:
     """Return causal linear attention with the rotation in the numerator only (RoFormer, eq. 19).
 
-        out_m = Σ_{n≤m} ⟨turn(φ(q_m)), turn(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩
+        out_m = Σ_{n≤m} ⟨rotate(φ(q_m)), rotate(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩
         φ(x) = elu(x) + 1, which is x + 1 for x > 0 and eˣ otherwise
 
     The weights of the values are not probabilities: a rotated numerator may be negative, and the
@@ -45,17 +45,17 @@ def linear_attention(
     unless q_m + k_n is below −40 in every dimension.)
 
     The queries are the last T of the S tokens, and query head n reads key-value head n // G.
-    turn_queries, turn_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last T
-        and of all S tokens. Do not rotate q and k before. Arrays that the maps close over, such as
-        cos and sin, get gradients. If those include a factor m, the output is multiplied by m².
+    rotate_queries, rotate_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last
+        T and of all S tokens. Do not rotate q and k before. Arrays that the maps close over, such
+        as cos and sin, get gradients. If those include a factor m, the output is multiplied by m².
     segment_ids: documents, each a contiguous run of one id; an id that comes back starts a new
         document. A query sees only its own document.
     chunk: the most tokens per chunk. The queries are cut into as few equal chunks as possible.
 
     Everything is computed in float32, and the result has v's dtype. A loop over chunks carries the
-    sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps these
-    sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk. So time and memory
-    are linear in S.
+    sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps
+    these sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk. So time and
+    memory are linear in S.
 
     ValueError: T is above S, N is not a multiple of K, or chunk is below 1.
     """
@@ -67,7 +67,7 @@ def linear_attention(
         raise ValueError(f"q: has {heads} heads, not a multiple of the {kv_heads} of k")
     if chunk < 1:
         raise ValueError(f"chunk: is {chunk}, but must be at least 1")
-    keys = _Keys(k, turn_keys(_phi(k)), v, _documents(segment_ids, batch, length))
+    keys = _Keys(k, rotate_keys(_phi(k)), v, _documents(segment_ids, batch, length))
 
     # Of the keys before the first query, only those of its document are ever seen: a single sum.
     before = length - queries
@@ -79,7 +79,7 @@ def linear_attention(
     grouped = batch, queries, kv_heads, heads // kv_heads, -1
     own = _Chunk(
         _cut(q.reshape(grouped), chunks),
-        _cut(turn_queries(_phi(q)).reshape(grouped), chunks),
+        _cut(rotate_queries(_phi(q)).reshape(grouped), chunks),
         _Keys(*(_cut(x[:, before:], chunks) for x in keys)),
     )
     # Without the checkpoint, the backward pass would keep the scores of every chunk.
@@ -89,26 +89,26 @@ def linear_attention(
 
 
 class _Keys(NamedTuple):
-    """Keys and values of a span of tokens; turned is turn(φ(k)), documents are numbered from 0."""
+    """Keys and values of a span of tokens; rotated is rotate(φ(k)); documents count from 0."""
 
     k: Float[Array, "B X K H"]
-    turned: Float32[Array, "B X K R"]
+    rotated: Float32[Array, "B X K R"]
     v: Float[Array, "B X K V"]
     documents: Int[Array, "B X"]
 
 
 class _Chunk(NamedTuple):
-    """Queries, turn(φ(q)), and the keys and values of the same tokens."""
+    """Queries, rotate(φ(q)), and the keys and values of the same tokens."""
 
     q: Float[Array, "B chunk K G H"]
-    turned: Float32[Array, "B chunk K G R"]
+    rotated: Float32[Array, "B chunk K G R"]
     keys: _Keys
 
 
 class _Running(NamedTuple):
-    """Sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document so far."""
+    """Sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document so far."""
 
-    turned_kv: Float32[Array, "B K R V"]
+    rotated_kv: Float32[Array, "B K R V"]
     phi_k: Float32[Array, "B K H"]
     document: Int[Array, " B"]
 
@@ -122,10 +122,10 @@ def _add_chunk(
     seen = causal & (keys.documents[:, :, None] == keys.documents[:, None])
     continued = keys.documents == running.document[:, None]
 
-    scores = jnp.einsum("bqkgr,bskr->bkgqs", chunk.turned, keys.turned)
+    scores = jnp.einsum("bqkgr,bskr->bkgqs", chunk.rotated, keys.rotated)
     weights = jnp.where(seen[:, None, None], scores, 0)
     within = jnp.einsum("bkgqs,bskv->bqkgv", weights, keys.v.astype(jnp.float32))
-    carried = jnp.einsum("bqkgr,bkrv->bqkgv", chunk.turned, running.turned_kv)
+    carried = jnp.einsum("bqkgr,bkrv->bqkgv", chunk.rotated, running.rotated_kv)
     numerator = within + jnp.where(continued[:, :, None, None, None], carried, 0)
 
     seen_phi_k = jnp.einsum("bqs,bskh->bqkh", seen.astype(jnp.float32), _phi(keys.k))
@@ -134,20 +134,20 @@ def _add_chunk(
 
     last = keys.documents[:, -1]
     same = last == running.document
-    turned_kv, phi_k = _sums(keys, last)
-    turned_kv += jnp.where(same[:, None, None, None], running.turned_kv, 0)
+    rotated_kv, phi_k = _sums(keys, last)
+    rotated_kv += jnp.where(same[:, None, None, None], running.rotated_kv, 0)
     phi_k += jnp.where(same[:, None, None], running.phi_k, 0)
-    return _Running(turned_kv, phi_k, last), numerator / denominator[..., None]
+    return _Running(rotated_kv, phi_k, last), numerator / denominator[..., None]
 
 
 def _sums(
     keys: _Keys, document: Int[Array, " B"]
 ) -> tuple[Float32[Array, "B K R V"], Float32[Array, "B K H"]]:
-    """Return the sums of turn(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document."""
+    """Return the sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the tokens of one document."""
     included = (keys.documents == document[:, None])[:, :, None, None]
-    turned = jnp.where(included, keys.turned, 0)
-    turned_kv = jnp.einsum("bskr,bskv->bkrv", turned, keys.v.astype(jnp.float32))
-    return turned_kv, jnp.where(included, _phi(keys.k), 0).sum(1)
+    rotated = jnp.where(included, keys.rotated, 0)
+    rotated_kv = jnp.einsum("bskr,bskv->bkrv", rotated, keys.v.astype(jnp.float32))
+    return rotated_kv, jnp.where(included, _phi(keys.k), 0).sum(1)
 
 
 def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:

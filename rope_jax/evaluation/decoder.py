@@ -15,7 +15,7 @@ from jaxtyping import Array, Float32, Int32
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.positions.turning import of_tokens
+from rope_jax.positions.bands import of_tokens
 from rope_jax.rope import Rotary
 
 # Where devices share windows, chunks are padded to a multiple of this many tokens: attention in

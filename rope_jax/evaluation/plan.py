@@ -26,9 +26,9 @@ from rope_jax.evaluation.tasks import (
     SampledTaskMetric,
     exact_answers,
 )
+from rope_jax.positions.bands import of_tokens
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import PositionMap
-from rope_jax.positions.turning import of_tokens
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.windows import Streams, Windows, make_streams
 from rope_jax.rope import Rotary, RotaryLayers, Scaling

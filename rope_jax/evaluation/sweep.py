@@ -103,7 +103,7 @@ def sweep(
         layers without a scaling of their own.
     window: the length the model was last trained at (default: the geometry's train_length).
     trained_map: the position map the model was trained with, without "auto" (default: none).
-    takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.turning`); otherwise an
+    takes_maps: whether nll_fn reads `rotary.bands` (see `rope_jax.positions.bands`); otherwise an
         entry with a map is refused.
     longest: the most tokens the model can read (default: any number); longer lengths are left out.
     words: how the model's tokens are made, which tasks need; its bos_id counts for their samples.

@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from rope_jax.fitting.parameters import Free, Parameters
 from rope_jax.plots.panels import legend_columns
 from rope_jax.plots.style import WIDTHS, figure_style
-from rope_jax.positions.fitted import FittedNumbers
+from rope_jax.positions.mapping import FittedParams
 
 # Lines of one layer, and labels of layers, that can be told apart.
 _MOST_LINES = 4
@@ -30,7 +30,7 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
 
 
 def _draw_panels(parameters: Parameters, free: Free) -> Figure:
-    numbers: Any = FittedNumbers(
+    numbers: Any = FittedParams(
         *(None if x is None else np.asarray(x) for x in parameters.numbers(free))
     )
     theta = parameters.training.geometry.inv_freq()

@@ -19,9 +19,9 @@ from rope_jax.config.strategy import Strategy
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.fitting.start import check_start, log_factors_at_start, numbers_at_start
-from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
+from rope_jax.positions.mapping import FittedParams, fitted_rotary
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Rotary, Scaling
 from rope_jax.rope.strategies import ExplicitScaling
 
@@ -45,7 +45,7 @@ class Parameters:
 
     training: Config
     learn: tuple[str, ...]
-    start: FittedNumbers
+    start: FittedParams
     """The numbers at the start, float64 on the host, with full axes [l, h] for what is learned."""
     scaling: Scaling
     """The scaling of the start, whose numbers hold where none are learned."""
@@ -90,10 +90,10 @@ class Parameters:
         """How many numbers are learned."""
         return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(self.initial)))
 
-    def numbers(self, free: Free) -> FittedNumbers:
+    def numbers(self, free: Free) -> FittedParams:
         """Return the numbers that free parameters stand for; differentiable."""
         start: Any = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.start)
-        found: FittedNumbers = start
+        found: FittedParams = start
         if "frequencies" in free:
             inv_freq = start.near_inv_freq * jnp.exp(-free["frequencies"])
             found = found._replace(near_inv_freq=jnp.minimum(inv_freq, _MOST))
@@ -112,7 +112,7 @@ class Parameters:
             found = found._replace(bias=start.bias + free["bias"])
         return found
 
-    def _with_far(self, free: Free, start: Any, found: FittedNumbers) -> FittedNumbers:
+    def _with_far(self, free: Free, start: Any, found: FittedParams) -> FittedParams:
         inv_freq = start.far_inv_freq
         if "far_frequencies" in free:
             turned = inv_freq + free["far_frequencies"] / np.float32(self.length)
@@ -179,10 +179,10 @@ class Parameters:
             seq_len=seq_len,
         )
 
-    def _visible(self) -> list[Visible]:
-        return [band.visible for band in self._map(self.start).bands(0, 0)]
+    def _visible(self) -> list[BandMask]:
+        return [band.mask for band in self._map(self.start).bands(0, 0)]
 
-    def _map(self, numbers: FittedNumbers) -> FittedMap:
+    def _map(self, numbers: FittedParams) -> FittedMap:
         lists = {
             name: np.asarray(x, np.float64).tolist()
             for name, x in numbers._asdict().items()

@@ -11,7 +11,7 @@ import numpy as np
 
 from rope_jax.config.fit import OF_FAR, FitConfig
 from rope_jax.config.training import Config
-from rope_jax.positions.fitted import FittedNumbers
+from rope_jax.positions.mapping import FittedParams
 from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
@@ -74,7 +74,7 @@ def numbers_at_start(
     scaling: Scaling,
     map_: PositionMap | None,
     first_border: int | None,
-) -> tuple[FittedNumbers, tuple[int, ...]]:
+) -> tuple[FittedParams, tuple[int, ...]]:
     """Return the numbers of the start, with an axis for everything learned, and the borders."""
     model, learn, n = training.model, set(config.learn), config.length[-1]
     by_layer, by_head = config.per != "model", config.per == "head"
@@ -84,7 +84,7 @@ def numbers_at_start(
     own = training.rotary_layers.frequencies(scaling)
     theta = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
     found: dict[str, Any] = {}
-    given = map_.numbers if isinstance(map_, FittedMap) else {}
+    given = map_.params if isinstance(map_, FittedMap) else {}
     if "frequencies" in learn or "near_inv_freq" in given:
         found["near_inv_freq"] = _full(given.get("near_inv_freq", theta), layers, kv_heads)
     if "attention_factor" in learn or "attention_factor" in given:
@@ -117,11 +117,11 @@ def numbers_at_start(
                 # every head has its own row, learned or not: a bias is added by head
                 bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
                 found["bias"] = _full(bias, layers, model.num_attention_heads)
-    return FittedNumbers(**found), borders
+    return FittedParams(**found), borders
 
 
 def log_factors_at_start(
-    training: Config, config: FitConfig, numbers: FittedNumbers
+    training: Config, config: FitConfig, numbers: FittedParams
 ) -> np.ndarray | None:
     """Return ln λ [l, k, pairs] of the start, λ = θ/θ'; None unless frequencies are learned.
 
@@ -168,9 +168,9 @@ def _far(
             return (), theta, theta, theta
         if first_border is not None:
             raise ValueError("windows: a fitted map already has its borders; leave them out")
-        phase = map_.numbers["far_phase"]
-        amplitude = map_.numbers.get("far_amplitude", np.ones_like(phase))
-        return map_.borders, map_.numbers["far_inv_freq"], phase, amplitude
+        phase = map_.params["far_phase"]
+        amplitude = map_.params.get("far_amplitude", np.ones_like(phase))
+        return map_.borders, map_.params["far_inv_freq"], phase, amplitude
     settings: Any = map_
     w = first_border or int(settings.window)
     amplitude = np.ones_like(theta)

@@ -28,12 +28,12 @@ from rope_jax.plots.panels import fold_text, label_lowest
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, RotaryLayers
 from rope_jax.rope.pairs import exact_frequencies
 
 PLAIN_NAME = "rope"
-_PLAIN = (MapBand(Visible()),)
+_PLAIN = (MapBand(BandMask()),)
 _ROWS = 256  # queries whose keys are held in memory together
 _MOST_PIXELS = 512  # along a side of a panel; of longer texts, evenly spaced tokens are drawn
 _UNTRAINED = "#D55E00"

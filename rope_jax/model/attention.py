@@ -13,12 +13,11 @@ from jaxtyping import Array, Float, Int
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.backends.base import in_bfloat16
 from rope_jax.devices.collectives import ALONE, Collectives
+from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
-from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import capped
+from rope_jax.positions.interaction import Interaction, capped
+from rope_jax.positions.mask import BandMask
 from rope_jax.positions.toeplitz import plus_by_distance
-from rope_jax.positions.turning import Turn
-from rope_jax.positions.visible import Visible
 from rope_jax.rope.geometry import Layout
 
 
@@ -26,33 +25,33 @@ def attend(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
-    turns: tuple[Turn, ...],
+    rotations: tuple[Rotation, ...],
     query_scale: Float[Array, "#B #S"],
-    numbers: Any,
+    params: Any,
     segment_ids: Int[Array, "B S"] | None,
     bias: Float[Array, "#B N C"] | None = None,
     *,
     backend: str,
     encoding: Encoding,
     layout: Layout,
-    visible: tuple[Visible, ...],
+    masks: tuple[BandMask, ...],
     sliding_window: int | None,
     softcap: float | None = None,
     rounded: bool = False,
     over: Collectives = ALONE,
 ) -> Float[Array, "B T N V"]:
-    """Turn queries and keys, once for every band, and attend from each query to what it sees.
+    """Rotate queries and keys, once for every band, and attend from each query to what it sees.
 
-    Linear attention turns its features of queries and keys instead.
+    Linear attention rotates its features of queries and keys instead.
 
     The queries are the last T of the S tokens. Where devices share each window, q, k, v and what
-    turns them are the S tokens of this device, and segment_ids has all tokens of the window; keys
+    rotates them are the S tokens of this device, and segment_ids has all tokens of the window; keys
     and values of the other devices are gathered.
-    turns:       how far each band turns.
-    query_scale: multiplies whole queries, after they are turned.
-    numbers:     the layer's arrays of the encoding.
+    rotations:   how far each band is rotated.
+    query_scale: multiplies whole queries, after they are rotated.
+    params:     the layer's arrays of the encoding.
     bias:        added to the logits: by head, and distance from 0 to C − 1 and more; None: nothing.
-    visible:     which keys each band holds.
+    masks:       which keys each band holds.
     softcap:     c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
     rounded:     round the factors of the products of queries, keys, values and weights to bfloat16;
                  linear attention ignores it.
@@ -60,31 +59,33 @@ def attend(
     """
     length, attention = q.shape[1], BACKENDS[backend]
 
-    def turn_queries(q: Float[Array, "B T N H"], turn: Turn) -> Float[Array, "B T N R"]:
-        cos, sin = turn.query_cos[:, -length:], turn.query_sin[:, -length:]
-        return encoding.turn_queries(numbers, q, cos, sin, layout)
+    def rotate_queries(q: Float[Array, "B T N H"], rotation: Rotation) -> Float[Array, "B T N R"]:
+        cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
+        return encoding.rotate_queries(params, q, cos, sin, layout)
 
-    def turn_keys(k: Float[Array, "B S K H"], turn: Turn) -> Float[Array, "B S K R"]:
-        return encoding.turn_keys(numbers, k, turn.key_cos, turn.key_sin, layout)
+    def rotate_keys(k: Float[Array, "B S K H"], rotation: Rotation) -> Float[Array, "B S K R"]:
+        return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
 
     if not attention.is_softmax:
-        (turn,) = turns
-        of_queries, of_keys = (functools.partial(f, turn=turn) for f in (turn_queries, turn_keys))
+        (rotation,) = rotations
+        of_queries, of_keys = (
+            functools.partial(f, rotation=rotation) for f in (rotate_queries, rotate_keys)
+        )
         return attention.attend_features(q, k, v, of_queries, of_keys, segment_ids)
-    turned = []
-    for turn in turns:
+    rotated = []
+    for rotation in rotations:
         scale = query_scale[:, -length:, None]
-        if turn.query_scale is not None:
-            scale = scale * turn.query_scale[:, -length:]
-        turned_keys = over.all_tokens(turn_keys(k, turn), 1)
-        turned.append((_scaled(turn_queries(q, turn), scale), turned_keys))
+        if rotation.query_scale is not None:
+            scale = scale * rotation.query_scale[:, -length:]
+        rotated_keys = over.all_tokens(rotate_keys(k, rotation), 1)
+        rotated.append((_scaled(rotate_queries(q, rotation), scale), rotated_keys))
     v = over.all_tokens(v, 1)
     scores = encoding.scores
     if bias is not None:  # only beside plain dot products, see `check_map`
-        scores, numbers = plus_by_distance, {"by_distance": bias}
+        scores, params = plus_by_distance, {"by_distance": bias}
     if softcap is not None:
-        scores, numbers = capped(scores), numbers | {"softcap": jnp.float32(softcap)}
-    interaction = Interaction(visible, scores, encoding.values)
+        scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
+    interaction = Interaction(masks, scores, encoding.values)
     compute = attention.attend if interaction.is_plain else attention.attend_bands
     if rounded:
         compute = (
@@ -92,10 +93,10 @@ def attend(
         )
     interaction = interaction.within(sliding_window)
     if interaction.is_plain:
-        ((query, key),), (band,) = turned, interaction.visible
+        ((query, key),), (band,) = rotated, interaction.masks
         return compute(query, key, v, segment_ids, band.beyond, over.part)
-    queries, keys = zip(*turned, strict=True)
-    return compute(queries, keys, v, segment_ids, interaction, numbers, over.part)
+    queries, keys = zip(*rotated, strict=True)
+    return compute(queries, keys, v, segment_ids, interaction, params, over.part)
 
 
 def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:

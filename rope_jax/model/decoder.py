@@ -30,8 +30,8 @@ from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import model_for_platform
+from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.positions.encodings import Encoding, RoPE
-from rope_jax.positions.turning import of_tokens, turns, visible
 from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
@@ -255,9 +255,9 @@ class LanguageModel:
         rotary = of_tokens(rotary, lambda x: self.over.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
         return LayerInputs(
-            turns=turns(rotary, self.over.own_tokens(positions, 1)),
+            rotations=rotations(rotary, self.over.own_tokens(positions, 1)),
             query_scale=self._query_scale(rotary),
-            numbers=self.encoding.numbers(position, positions, pairs),
+            encoding=self.encoding.layer_params(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
         )
@@ -271,7 +271,7 @@ class LanguageModel:
 
     def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:
         """The kind of each layer: the pattern, repeated; the last layer may compute less."""
-        pattern = [replace(kind, visible=visible(rotary)) for kind in self._pattern]
+        pattern = [replace(kind, masks=band_masks(rotary)) for kind in self._pattern]
         kinds = [pattern[i % len(pattern)] for i in range(self.config.num_hidden_layers)]
         return (*kinds[:-1], replace(kinds[-1], last=last))
 

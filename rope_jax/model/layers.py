@@ -22,9 +22,9 @@ from rope_jax.kernels.projections import has_kernels, project
 from rope_jax.model.attention import attend
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.norms import norm
+from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
-from rope_jax.positions.turning import Turn
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
 
@@ -34,16 +34,16 @@ class LayerInputs(NamedTuple):
     Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
     axis, which leaves the shapes below; axes marked # may have size 1.
 
-    turns:       how far queries and keys turn, one for each band of a position map.
+    rotations:   how far queries and keys are rotated, one for each band of a position map.
     query_scale: multiplies the whole query, rotated or not; float32.
-    numbers:     what the encoding needs inside attention; float32.
+    encoding:    what the encoding needs inside attention; float32.
     segment_ids: which document a token belongs to; None if each window is one document.
     bias:        added to the logits by head and distance; None: nothing.
     """
 
-    turns: tuple[Turn, ...]
+    rotations: tuple[Rotation, ...]
     query_scale: Float[Array, "*layers #B #S"]
-    numbers: dict[str, Any]
+    encoding: dict[str, Any]
     segment_ids: Int[Array, "*layers B S"] | None
     bias: Float[Array, "*layers #B N C"] | None
 
@@ -54,7 +54,7 @@ class LayerInputs(NamedTuple):
     @property
     def length(self) -> int:
         """S."""
-        return self.turns[0].key_cos.shape[-3]
+        return self.rotations[0].key_cos.shape[-3]
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class LayerKind:
 
     sliding_window: how many keys a query sees, including its own; None: all up to its own.
     last:           compute only this many tokens at the end of each window; None: all.
-    visible:        which keys each band of a position map holds.
+    masks:          which keys each band of a position map holds.
     """
 
     sliding_window: int | None = None
     last: int | None = None
-    visible: tuple[Visible, ...] = (Visible(),)
+    masks: tuple[BandMask, ...] = (BandMask(),)
 
 
 def linear(
@@ -127,15 +127,15 @@ class SelfAttention(nnx.Module):
             q, k = self.q_norm(q), self.k_norm(k)
         out = attend(
             *(q, k, v),
-            inputs.turns,
+            inputs.rotations,
             inputs.query_scale,
-            inputs.numbers,
+            inputs.encoding,
             inputs.segment_ids,
             inputs.bias,
             backend=self.config.attention,
             encoding=self.encoding,
             layout=self.layout,
-            visible=kind.visible,
+            masks=kind.masks,
             sliding_window=kind.sliding_window,
             softcap=self.config.attention_softcap,
             rounded=self.config.product_dtype == "bfloat16",

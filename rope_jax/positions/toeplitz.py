@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.positions.scores import dot_product
+from rope_jax.positions.interaction import dot_product
 
 
 def add_by_distance(
@@ -93,14 +93,14 @@ def sum_by_distance(
 
 
 def plus_by_distance(
-    numbers: Any,
+    params: Any,
     q: Float[Array, "B K G T H"],
     k: Float[Array, "B K S H"],
     query_index: Int[Array, " T"],
     key_index: Int[Array, " S"],
 ) -> Float[Array, "B K G T S"]:
-    """Scores q·kᵀ + numbers["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
-    logits = dot_product(numbers, q, k, query_index, key_index)
-    table = numbers["by_distance"]
+    """Scores q·kᵀ + params["by_distance"][n, min(i − j, C − 1)], from a table [#B, N, C]."""
+    logits = dot_product(params, q, k, query_index, key_index)
+    table = params["by_distance"]
     table = table.reshape(-1, k.shape[1], q.shape[2], 1, table.shape[-1])
     return add_by_distance(logits, table, query_index, key_index)

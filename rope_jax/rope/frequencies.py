@@ -48,7 +48,7 @@ class Rotary(NamedTuple):
     frequencies: leaves with leading axes [L, B], each of which may be 1.
     query_scale: float32 [L, B, T], each of which may be 1; multiplies the whole query, including
                  dimensions that are not rotated.
-    bands:       those of a position map (`rope_jax.positions.turning`), which see some keys with
+    bands:       those of a position map (`rope_jax.positions.bands`), which see some keys with
                  other frequencies or at other positions; empty: no map.
     bias:        float32 [L, B, N, C], added to the logits of head n at distance c, and the last one
                  at C − 1 and more; None: nothing is added.

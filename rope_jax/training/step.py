@@ -13,7 +13,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from rope_jax.attention.blocks import places_in_document
+from rope_jax.attention.blocks import document_positions
 from rope_jax.data.batches import Batch
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.rope import Rotary
@@ -82,7 +82,7 @@ def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary
     """Weighted sums of a batch's negative log-likelihood, by place within the document."""
     nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
-    places = places_in_document(batch.segment_ids)
+    places = document_positions(batch.segment_ids)
     bucket = (places[..., None] >= edges[None, None]).sum(-1) - 1
     one_hot = jax.nn.one_hot(bucket, edges.size, dtype=jnp.float32)
     return LossSums(

@@ -13,7 +13,7 @@ import pytest
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise, blockwise_attention
 from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from tests.programs import equations
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -114,15 +114,15 @@ def test_vmap_of_gradients_keeps_one_loop_condition_for_all_rows():
         assert loop.params["cond_jaxpr"].out_avals[0].shape == ()
 
 
-NEAR_TO_FAR = Visible(beyond=64), Visible(nearest=64)
-WITH_SINKS = Visible(beyond=64), Visible(nearest=64, first=4)
+NEAR_TO_FAR = BandMask(beyond=64), BandMask(nearest=64)
+WITH_SINKS = BandMask(beyond=64), BandMask(nearest=64, first=4)
 
 
 @pytest.mark.parametrize(
     ("bands", "wanted"),
     [
-        ((Visible(),), [(i, j) for i in range(4) for j in range(i + 1)]),
-        ((Visible(beyond=65),), [(i, j) for i in range(4) for j in range(max(0, i - 1), i + 1)]),
+        ((BandMask(),), [(i, j) for i in range(4) for j in range(i + 1)]),
+        ((BandMask(beyond=65),), [(i, j) for i in range(4) for j in range(max(0, i - 1), i + 1)]),
         # the border crosses the block before the diagonal, which both bands need
         (NEAR_TO_FAR, [(i, j) for i in range(4) for j in [*range(i + 1), i - 1] if j >= 0]),
         # far keys are sinks, all in the first block

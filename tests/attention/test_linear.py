@@ -67,13 +67,13 @@ def attend(q, k, v, positions, segment_ids=None, *, chunk=CHUNK):
     frequencies = parse_scaling({"type": "none"}).frequencies(RotaryGeometry(H, BASE))
     cos, sin = cos_sin(frequencies, positions)
 
-    def turn_queries(x):
+    def rotate_queries(x):
         return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
 
-    def turn_keys(x):
+    def rotate_keys(x):
         return rotate(x, cos, sin)
 
-    return linear_attention(q, k, v, turn_queries, turn_keys, segment_ids, chunk=chunk)
+    return linear_attention(q, k, v, rotate_queries, rotate_keys, segment_ids, chunk=chunk)
 
 
 def counted(length, batch=2):
@@ -177,13 +177,13 @@ def whole_matrices(q, k, v, cos, sin, segment_ids):
 
 
 def by_chunks(q, k, v, cos, sin, segment_ids):
-    def turn_queries(x):
+    def rotate_queries(x):
         return rotate(x, cos[:, -q.shape[1] :], sin[:, -q.shape[1] :])
 
-    def turn_keys(x):
+    def rotate_keys(x):
         return rotate(x, cos, sin)
 
-    return linear_attention(q, k, v, turn_queries, turn_keys, segment_ids, chunk=CHUNK)
+    return linear_attention(q, k, v, rotate_queries, rotate_keys, segment_ids, chunk=CHUNK)
 
 
 def test_gradients_match_whole_matrices():

@@ -17,9 +17,8 @@ from rope_jax.attention.cpu import banded_cpu
 from rope_jax.attention.dense import banded_dense
 from rope_jax.attention.splash import splash_attention
 from rope_jax.kernels.loading import load_kernels
-from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import dot_product
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.interaction import Interaction, dot_product
+from rope_jax.positions.mask import BandMask
 from rope_jax.positions.zigzag import ZigZag, restored, tokens_of_parts
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -93,11 +92,11 @@ def test_parts_match_the_window(name, count, window, segments):
 
 
 BANDS = {
-    "near and far": (Visible(beyond=24), Visible(nearest=24)),
-    "sinks": (Visible(beyond=24), Visible(nearest=24, first=4)),
+    "near and far": (BandMask(beyond=24), BandMask(nearest=24)),
+    "sinks": (BandMask(beyond=24), BandMask(nearest=24, first=4)),
     "chunks": (
-        Visible(chunk=30, chunks_back=(0, 0)),
-        Visible(chunk=30, chunks_back=(1, None)),
+        BandMask(chunk=30, chunks_back=(0, 0)),
+        BandMask(chunk=30, chunks_back=(1, None)),
     ),
 }
 

@@ -12,8 +12,8 @@ from pydantic import TypeAdapter
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
+from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.maps import AnyMap, relative_positions
-from rope_jax.positions.turning import turns, visible
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import LayerOverride, RotaryLayers, parse_scaling
@@ -44,11 +44,13 @@ def mapped_nll(params, tokens, rotary):
     """Target + Σ_j Σ_i w_i·cos(θ_i·r(t, j))·token_j/100 over the keys j that position t sees."""
     place = jnp.arange(tokens.shape[1] - 1)
     total = jnp.float32(0)
-    for turn, keys in zip(turns(rotary, place[None]), visible(rotary), strict=True):
+    for turn, keys in zip(rotations(rotary, place[None]), band_masks(rotary), strict=True):
         one = jax.tree.map(lambda leaf: leaf[0], turn)  # the one layer's: [B|1, n, 1, pairs]
         pairs = [(one.query_cos, one.key_cos), (one.query_sin, one.key_sin)]
         scores = sum(jnp.einsum("btnp,bsnp,p->bts", q, k, params["cos"]) for q, k in pairs)
-        seen = keys.by_distance(place[:, None] - place[None]) & keys.by_place(place, place)
+        seen = keys.by_distance(place[:, None] - place[None]) & keys.by_document_position(
+            place, place
+        )
         total = total + jnp.where(seen[None], scores, 0)
     context = tokens[:, :-1].astype(jnp.float32) / 100
     return (total * context[:, None]).sum(-1) + tokens[:, 1:].astype(jnp.float32)
@@ -63,7 +65,7 @@ def cheap_mapped_nll(params, tokens, rotary):
         by_place = (places[0] - places[1] // 2)[0].astype(jnp.float32)
         frequencies = (band.frequencies.inv_freq[0] * (1 + jnp.arange(4.0)[None])).sum(-1)
         m = band.frequencies.attention_factor[0]
-        weight = number + 0.01 * (band.visible.beyond or 1)
+        weight = number + 0.01 * (band.mask.beyond or 1)
         nll = nll + weight * by_place * (frequencies * m)[:, None]
     return nll
 

@@ -17,7 +17,7 @@ from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.resolve import check_backend, choose_backend
 from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary
 from tests.kernels.arrays import SIZES, along, draw
 
@@ -134,13 +134,13 @@ def test_attention_is_that_of_whole_matrices(instruction_set, sizes, size):
 @pytest.mark.parametrize(
     "bands",
     [
-        (Visible(beyond=50), Visible(nearest=50)),
-        (Visible(beyond=20), Visible(nearest=20, first=4)),
+        (BandMask(beyond=50), BandMask(nearest=50)),
+        (BandMask(beyond=20), BandMask(nearest=20, first=4)),
         (
-            Visible(chunk=30, chunks_back=(0, 0)),
-            Visible(chunk=30, chunks_back=(1, 1)),
-            Visible(chunk=30, chunks_back=(2, None)),
-            Visible(nearest=10_000),
+            BandMask(chunk=30, chunks_back=(0, 0)),
+            BandMask(chunk=30, chunks_back=(1, 1)),
+            BandMask(chunk=30, chunks_back=(2, None)),
+            BandMask(nearest=10_000),
         ),
     ],
     ids=["near and far", "sinks", "chunks"],
@@ -168,7 +168,7 @@ def test_bands_are_those_of_whole_matrices(instruction_set, bands, documents):
 
 def test_the_shares_of_bands_add_up_to_one_however_large_the_logits():
     q, v = jnp.full((1, 100, 1, 4), 50.0), jnp.ones((1, 100, 1, 4))  # logits of 5,000
-    bands = Interaction((Visible(beyond=30), Visible(nearest=30)))
+    bands = Interaction((BandMask(beyond=30), BandMask(nearest=30)))
     found = banded_cpu((q, q), (q, q), v, None, bands, {})
     np.testing.assert_allclose(found, v, atol=1e-6)
 

@@ -17,8 +17,7 @@ from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.resolve import model_for_platform
-from rope_jax.positions.interaction import Interaction
-from rope_jax.positions.scores import capped, dot_product
+from rope_jax.positions.interaction import Interaction, capped, dot_product
 from rope_jax.rope import Frequencies, Rotary
 from tests.kernels.arrays import SIZES, along, draw
 

@@ -68,12 +68,12 @@ class Backend:
         v: Any,
         segment_ids: Any,
         interaction: Any,
-        numbers: Any,
+        params: Any,
         part: Any = None,
     ) -> Any:
         """Return the same over the keys of all bands of an `Interaction`, with its scores.
 
-        queries, keys: rotated, one array for each band. numbers: arrays for the interaction.
+        queries, keys: rotated, one array for each band. params: arrays for the interaction.
         """
         raise NotImplementedError
 

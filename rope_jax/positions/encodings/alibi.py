@@ -8,7 +8,7 @@ import numpy as np
 from rope_jax.positions.encodings.base import Encoding
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import Scores
+    from rope_jax.positions.interaction import Scores
 
 
 class ALiBiEncoding(Encoding):
@@ -39,7 +39,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
 
 
-def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add −slope·(t − j), with t the last of the queries, by more columns in queries and keys.
 
     That differs from −slope·(i − j) by slope·(t − i), a constant per query, which softmax ignores.
@@ -49,7 +49,7 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
     """
     import jax.numpy as jnp
 
-    from rope_jax.positions.scores import dot_product
+    from rope_jax.positions.interaction import dot_product
 
     slopes = _in_8_bits(alibi_slopes(k.shape[1] * q.shape[2]).astype(np.float32))
     slopes = slopes.reshape(1, k.shape[1], q.shape[2], 1, -1)
@@ -60,7 +60,7 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
     of_keys = jnp.tile(places.astype(k.dtype)[None, None], slopes.shape[-1])
     q = jnp.concatenate([q, jnp.broadcast_to(of_queries, (*q.shape[:-1], of_keys.shape[-1]))], -1)
     k = jnp.concatenate([k, jnp.broadcast_to(of_keys, (*k.shape[:-1], of_keys.shape[-1]))], -1)
-    return dot_product(numbers, q, k, query_index, key_index)
+    return dot_product(params, q, k, query_index, key_index)
 
 
 def _in_8_bits(x: np.ndarray) -> np.ndarray:

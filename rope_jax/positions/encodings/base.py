@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import AddedValues, Scores
+    from rope_jax.positions.interaction import AddedValues, Scores
     from rope_jax.rope.geometry import Layout
 
 
@@ -29,7 +29,7 @@ class Encoding(BaseModel):
     """Settings of one encoding. The first line of a subclass's docstring is its README entry.
 
     What an encoding may do: add to the embeddings (`embed`), turn queries and keys
-    (`turn_queries`, `turn_keys`), and change their scores or values inside attention (`scores`,
+    (`rotate_queries`, `rotate_keys`), and change their scores or values inside attention (`scores`,
     `values`). A subclass overrides what it does. Its parameters are a flat dict of float32 arrays
     with a leading axis of L, or of 1 if all layers share them.
     """
@@ -94,29 +94,31 @@ class Encoding(BaseModel):
         """Return the embeddings [B, S, D] with what the encoding adds at positions [#B, S]."""
         return x
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         """Return what every layer needs inside attention: float arrays [L|1, …].
 
         positions: integers [#B, S]. pairs: d/2, how many pairs of a head's dimensions turn.
         """
         return {}
 
-    def turn_queries(
-        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
+    def rotate_queries(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. numbers: the layer's."""
+        """Rotate queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. params: the layer's."""
         return x
 
-    def turn_keys(
-        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
+    def rotate_keys(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
     ) -> Any:
-        """Turn keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]. numbers: the layer's."""
+        """Rotate keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]. params: the layer's."""
         return x
 
     @property
     def scores(self) -> "Scores":
         """The scores of queries and keys. It must be the same object at every call."""
-        from rope_jax.positions.scores import dot_product
+        from rope_jax.positions.interaction import dot_product
 
         return dot_product
 

@@ -9,7 +9,7 @@ from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import Scores
+    from rope_jax.positions.interaction import Scores
 
 _HIDDEN = 32
 _INITIAL_C = 0.1
@@ -74,30 +74,32 @@ class FIREEncoding(Encoding):
             "output_kernel": uniform("output_kernel", _HIDDEN),
         }
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         import jax.numpy as jnp
 
         if self.threshold is None:
             raise ValueError("threshold: is not known yet; give it, or call `fitted` first")
         threshold = jnp.abs(parameters["multiplier"] * self.threshold)
-        numbers = {name: x for name, x in parameters.items() if name != "multiplier"}
+        params = {name: x for name, x in parameters.items() if name != "multiplier"}
         # float32 holds positions exactly up to 2^24.
         position = jnp.asarray(positions, jnp.float32)[None]
-        return numbers | {"threshold": threshold, "position": position}
+        return params | {"threshold": threshold, "position": position}
 
     @property
     def scores(self) -> "Scores":
         return _scores
 
 
-def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add the bias of each pair of a query and a key."""
     import jax.numpy as jnp
 
-    from rope_jax.positions.mlp import mlp
-    from rope_jax.positions.scores import dot_product
+    from rope_jax.positions.functions import mlp
+    from rope_jax.positions.interaction import dot_product
 
-    c = numbers["c"]
+    c = params["c"]
 
     def psi(x: Any) -> Any:
         return jnp.log1p(jnp.abs(c * x))
@@ -105,10 +107,10 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
     distance = jnp.maximum(query_index[:, None] - key_index[None, :], 0).astype(jnp.float32)
     # Places before the window are padding.
     place = jnp.maximum(query_index, 0)
-    position = jnp.take(numbers["position"], place, axis=-1, mode="clip")
-    denominator = psi(jnp.maximum(position, numbers["threshold"])) + 1e-6
+    position = jnp.take(params["position"], place, axis=-1, mode="clip")
+    denominator = psi(jnp.maximum(position, params["threshold"])) + 1e-6
     ratio = psi(distance)[None] / denominator[..., None]  # [#B, T, S]
 
-    bias = mlp(ratio, numbers["hidden_kernel"], numbers["hidden_bias"], numbers["output_kernel"])
+    bias = mlp(ratio, params["hidden_kernel"], params["hidden_bias"], params["output_kernel"])
     bias = bias.reshape(bias.shape[0], k.shape[1], q.shape[2], *bias.shape[2:])
-    return dot_product(numbers, q, k, query_index, key_index) + bias
+    return dot_product(params, q, k, query_index, key_index) + bias

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from rope_jax.positions.encodings.base import Encoding, Sizes
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import Scores
+    from rope_jax.positions.interaction import Scores
 
 # The authors' code keeps both parameters at least this large.
 _SMALLEST = 1e-2
@@ -37,10 +37,12 @@ class KERPLEEncoding(Encoding):
             "r2": jax.random.uniform(r2_key, shape),
         }
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         import jax.numpy as jnp
 
-        from rope_jax.positions.bounded import bounded
+        from rope_jax.positions.functions import bounded
 
         r1, r2 = (bounded(parameters[name], _SMALLEST)[..., None] for name in ("r1", "r2"))
         distance = jnp.arange(positions.shape[-1], dtype=jnp.float32)[None, None]

@@ -50,28 +50,32 @@ class PoPEEncoding(Encoding):
             return {"delta": jnp.zeros(shape, jnp.float32)}
         return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         import jax.numpy as jnp
 
-        from rope_jax.positions.bounded import bounded
+        from rope_jax.positions.functions import bounded
 
         delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 
-    def turn_queries(
-        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    def rotate_queries(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
     ) -> Any:
         import jax
 
         _check_width(cos, x.shape[-1])
-        cos_delta, sin_delta = (numbers[name][None, None] for name in ("cos_delta", "sin_delta"))
+        cos_delta, sin_delta = (params[name][None, None] for name in ("cos_delta", "sin_delta"))
         # angle i·θ − δ
         cos, sin = cos * cos_delta + sin * sin_delta, sin * cos_delta - cos * sin_delta
         # Attention divides by √(2H), the root of the width that it sees, but the paper by √H.
         magnitude = jax.nn.softplus(_float32(x)) * math.sqrt(2)
         return _polar(magnitude, cos, sin).astype(x.dtype)
 
-    def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
+    def rotate_keys(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    ) -> Any:
         import jax
 
         _check_width(cos, x.shape[-1])

@@ -17,15 +17,17 @@ class RoPE(Encoding):
     takes_maps: ClassVar[bool] = True
     type: Literal["rope"] = "rope"
 
-    def turn_queries(
-        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    def rotate_queries(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
     ) -> Any:
         from rope_jax.rope.rotation import rotate_heads
 
         return rotate_heads(x, cos, sin, layout)
 
-    def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        return self.turn_queries(numbers, x, cos, sin, layout)
+    def rotate_keys(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    ) -> Any:
+        return self.rotate_queries(params, x, cos, sin, layout)
 
 
 class NoEncoding(Encoding):

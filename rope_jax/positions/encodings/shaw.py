@@ -8,7 +8,7 @@ from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import AddedValues, Scores
+    from rope_jax.positions.interaction import AddedValues, Scores
 
 
 class ShawEncoding(Encoding):
@@ -32,7 +32,9 @@ class ShawEncoding(Encoding):
         shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
         return {"keys": shape, "values": shape}
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         return parameters
 
     @property
@@ -44,25 +46,25 @@ class ShawEncoding(Encoding):
         return _values
 
 
-def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
     import jax.numpy as jnp
 
-    from rope_jax.positions.scores import dot_product
+    from rope_jax.positions.interaction import dot_product
     from rope_jax.positions.toeplitz import add_by_distance
 
-    table = numbers["keys"].astype(q.dtype)
+    table = params["keys"].astype(q.dtype)
     by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
-    logits = dot_product(numbers, q, k, query_index, key_index)
+    logits = dot_product(params, q, k, query_index, key_index)
     return add_by_distance(logits, by_distance, query_index, key_index)
 
 
-def _values(numbers: dict[str, Any], weights: Any, query_index: Any, key_index: Any) -> Any:
+def _values(params: dict[str, Any], weights: Any, query_index: Any, key_index: Any) -> Any:
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
     import jax.numpy as jnp
 
     from rope_jax.positions.toeplitz import sum_by_distance
 
-    table = numbers["values"].astype(weights.dtype)
+    table = params["values"].astype(weights.dtype)
     by_distance = sum_by_distance(weights, table.shape[0], query_index, key_index)
     return jnp.einsum("bkgtc,cv->bkgtv", by_distance, table, preferred_element_type=jnp.float32)

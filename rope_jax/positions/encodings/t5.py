@@ -10,7 +10,7 @@ from rope_jax.positions.encodings.base import Encoding, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import Scores
+    from rope_jax.positions.interaction import Scores
 
 
 class T5Encoding(Encoding):
@@ -45,7 +45,9 @@ class T5Encoding(Encoding):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"bias": (1, self.buckets, sizes.heads)}
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         import jax.numpy as jnp
 
         buckets = t5_buckets(self.buckets, self.max_distance)

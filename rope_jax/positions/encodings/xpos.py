@@ -9,7 +9,7 @@ from rope_jax.positions.encodings.base import Encoding
 from rope_jax.rope.geometry import Layout
 
 if TYPE_CHECKING:
-    from rope_jax.positions.scores import Scores
+    from rope_jax.positions.interaction import Scores
 
 _GAMMA = 0.4
 
@@ -36,13 +36,15 @@ class XPosEncoding(Encoding):
         512.0, description="tokens after which pair i has decayed by ζ_i"
     )
 
-    def numbers(self, parameters: dict[str, Any], positions: Any, pairs: int) -> dict[str, Any]:
+    def layer_params(
+        self, parameters: dict[str, Any], positions: Any, pairs: int
+    ) -> dict[str, Any]:
         dim = 2 * pairs
         zeta = (np.arange(0, dim, 2) + _GAMMA * dim) / ((1 + _GAMMA) * dim)
         return {"decay": (-np.log(zeta) / self.scale_base).astype(np.float32)[None]}
 
-    def turn_queries(
-        self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    def rotate_queries(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
     ) -> Any:
         import jax.numpy as jnp
 
@@ -56,15 +58,17 @@ class XPosEncoding(Encoding):
             x = jnp.concatenate(parts, axis=-1)
         return rotate_heads(x, cos, sin, "half")
 
-    def turn_keys(self, numbers: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        return self.turn_queries(numbers, x, cos, sin, layout)
+    def rotate_keys(
+        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
+    ) -> Any:
+        return self.rotate_queries(params, x, cos, sin, layout)
 
     @property
     def scores(self) -> "Scores":
         return _scores
 
 
-def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """q·k with pair i's share times exp(−decay_i·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
@@ -75,17 +79,17 @@ def _scores(numbers: dict[str, Any], q: Any, k: Any, query_index: Any, key_index
     """
     import jax.numpy as jnp
 
-    from rope_jax.positions.scores import dot_product
+    from rope_jax.positions.interaction import dot_product
 
     last = key_index[-1]
     middle = last - jnp.maximum(last - query_index[0], 0) // 2
 
     def decayed(x: Any, distance: Any) -> Any:
-        factor = jnp.exp(-numbers["decay"][None] * distance.astype(jnp.float32)[:, None])
+        factor = jnp.exp(-params["decay"][None] * distance.astype(jnp.float32)[:, None])
         rest = jnp.ones((distance.shape[0], x.shape[-1] - 2 * factor.shape[-1]), jnp.float32)
         factor = jnp.concatenate([factor, factor, rest], axis=-1)
         factor = factor.reshape((1,) * (x.ndim - 2) + factor.shape)
         return (x.astype(jnp.float32) * factor).astype(x.dtype)
 
     q, k = decayed(q, query_index - middle), decayed(k, middle - key_index)
-    return dot_product(numbers, q, k, query_index, key_index)
+    return dot_product(params, q, k, query_index, key_index)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.numbers import Whole, single_error
 
@@ -56,7 +56,7 @@ class MapBand:
 
         r(i, j) = (f(i) − g(j)) / divisor + border · (1 − 1 / divisor)
 
-    visible:  which keys these are.
+    mask:     which keys these are.
     query:    f.
     key:      g.
     divisor:  of the frequencies; angles rather than positions are divided, so positions stay exact.
@@ -65,7 +65,7 @@ class MapBand:
     attention_factor: multiplies m.
     """
 
-    visible: Visible
+    mask: BandMask
     query: Places = OWN
     key: Places = OWN
     divisor: float = 1.0
@@ -75,11 +75,11 @@ class MapBand:
 
     def differs_within(self, length: int) -> bool:
         """Whether the band, in a text of n tokens, is more than exact distances to all its keys."""
-        visible = self.visible
-        nearest = max(visible.nearest, (visible.chunk or 0) * visible.chunks_back[0])
+        mask = self.mask
+        nearest = max(mask.nearest, (mask.chunk or 0) * mask.chunks_back[0])
         if nearest >= length:
             return False
-        others_see_the_rest = visible.beyond is not None and visible.beyond < length
+        others_see_the_rest = mask.beyond is not None and mask.beyond < length
         same = self.query.is_own_below(length) and self.key.is_own_below(length)
         return others_see_the_rest or not same or self.far is not None or self.divisor != 1
 
@@ -211,7 +211,7 @@ def relative_positions(
     for band in bands:
         if band.far is not None:
             raise ValueError("far: has its own frequencies, so r(i, j) differs from pair to pair")
-        seen = band.visible.by_distance(distance) & band.visible.by_place(queries, keys)
+        seen = band.mask.by_distance(distance) & band.mask.by_document_position(queries, keys)
         steps = band.query.of(queries)[:, None] - band.key.of(keys)[None]
         r = steps / band.divisor + band.border * (1 - 1 / band.divisor)
         found = np.where(seen, r, found)
@@ -227,8 +227,8 @@ def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | Non
     query, keys = np.array([length - 1]), np.arange(length)
     near = bands[0]
     is_plain = near.query == OWN and near.key == OWN and near.divisor == 1 and near.far is None
-    seen = near.visible.by_distance(query[:, None] - keys[None])
-    unchanged = (seen & near.visible.by_place(query, keys))[0] & is_plain
+    seen = near.mask.by_distance(query[:, None] - keys[None])
+    unchanged = (seen & near.mask.by_document_position(query, keys))[0] & is_plain
     changed = np.flatnonzero(~unchanged[::-1])
     return int(changed[0]) if changed.size else None
 

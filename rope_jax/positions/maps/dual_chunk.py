@@ -14,7 +14,7 @@ from rope_jax.positions.maps.base import (
     check_least_window,
     resolved_number,
 )
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import Whole, single_error
 
 AutoChunk = Annotated[
@@ -59,9 +59,9 @@ class DualChunk(PositionMap):
         c = s - resolved_number(self.local)
         m = 0.05 * math.log(length / window) + 1 if length > window else 1.0
         within = Places(chunk=c)
-        same = Visible(beyond=c, chunk=c, chunks_back=(0, 0))
-        before = Visible(nearest=1, beyond=2 * c, chunk=c, chunks_back=(1, 1))
-        older = Visible(nearest=c + 1, chunk=c, chunks_back=(2, None))
+        same = BandMask(beyond=c, chunk=c, chunks_back=(0, 0))
+        before = BandMask(nearest=1, beyond=2 * c, chunk=c, chunks_back=(1, 1))
+        older = BandMask(nearest=c + 1, chunk=c, chunks_back=(2, None))
         last = Places(chunk=1, offset=min(2 * c - 1, s))
         return (
             MapBand(same, within, within, attention_factor=m),

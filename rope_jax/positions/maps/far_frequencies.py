@@ -11,7 +11,7 @@ from rope_jax.positions.maps.base import (
     resolved_number,
 )
 from rope_jax.positions.maps.rerope import check_window
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
 
 
@@ -43,8 +43,8 @@ class FarFrequencies(PositionMap):
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = resolved_number(self.window)
         return (
-            MapBand(Visible(beyond=w)),
-            MapBand(Visible(nearest=w), border=w, far=self.far),
+            MapBand(BandMask(beyond=w)),
+            MapBand(BandMask(nearest=w), border=w, far=self.far),
         )
 
     def check_reach(self, window: int, length: int) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.positions.maps.base import MOST_TOKENS, MapBand, PositionMap
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers
 from rope_jax.rope.numbers import Whole
 
@@ -111,7 +111,7 @@ class FittedMap(PositionMap):
 
     # not cached: pydantic compares what is cached as well, and arrays have no single truth value
     @property
-    def numbers(self) -> dict[str, np.ndarray]:
+    def params(self) -> dict[str, np.ndarray]:
         """The numbers given, as float64 arrays by field."""
         given = {name: getattr(self, name) for name in _NUMBERS}
         return {
@@ -122,7 +122,7 @@ class FittedMap(PositionMap):
 
     def _by_layer(self) -> dict[str, np.ndarray]:
         """Return the numbers with the axis of layers first; of the far bands, those of one."""
-        return {name: x[0] if name in _OF_FAR else x for name, x in self.numbers.items()}
+        return {name: x[0] if name in _OF_FAR else x for name, x in self.params.items()}
 
     @property
     def is_auto(self) -> bool:
@@ -135,15 +135,15 @@ class FittedMap(PositionMap):
     @property
     def count(self) -> int:
         """How many numbers the map holds."""
-        return sum(x.size for x in self.numbers.values())
+        return sum(x.size for x in self.params.values())
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         """Return the bands without their numbers."""
         if not self.borders:
-            return (MapBand(Visible()),)
+            return (MapBand(BandMask()),)
         ends = (*self.borders[1:], None)
-        far = [Visible(nearest=b, beyond=e) for b, e in zip(self.borders, ends, strict=True)]
-        return (MapBand(Visible(beyond=self.borders[0])), *map(MapBand, far))
+        far = [BandMask(nearest=b, beyond=e) for b, e in zip(self.borders, ends, strict=True)]
+        return (MapBand(BandMask(beyond=self.borders[0])), *map(MapBand, far))
 
     def has_effect(self, window: int, length: int) -> bool:
         near = (self.near_inv_freq, self.attention_factor, self.scale_s)

@@ -13,7 +13,7 @@ from rope_jax.positions.maps.base import (
     check_least_window,
     resolved_number,
 )
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import single_error
 
 
@@ -35,8 +35,8 @@ class ReRoPE(PositionMap):
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = resolved_number(self.window)
         here = Places(chunk=1)
-        far = MapBand(Visible(nearest=w), Places(chunk=1, offset=w), here)
-        return MapBand(Visible(beyond=w)), far
+        far = MapBand(BandMask(nearest=w), Places(chunk=1, offset=w), here)
+        return MapBand(BandMask(beyond=w)), far
 
     def check_reach(self, window: int, length: int) -> None:
         if length > window:
@@ -74,8 +74,8 @@ class LeakyReRoPE(PositionMap):
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, k = resolved_number(self.window), float(self.k)
         return (
-            MapBand(Visible(beyond=w)),
-            MapBand(Visible(nearest=w), divisor=k, border=w),
+            MapBand(BandMask(beyond=w)),
+            MapBand(BandMask(nearest=w), divisor=k, border=w),
         )
 
     def check_reach(self, window: int, length: int) -> None:

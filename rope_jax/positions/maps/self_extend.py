@@ -12,7 +12,7 @@ from rope_jax.positions.maps.base import (
     PositionMap,
     resolved_number,
 )
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 
 
 class SelfExtend(PositionMap):
@@ -57,8 +57,8 @@ class SelfExtend(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, g = resolved_number(self.window), resolved_number(self.group)
-        far = MapBand(Visible(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
-        return MapBand(Visible(beyond=w)), far
+        far = MapBand(BandMask(nearest=w), Places(group=g, offset=w - w // g), Places(group=g))
+        return MapBand(BandMask(beyond=w)), far
 
     def check_reach(self, window: int, length: int) -> None:
         w, g = resolved_number(self.window), resolved_number(self.group)

@@ -13,7 +13,7 @@ from rope_jax.positions.maps.base import (
     check_least_window,
     resolved_number,
 )
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope.numbers import Whole
 
 Sinks = Annotated[int, Field(ge=0, le=MOST_TOKENS), Whole]
@@ -37,10 +37,10 @@ class Streaming(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s, r = self.sinks, resolved_number(self.recent)
-        local = MapBand(Visible(beyond=r + 1))
+        local = MapBand(BandMask(beyond=r + 1))
         if not s:
             return (local,)
-        return local, MapBand(Visible(nearest=r + 1, first=s), Places(cap=s + r))
+        return local, MapBand(BandMask(nearest=r + 1, first=s), Places(cap=s + r))
 
     def has_effect(self, window: int, length: int) -> bool:
         return length > self.sinks + resolved_number(self.recent) + 1
@@ -82,10 +82,10 @@ class LMInfinite(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         g, b = self.sinks, resolved_number(self.recent)
-        local = MapBand(Visible(beyond=b))
+        local = MapBand(BandMask(beyond=b))
         if not g:
             return (local,)
-        far = Visible(nearest=b, first=g)
+        far = BandMask(nearest=b, first=g)
         return local, MapBand(far, Places(chunk=1, offset=b), Places(chunk=1))
 
     def check_reach(self, window: int, length: int) -> None:

@@ -11,7 +11,7 @@ from rope_jax.positions.maps.base import (
     PositionMap,
     resolved_number,
 )
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 
 
 class STRING(PositionMap):
@@ -47,4 +47,4 @@ class STRING(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         s, w = resolved_number(self.shift), resolved_number(self.local)
-        return MapBand(Visible(beyond=s)), MapBand(Visible(nearest=s), Places(offset=w - s))
+        return MapBand(BandMask(beyond=s)), MapBand(BandMask(nearest=s), Places(offset=w - s))

@@ -65,7 +65,7 @@ class Layer:
     def __init__(self, encoding, parameters, positions, head_dim, last=None, rotation=None):
         self.encoding, self.rotation = encoding, rotation or Rotation()
         self.cos, self.sin = self.rotation.cos_sin(encoding, head_dim, positions)
-        numbers = encoding.numbers(parameters, positions, self.cos.shape[-1])
+        numbers = encoding.layer_params(parameters, positions, self.cos.shape[-1])
         self.numbers = {name: x[0] for name, x in numbers.items()}
         self.keys = positions.shape[-1]
         self.queries = last or self.keys
@@ -74,10 +74,10 @@ class Layer:
         """Return queries [B, K, G, T, H] / √H and keys [B, K, S, H], turned."""
         layout, groups = self.rotation.layout, k.shape[2]
         cos, sin = self.cos, self.sin
-        q = self.encoding.turn_queries(
+        q = self.encoding.rotate_queries(
             self.numbers, q, cos[:, -self.queries :], sin[:, -self.queries :], layout
         )
-        k = self.encoding.turn_keys(self.numbers, k, cos, sin, layout)
+        k = self.encoding.rotate_keys(self.numbers, k, cos, sin, layout)
         q = q * jnp.asarray(q.shape[-1] ** -0.5, q.dtype)
         q = q.reshape(*q.shape[:2], groups, -1, q.shape[-1])
         return q.transpose(0, 2, 3, 1, 4), k.transpose(0, 2, 1, 3)

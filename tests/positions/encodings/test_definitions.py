@@ -243,9 +243,11 @@ def test_kerple_parameters_are_drawn_and_bounded_as_by_its_authors():
 
     encoding, _ = made("kerple")
     negative = {name: jnp.full((1, 4), -1.0) for name in ("r1", "r2")}
-    table = encoding.numbers(negative, POSITIONS, 4)["by_distance"][0]
+    table = encoding.layer_params(negative, POSITIONS, 4)["by_distance"][0]
     np.testing.assert_allclose(table[0], -0.01 * np.log1p(0.01 * np.arange(S)), atol=1e-8)
-    gradient = jax.grad(lambda p: encoding.numbers(p, POSITIONS, 4)["by_distance"].sum())(negative)
+    gradient = jax.grad(lambda p: encoding.layer_params(p, POSITIONS, 4)["by_distance"].sum())(
+        negative
+    )
     assert all((np.asarray(g) < 0).all() for g in gradient.values())
 
 
@@ -276,7 +278,7 @@ def test_fire_threshold_is_a_quarter_of_the_longest_trained_window():
     assert encoding.fitted(2).threshold == 1
     assert FIREEncoding(threshold=100).fitted(2048).threshold == 100
     with pytest.raises(ValueError, match="threshold"):
-        encoding.numbers({}, POSITIONS, 4)
+        encoding.layer_params({}, POSITIONS, 4)
 
 
 # In place of q·k.
@@ -326,12 +328,12 @@ def test_xpos_is_exact_at_65_thousand_tokens(distance):
     last = np.arange(65_024, 65_536, dtype=np.int32)
     query_index, key_index = jnp.asarray(last), jnp.asarray(last - distance)
     q, k = normal(1, 1, 512, 1, H), normal(2, 1, 512, 1, H)
-    numbers = {"decay": encoding.numbers(parameters, POSITIONS, H // 2)["decay"][0]}
+    numbers = {"decay": encoding.layer_params(parameters, POSITIONS, H // 2)["decay"][0]}
     q_turned, k_turned = (
         turn(numbers, x, *rotation.cos_sin(encoding, H, index[None]), "half")
         for turn, x, index in (
-            (encoding.turn_queries, q, query_index),
-            (encoding.turn_keys, k, key_index),
+            (encoding.rotate_queries, q, query_index),
+            (encoding.rotate_keys, k, key_index),
         )
     )
     q_turned = (q_turned / np.float32(math.sqrt(H))).transpose(0, 2, 1, 3)[:, :, None]
@@ -378,10 +380,12 @@ def test_pope_delta_starts_at_zero_and_stays_within_a_turn():
     encoding, parameters = made("pope", initial_delta="zero")
     assert (parameters["delta"] == 0).all()
     outside = {"delta": jnp.asarray([[[0.5, -7.0, -1.0]]])}
-    numbers = encoding.numbers(outside, POSITIONS, 3)
+    numbers = encoding.layer_params(outside, POSITIONS, 3)
     np.testing.assert_allclose(numbers["cos_delta"][0, 0], [1, 1, math.cos(1)], atol=1e-6)
     np.testing.assert_allclose(numbers["sin_delta"][0, 0], [0, 0, -math.sin(1)], atol=1e-6)
-    gradient = jax.grad(lambda p: encoding.numbers(p, POSITIONS, 3)["sin_delta"].sum())(outside)
+    gradient = jax.grad(lambda p: encoding.layer_params(p, POSITIONS, 3)["sin_delta"].sum())(
+        outside
+    )
     np.testing.assert_allclose(gradient["delta"][0, 0], [1, 1, math.cos(1)], atol=1e-6)
 
 
@@ -406,7 +410,7 @@ def test_initial_parameters_of_fire_are_those_of_its_authors():
 def test_xpos_does_not_overflow_where_a_whole_window_is_one_block():
     """16,384 tokens; the logits of masked keys must be finite too, or masking makes them NaN."""
     encoding, parameters = made("xpos", scale_base=512.0)
-    rate = encoding.numbers(parameters, POSITIONS, 4)["decay"][0]
+    rate = encoding.layer_params(parameters, POSITIONS, 4)["decay"][0]
     index = jnp.arange(16_384)
     ends = jnp.asarray([0, 1, 8000, 16_382, 16_383])
     x = jnp.zeros((1, 1, 16_384, 8)).at[:, :, ends].set(10.0)

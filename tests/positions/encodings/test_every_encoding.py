@@ -161,7 +161,7 @@ def test_bfloat16_stays_bfloat16(name):
     exact = layer.logits(*random_qkv(S)[:2])
     turned = [
         turn(layer.numbers, x, layer.cos, layer.sin, "half")
-        for turn, x in ((encoding.turn_queries, q), (encoding.turn_keys, k))
+        for turn, x in ((encoding.rotate_queries, q), (encoding.rotate_keys, k))
     ]
     assert all(x.dtype == jnp.bfloat16 for x in turned)
     q, k = layer.turned(q, k)

@@ -1,7 +1,7 @@
 """`fitted` maps: attention and its gradients against a dense float64 reference.
 
-Notation as in `rope_jax.positions.fitted`. Every number is random and differs by layer and head, so
-that none can stand for another.
+Notation as in `rope_jax.positions.mapping`. Every number is random and differs by layer and head,
+so that none can stand for another.
 """
 
 import functools
@@ -15,11 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.model.attention import attend
+from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
-from rope_jax.positions.fitted import FittedNumbers, fitted_rotary
-from rope_jax.positions.mapping import with_map
+from rope_jax.positions.mapping import FittedParams, fitted_rotary, with_map
 from rope_jax.positions.maps import AnyMap
-from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -114,7 +113,7 @@ def attention(rotary, layer, q, k, v, positions, segments, backend):
     of_layer = lambda leaf: leaf[min(layer, len(leaf) - 1)]  # noqa: E731
     q, k, v = (jnp.asarray(x, jnp.float32) for x in (q, k, v))
     segments = None if segments is None else jnp.asarray(segments)
-    every = jax.tree.map(of_layer, turns(rotary, jnp.asarray(positions)))
+    every = jax.tree.map(of_layer, rotations(rotary, jnp.asarray(positions)))
     q, k, v, segments = map(jnp.asarray, (q, k, v, segments))
     return attend(
         *(q, k, v, every, jnp.asarray(rotary.query_scale)[0], {}, segments),
@@ -122,7 +121,7 @@ def attention(rotary, layer, q, k, v, positions, segments, backend):
         backend=backend,
         encoding=RoPE(),
         layout="half",
-        visible=visible(rotary),
+        masks=band_masks(rotary),
         sliding_window=None,
     )
 
@@ -141,8 +140,8 @@ def on_host(numbers):
 def traced(numbers):
     """Return the model's argument as a fit makes it, from numbers that may be traced."""
     rotary = RotaryLayers(GEOMETRY).rotary(parse_scaling("none"), POSITIONS, LENGTH)
-    keys = [band.visible for band in as_map(random_numbers()).bands(0, 0)]
-    made = FittedNumbers(**numbers)
+    keys = [band.mask for band in as_map(random_numbers()).bands(0, 0)]
+    made = FittedParams(**numbers)
     return fitted_rotary(
         rotary, made, keys, jnp.asarray(POSITIONS), train_length=WINDOW, seq_len=LENGTH
     )
@@ -244,14 +243,14 @@ def test_the_bias_beyond_its_last_knot_and_at_short_lengths_golden():
         "far_inv_freq": np.zeros((1, 1, 1, PAIRS)),
         "far_phase": np.zeros((1, 1, 1, PAIRS)),
     }
-    keys = [band.visible for band in as_map(random_numbers()).bands(0, 0)]
+    keys = [band.mask for band in as_map(random_numbers()).bands(0, 0)]
     for length, wanted in (
         (8, [0] * 8),
         (14, [*[0] * 9, 1, *(1 + 2 * np.log2(np.arange(10, 14) / 9))]),
     ):
         positions = np.arange(length, dtype=np.int32)[None]
         rotary = RotaryLayers(GEOMETRY).rotary(parse_scaling("none"), positions, length)
-        made = FittedNumbers(**numbers)
+        made = FittedParams(**numbers)
         found = fitted_rotary(
             rotary, made, keys[:2], positions, train_length=WINDOW, seq_len=length
         ).bias
@@ -259,7 +258,7 @@ def test_the_bias_beyond_its_last_knot_and_at_short_lengths_golden():
     positions = np.arange(200, dtype=np.int32)[None]
     rotary = RotaryLayers(GEOMETRY).rotary(parse_scaling("none"), positions, 200)
     found = fitted_rotary(
-        rotary, FittedNumbers(**numbers), keys[:2], positions, train_length=WINDOW, seq_len=200
+        rotary, FittedParams(**numbers), keys[:2], positions, train_length=WINDOW, seq_len=200
     ).bias
     assert found.shape[-1] == 19, "distances up to the last knot"
     assert found[0, 0, 0, -1] == 3

@@ -15,10 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.model.attention import attend
+from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS, AnyMap, relative_positions
-from rope_jax.positions.turning import turns, visible
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -126,7 +126,7 @@ def test_bands_are_the_definition_and_hold_every_key_once(name):
     np.testing.assert_allclose(relative_positions(bands, places, places), wanted, rtol=1e-12)
     distance = places[:, None] - places
     counts = sum(
-        (b.visible.by_distance(distance) & b.visible.by_place(places, places)).astype(int)
+        (b.mask.by_distance(distance) & b.mask.by_document_position(places, places)).astype(int)
         for b in bands
     )
     np.testing.assert_array_equal(counts, ~np.isnan(wanted))
@@ -137,14 +137,14 @@ def mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend, **
     layers = RotaryLayers(GEOMETRY)
     rotary = layers.rotary(scaling, positions, LENGTH)
     rotary = with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
-    every = jax.tree.map(lambda leaf: leaf[0], turns(rotary, jnp.asarray(positions)))
+    every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
     scale = jnp.asarray(rotary.query_scale)[0]
     return attend(
         *(q, k, v, every, scale, {}, segment_ids),
         backend=backend,
         encoding=RoPE(),
         layout="half",
-        visible=visible(rotary),
+        masks=band_masks(rotary),
         sliding_window=more.get("sliding_window"),
     )
 
@@ -265,7 +265,7 @@ def test_far_angles_stay_exact_a_million_tokens_away():
     map_ = parse({"type": "leaky_rerope", "window": 96, "k": 31_250.7})
     rotary = layers.rotary(scaling, positions)
     mapped = with_map(rotary, map_, layers, positions, window=128, seq_len=10**6)
-    far = jax.tree.map(lambda leaf: leaf[0, 0, 0, 0], turns(mapped, jnp.asarray(positions))[1])
+    far = jax.tree.map(lambda leaf: leaf[0, 0, 0, 0], rotations(mapped, jnp.asarray(positions))[1])
     theta = geometry.inv_freq()
     query = theta / 31_250.7 * 1_000_003 + (theta - theta / 31_250.7) * 96
     np.testing.assert_allclose(far.query_cos, np.cos(query), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Which keys a query sees within one band of a position map: static, and compiled into a program.
+"""The mask of one band of a position map: static, and compiled into a program.
 
 Without a map there is one band, in which a query sees every key up to its own. Imports no jax.
 """
@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 __all__ = [
-    "Visible",
+    "BandMask",
 ]
 
 
 @dataclass(frozen=True)
-class Visible:
-    """The keys of a band, by distance d = i − j in tokens of the window and by place.
+class BandMask:
+    """The keys of a band, by distance d = i − j in the window and by document position.
 
-    A token's place is its number in its own document, from 0. Causality is implied: d ≥ 0.
+    A token's document position is its index in its own document, from 0. Causality is implied:
+    d ≥ 0.
 
     nearest:    the smallest d.
     beyond:     d is below this; None: there is no limit.
@@ -31,8 +32,8 @@ class Visible:
     chunk: int | None = None
     chunks_back: tuple[int, int | None] = (0, None)
 
-    def goes_by_place(self, nearest: int, farthest: int | None) -> bool:
-        """Whether places decide about keys at these distances, from the first to the last.
+    def needs_document_positions(self, nearest: int, farthest: int | None) -> bool:
+        """Whether document positions decide about keys at distances from `nearest` to `farthest`.
 
         farthest: None: there is no last one.
         """
@@ -44,18 +45,18 @@ class Visible:
             return True
         return most is not None and (farthest is None or -(-farthest // self.chunk) > most)
 
-    def within(self, sliding_window: int | None) -> "Visible":
+    def within(self, sliding_window: int | None) -> "BandMask":
         """Return the same keys, of which only those in a sliding window are visible."""
         if sliding_window is None:
             return self
         beyond = sliding_window if self.beyond is None else min(self.beyond, sliding_window)
         return replace(self, beyond=beyond)
 
-    def places(self, query: Any) -> tuple[Any, Any]:
-        """Return the first and the last place that is visible from each place of a query.
+    def interval(self, query: Any) -> tuple[Any, Any]:
+        """Return the first and the last document position that each query sees.
 
-        All places between them are visible. Where none is, the first comes after the last.
-        query: numpy or jax integers.
+        It sees all between them. Where none is, the first comes after the last.
+        query: document positions, numpy or jax integers.
         """
         first, last = query * 0, query - max(self.nearest, 0)
         if self.beyond is not None:
@@ -75,8 +76,10 @@ class Visible:
         visible = distance >= max(self.nearest, 0)
         return visible if self.beyond is None else visible & (distance < self.beyond)
 
-    def by_place(self, query: Any, key: Any) -> Any:
-        """Return which pairs of places are visible as far as places decide: [..., T, S].
+    def by_document_position(self, query: Any, key: Any) -> Any:
+        """Return which pairs of document positions are visible: [..., T, S].
+
+        Distances in the window may hide more; see `by_distance`.
 
         query: [..., T], key: [..., S], numpy or jax integers.
         """

@@ -1,4 +1,4 @@
-"""A small network with one input, evaluated for every pair of a query and a key.
+"""Functions of the encodings' parameters with derivatives of their own.
 
 Shapes: B batch, T queries, S keys, N heads, W hidden units, a multiple of 4. An axis marked # may
 have size 1.
@@ -59,3 +59,14 @@ def _backward(saved: tuple, dout: Float[Array, "B N T S"]) -> tuple[Array, ...]:
 
 
 mlp.defvjp(_forward, _backward)
+
+
+def bounded(
+    x: Float[Array, "*shape"], low: float, high: float | None = None
+) -> Float[Array, "*shape"]:
+    """Return min(max(x, low), high) with a derivative of 1 everywhere.
+
+    A parameter that an optimizer has pushed past a bound can come back: with the derivative of
+    `clip`, which is 0 there, it would stay.
+    """
+    return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)

@@ -12,17 +12,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from rope_jax.positions.visible import Visible
+from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, cos_sin
 from rope_jax.rope.angles import angles, computed_once
 
 __all__ = [
     "Band",
     "HeadBand",
-    "Turn",
+    "Rotation",
+    "band_masks",
     "of_tokens",
-    "turns",
-    "visible",
+    "rotations",
 ]
 
 Choose = Callable[[Any], Any]
@@ -40,7 +40,7 @@ class Band:
     query_positions: f(p), integers [1, #B, S]; None: f(p) = p.
     key_positions:   g(p), integers [1, #B, S]; None: g = f.
     border:          the distance at which θ' takes over from θ without a step, [1, #B]; None: 0.
-    visible:         which keys these are. Static: another value needs another program.
+    mask:            which keys these are. Static: another value needs another program.
     """
 
     # numpy on the host, jax inside jit
@@ -48,9 +48,9 @@ class Band:
     query_positions: Any
     key_positions: Any
     border: Any
-    visible: Visible = field(metadata={"static": True})
+    mask: BandMask = field(metadata={"static": True})
 
-    def turn(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Turn":
+    def rotation(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Rotation":
         """Return the rotation at the tokens' positions. near: θ."""
         phase = None
         if self.border is not None:
@@ -59,9 +59,9 @@ class Band:
         query = positions if self.query_positions is None else self.query_positions
         of_queries = _same_for_heads(cos_sin(self.frequencies, query, phase))
         if self.key_positions is None and phase is None:
-            return Turn(*of_queries, *of_queries)
+            return Rotation(*of_queries, *of_queries)
         key = query if self.key_positions is None else self.key_positions
-        return Turn(*of_queries, *_same_for_heads(cos_sin(self.frequencies, key)))
+        return Rotation(*of_queries, *_same_for_heads(cos_sin(self.frequencies, key)))
 
     def of_tokens(self, choose: Choose) -> "Band":
         """Return the band of some tokens of a window: choose(x) takes them from x's last axis."""
@@ -83,16 +83,16 @@ class HeadBand:
     phase:       φ in radians, [L, #B, #N, pairs].
     amplitude:   a, [L, #B, #N, pairs].
     query_scale: multiplies whole queries, [L, #B, #N, S].
-    visible:     which keys these are. Static.
+    mask:        which keys these are. Static.
     """
 
     frequencies: Frequencies
     phase: Any
     amplitude: Any
     query_scale: Any
-    visible: Visible = field(metadata={"static": True})
+    mask: BandMask = field(metadata={"static": True})
 
-    def turn(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Turn":
+    def rotation(self, near: Frequencies, positions: Int[Array, "#B S"]) -> "Rotation":
         """Return the rotation at the tokens' positions, which no other frequencies decide."""
         of_keys = angles(self.frequencies, positions[:, None])  # [L, #B, #K, S, pairs]
         m = jnp.asarray(self.frequencies.attention_factor, jnp.float32)[..., None, None]
@@ -108,14 +108,14 @@ class HeadBand:
             for function in (jnp.cos, jnp.sin)
         )
         query_scale = jnp.swapaxes(self.query_scale, 2, 3)
-        return Turn(query_cos, query_sin, key_cos, key_sin, query_scale)
+        return Rotation(query_cos, query_sin, key_cos, key_sin, query_scale)
 
     def of_tokens(self, choose: Choose) -> "HeadBand":
         """Return the band of some tokens of a window: choose(x) takes them from x's last axis."""
         return replace(self, query_scale=_chosen(self.query_scale, choose))
 
 
-class Turn(NamedTuple):
+class Rotation(NamedTuple):
     """cos and sin, times m, of the angles by which one band's queries and keys turn; float32.
 
     query_scale: multiplies the band's whole queries; None: nothing does.
@@ -139,19 +139,19 @@ def of_tokens(rotary: Rotary, choose: Choose) -> Rotary:
     )
 
 
-def turns(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Turn, ...]:
+def rotations(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Rotation, ...]:
     """Return the rotation of every band at the tokens' positions; one band without a map.
 
     Computed once, before the layers, and for every token once per band.
     """
     if not rotary.bands:
-        return (Turn(*_same_for_heads(cos_sin(rotary.frequencies, positions)) * 2),)
-    return tuple(band.turn(rotary.frequencies, positions) for band in rotary.bands)
+        return (Rotation(*_same_for_heads(cos_sin(rotary.frequencies, positions)) * 2),)
+    return tuple(band.rotation(rotary.frequencies, positions) for band in rotary.bands)
 
 
-def visible(rotary: Rotary) -> tuple[Visible, ...]:
+def band_masks(rotary: Rotary) -> tuple[BandMask, ...]:
     """Return which keys each band holds; static."""
-    return tuple(band.visible for band in rotary.bands) or (Visible(),)
+    return tuple(band.mask for band in rotary.bands) or (BandMask(),)
 
 
 def _chosen(x: Any, choose: Choose) -> Any:

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.positions.mlp import mlp
+from rope_jax.positions.functions import mlp
 
 
 @pytest.mark.parametrize("batch", [1, 2])
