@@ -28,7 +28,7 @@ from rope_jax.data.tokenizers import (
     read_tokenizer,
 )
 from rope_jax.data.tokenizers.base import token_dtype
-from rope_jax.data.tokenizers.bpe import train_bpe
+from rope_jax.data.tokenizers.byte_level import train_bpe
 from rope_jax.errors import UserError
 
 TEXT = (Path(__file__).parents[1] / "fixtures" / "text.txt").read_text("utf-8")
@@ -322,7 +322,7 @@ def test_bpe_adds_its_document_start_by_itself_outside_of_this_package(bpe):
 
 TRAIN = """
 import hashlib, sys
-from rope_jax.data.tokenizers.bpe import train_bpe
+from rope_jax.data.tokenizers.byte_level import train_bpe
 texts = open(sys.argv[1], encoding="utf-8").read().split("\\n\\n")
 batches = [texts[i : i + int(sys.argv[2])] for i in range(0, len(texts), int(sys.argv[2]))]
 print(hashlib.sha256(train_bpe(batches, 500).encode()).hexdigest())

@@ -22,7 +22,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer, JsonTokenizer
-from rope_jax.data.tokenizers.bpe import train_bpe
+from rope_jax.data.tokenizers.byte_level import train_bpe
 from rope_jax.errors import UserError
 from rope_jax.inspection.costs import costs_of
 from rope_jax.protocols.same_tokens import SameTokens

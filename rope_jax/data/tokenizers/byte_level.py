@@ -1,14 +1,20 @@
-"""The byte tokenizer: text to tokens and back."""
+"""Byte-level tokenizers: the bytes themselves, or a BPE trained on texts."""
 
-import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.tokenizer import START_TOKEN
 from rope_jax.data.tokenizers.base import Tokens
+from rope_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+BPE_RECIPE = 1
+"""Increment when the same texts would no longer give the same tokenizer."""
 
 
 class ByteTokenizer:
@@ -38,35 +44,13 @@ class ByteTokenizer:
 
         Its post-processor adds the document start, which these models were trained with.
         """
-        byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                      "use_regex": False}  # fmt: skip
-        start = {"SpecialToken": {"id": START_TOKEN, "type_id": 0}}
-        content: dict[str, Any] = {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": [
-                {"id": 256, "content": START_TOKEN, "single_word": False, "lstrip": False,
-                 "rstrip": False, "normalized": False, "special": True}
-            ],
-            "normalizer": None,
-            "pre_tokenizer": byte_level,
-            "post_processor": {
-                "type": "TemplateProcessing",
-                "single": [start, {"Sequence": {"id": "A", "type_id": 0}}],
-                "pair": [start, {"Sequence": {"id": "A", "type_id": 0}},
-                         start, {"Sequence": {"id": "B", "type_id": 0}}],
-                "special_tokens": {
-                    START_TOKEN: {"id": START_TOKEN, "ids": [256], "tokens": [START_TOKEN]}
-                },
-            },
-            "decoder": byte_level,
-            "model": {"type": "BPE", "dropout": None, "unk_token": None,
-                      "continuing_subword_prefix": None, "end_of_word_suffix": None,
-                      "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                      "vocab": {c: b for b, c in enumerate(_characters())}, "merges": []},
-        }  # fmt: skip
-        return json.dumps(content, ensure_ascii=False, indent=1)
+        from tokenizers import AddedToken, models
+
+        vocab = {character: byte for byte, character in enumerate(_characters())}
+        library = _byte_level(models.BPE(vocab=vocab, merges=[]), use_regex=False)
+        library.add_special_tokens([AddedToken(START_TOKEN, special=True, normalized=False)])
+        _add_start(library)
+        return library.to_str(pretty=True)
 
 
 def _characters() -> list[str]:
@@ -78,3 +62,55 @@ def _characters() -> list[str]:
     others = [byte for byte in range(256) if byte not in visible]
     code = {byte: 0x100 + number for number, byte in enumerate(others)}
     return [chr(code.get(byte, byte)) for byte in range(256)]
+
+
+def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
+    """Return the content of a tokenizer.json with byte-level BPE: Sennrich et al., 1508.07909.
+
+    Texts are cut into words and spaces as by GPT-2 (Radford et al., 2019, section 2.2), and a
+    merge never crosses such a cut. Every byte is a token, and nothing is normalised, so that any
+    text is recovered exactly. The same texts give the same tokenizer.
+
+    texts: batches of texts. vocab_size: tokens, the 256 bytes and the document start included.
+
+    UserError: there is not enough text for so many tokens.
+    """
+    from tokenizers import AddedToken, models, pre_tokenizers
+    from tokenizers.trainers import BpeTrainer
+
+    library = _byte_level(models.BPE(), use_regex=True)
+    trainer = BpeTrainer(
+        vocab_size=vocab_size,
+        show_progress=False,
+        special_tokens=[AddedToken(START_TOKEN, special=True, normalized=False)],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    library.train_from_iterator(texts, trainer)
+    found = library.get_vocab_size(with_added_tokens=True)
+    if found < vocab_size:
+        raise UserError(
+            f"tokenizer.vocab_size: the train split is enough text for {found:,} tokens, not "
+            f"{vocab_size:,}; lower it, or give more text"
+        )
+    _add_start(library)
+    return library.to_str()
+
+
+def _byte_level(model: Any, use_regex: bool) -> "Library":
+    from tokenizers import Tokenizer, decoders, pre_tokenizers
+
+    library = Tokenizer(model)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=use_regex)
+    library.decoder = decoders.ByteLevel()
+    return library
+
+
+def _add_start(library: "Library") -> None:
+    """Have the post-processor put the document start before a text."""
+    from tokenizers import processors
+
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{START_TOKEN} $A",
+        pair=f"{START_TOKEN} $A {START_TOKEN} $B",
+        special_tokens=[(START_TOKEN, library.token_to_id(START_TOKEN))],
+    )

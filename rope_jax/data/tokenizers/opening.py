@@ -15,9 +15,8 @@ from rope_jax.config.tokenizer import (
 )
 from rope_jax.data.cache import cache_folder, make_once
 from rope_jax.data.corpora import load_documents, row_batches
-from rope_jax.data.tokenizers import bpe
 from rope_jax.data.tokenizers.base import Tokenizer
-from rope_jax.data.tokenizers.byte_level import ByteTokenizer
+from rope_jax.data.tokenizers.byte_level import BPE_RECIPE, ByteTokenizer, train_bpe
 from rope_jax.data.tokenizers.from_json import JsonTokenizer
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
@@ -91,13 +90,13 @@ def _trained(
     config: BPETokenizerConfig, data: DataConfig, warn: Callable[[str], Any]
 ) -> JsonTokenizer:
     """Return the BPE of a corpus's train split from the cache; train it first if it is absent."""
-    folder = cache_folder(data, f"bpe {bpe.RECIPE} of {config.vocab_size} tokens")
+    folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
 
     def train(new: Path) -> None:
         with TemporaryDirectory(dir=new) as scratch:
             documents = load_documents(data, Path(scratch)).splits["train"]
             batches = (_checked(rows["text"]) for rows in row_batches(documents))
-            content = bpe.train_bpe(batches, config.vocab_size)
+            content = train_bpe(batches, config.vocab_size)
         (new / _FILE).write_text(content, "utf-8")
 
     make_once(folder, "the tokenizer", train, warn)
