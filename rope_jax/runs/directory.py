@@ -19,7 +19,7 @@ from rope_jax.data.storage import Corpus
 from rope_jax.data.tokenizers import Tokenizer, open_tokenizer
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
-from rope_jax.sealed import finish_replacing, write_text
+from rope_jax.sealed import finish_replacing, locked, write_text
 
 RUN_CONFIG = "run.yaml"
 """In a sweep's folder: the config of the run that was swept."""
@@ -58,24 +58,19 @@ class RunDirectory:
             going on from it, or None if nothing is. Default: every difference is wrong.
         """
         try:
-            self._check_available(config, explain_other or (lambda _: _OTHER))
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(f"{self.path}: is a file; choose another name")
+            if self.config_file.exists():
+                old = self.load_config()
+                different = different_keys(config, old)
+                if different and (reason := explain_other(old) if explain_other else _OTHER):
+                    raise UserError(
+                        f"{self.path}: holds a run with another {', '.join(different)}; {reason}"
+                    )
+            elif self.path.exists() and {f.name for f in self.path.iterdir()} - _BEFORE_CONFIG:
+                raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
-
-    def _check_available(
-        self, config: Config, explain_other: Callable[[Config], str | None]
-    ) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path}: is a file; choose another name")
-        if self.config_file.exists():
-            old = self.load_config()
-            different = different_keys(config, old)
-            if different and (reason := explain_other(old)):
-                raise UserError(
-                    f"{self.path}: holds a run with another {', '.join(different)}; {reason}"
-                )
-        elif self.path.exists() and {entry.name for entry in self.path.iterdir()} - _BEFORE_CONFIG:
-            raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
 
     def prepare(
         self,
@@ -111,27 +106,25 @@ class RunDirectory:
 
         UserError if another process holds it, or if the folder cannot be written.
         """
-        folder, file = self.evals / name, self.evals / f".{name}.lock"
-        try:
-            self.evals.mkdir(exist_ok=True)
-            lock = FileLock(file, blocking=False).acquire()
-        except Timeout:
-            raise UserError(
-                f"{folder}: another process is sweeping under this name; wait for it, or choose "
-                "another with name="
-            ) from None
-        except OSError as error:
-            raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
-        with lock:
+        folder = self.evals / name
+        with contextlib.ExitStack() as stack:
             try:
-                _check_replaceable(folder)
-                yield
-            finally:
-                # while it is locked: a process that has opened it already sees that it is gone
-                with contextlib.suppress(OSError):
-                    file.unlink()
-                with contextlib.suppress(OSError):  # it is not empty
-                    self.evals.rmdir()
+                self.evals.mkdir(exist_ok=True)
+                stack.push(self._remove_empty_evals)
+                stack.enter_context(locked(self.evals / f".{name}.lock", blocking=False))
+            except Timeout:
+                raise UserError(
+                    f"{folder}: another process is sweeping under this name; wait for it, or "
+                    "choose another with name="
+                ) from None
+            except OSError as error:
+                raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
+            _check_replaceable(folder)
+            yield
+
+    def _remove_empty_evals(self, *_: object) -> None:
+        with contextlib.suppress(OSError):  # it is not empty
+            self.evals.rmdir()
 
     def sweep_journal(self, name: str, step: int) -> Path:
         """Path of what sweeps of this name have measured of one checkpoint."""
@@ -161,11 +154,10 @@ class RunDirectory:
     def load_config(self) -> Config:
         """Return the run's config. UserError if this is not a run directory."""
         try:
-            exists = self.config_file.is_file()
+            if not self.config_file.is_file():
+                raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         except OSError as error:  # such as a name that is too long
             raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
-        if not exists:
-            raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
         return load(Config, self.config_file)
 
     def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
@@ -184,10 +176,7 @@ class RunDirectory:
         return tokenizer
 
     def recorded_corpus(self) -> str | None:
-        """Return the fingerprint of the corpus that the run began with.
-
-        None if environment.json, which records it, is missing or damaged.
-        """
+        """Return the fingerprint of the corpus that the run began with; None if it is unknown."""
         return self._recorded("corpus", "fingerprint")
 
     def _recorded(self, *keys: str) -> str | None:

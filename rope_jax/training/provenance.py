@@ -66,8 +66,12 @@ def check_provenance(
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
     records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
     if corpus is not None and config.imported is None:
-        recorded = {record.corpus for record in records.values()}
-        _check_corpus(run, corpus, recorded, has_steps=bool(steps), warn=warn)
+        if steps and not records and run.recorded_corpus() is None:
+            raise UserError(
+                f"{run.environment_file}: missing or damaged, and no checkpoint records which "
+                "corpus it was trained on; restore the file from a copy, or train the run again"
+            )
+        _check_corpus(run, corpus, {record.corpus for record in records.values()}, warn)
     for path, record in records.items():
         if different := record.differences(config, int(path.name)):
             raise UserError(
@@ -77,27 +81,14 @@ def check_provenance(
 
 
 def _check_corpus(
-    run: RunDirectory,
-    corpus: Corpus,
-    recorded: set[str | None],
-    *,
-    has_steps: bool,
-    warn: Callable[[str], None],
+    run: RunDirectory, corpus: Corpus, recorded: set[str | None], warn: Callable[[str], None]
 ) -> None:
-    """UserError unless this is the corpus that the run began with.
+    """UserError unless this is the corpus that the run began with, or that checkpoints record.
 
     Only the corpus of the beginning has a test split known to contain no training text. If
-    environment.json, which names it, is missing or damaged, the checkpoints' own records are used
-    and `warn` is told.
-
-    recorded: the corpora that the checkpoints record.
+    environment.json, which names it, is missing or damaged, the checkpoints' own records count.
     """
     began_with = run.recorded_corpus()
-    if began_with is None and has_steps and not recorded:
-        raise UserError(
-            f"{run.environment_file}: missing or damaged, and no checkpoint records which "
-            "corpus it was trained on; restore the file from a copy, or train the run again"
-        )
     if recorded and {began_with} != recorded:  # they have a checksum, and it has none
         warn(
             f"{run.environment_file}: missing or damaged; the checkpoints' own record shows which "
