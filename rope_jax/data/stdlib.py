@@ -37,19 +37,10 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 Shingles = NDArray[np.uint64]
 
 # Absent on some systems, near-copies of one another, or not part of the library.
-_EXCLUDED = frozenset(
-    {
-        "test",
-        "tests",
-        "idlelib",
-        "lib2to3",
-        "pydoc_data",
-        "encodings",
-        "site-packages",
-        "dist-packages",
-        "__pycache__",
-    }
-)
+_EXCLUDED = {
+    *("test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings"),
+    *("site-packages", "dist-packages", "__pycache__"),
+}
 # Prefixes of names that only generated code has.
 _GENERATED_FILES = "_sysconfigdata"
 _GENERATED_FOLDERS = "config-"
@@ -64,11 +55,8 @@ def source_files(root: Path) -> list[Path]:
     """Return the files of the corpus, sorted by path below `root`, the same on every platform."""
     found: list[Path] = []
     for folder, subfolders, names in os.walk(root):
-        subfolders[:] = [
-            name
-            for name in subfolders
-            if name not in _EXCLUDED and not name.startswith(_GENERATED_FOLDERS)
-        ]
+        kept = set(subfolders) - _EXCLUDED
+        subfolders[:] = [name for name in kept if not name.startswith(_GENERATED_FOLDERS)]
         found += [
             Path(folder, name)
             for name in names
@@ -91,13 +79,12 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
         raise UserError(
             f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
         )
-    grams = []
-    for source in sources:
-        stopping.check()
-        grams.append(shingles(source.text))
+    grams = [_shingles_of(source) for source in sources]
     copies = near_copies(grams)
     kept = [i for i in range(len(sources)) if i not in copies]
-    keys = np.array([stable_key(_group(sources[i])) for i in kept], np.uint64)
+    # The group of a file is its top-level package or module: `asyncio`, `ast`.
+    groups = [sources[i].document.split("/")[0].removesuffix(".py") for i in kept]
+    keys = np.array([stable_key(group) for group in groups], np.uint64)
     split = assign(keys, data.validation_fraction, data.test_fraction).tolist()
     members = {
         name: [i for i, s in zip(kept, split, strict=True) if s == number]
@@ -121,9 +108,9 @@ def _read(path: Path, root: Path) -> list[Document]:
     return [Document(path.relative_to(root).as_posix(), text)]
 
 
-def _group(source: Document) -> str:
-    """Return the top-level package or module: `asyncio` for asyncio/events.py, `ast` for ast.py."""
-    return source.document.split("/")[0].removesuffix(".py")
+def _shingles_of(source: Document) -> Shingles:
+    stopping.check()
+    return shingles(source.text)
 
 
 def _long_note(test: Sequence[Document]) -> str:

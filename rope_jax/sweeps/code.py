@@ -26,8 +26,12 @@ def code_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+@functools.cache
 def check_code() -> None:
-    """UserError if the code was changed between the first call of `code_hash` and its import."""
+    """UserError if the code was changed between the first call of `code_hash` and its import.
+
+    Later calls do nothing: what is imported stays as it is.
+    """
     if code_hash.__wrapped__() != code_hash():
         raise UserError(
             f"{_PACKAGE}: its code was changed while this command started; run the command again"

@@ -131,9 +131,11 @@ def test_code_that_is_edited_while_a_command_starts_is_noticed(tmp_path, monkeyp
     package = shutil.copytree(code._PACKAGE / "rope", tmp_path / "package")
     monkeypatch.setattr(code, "_PACKAGE", package)
     code.code_hash.cache_clear()
+    code.check_code.cache_clear()
     try:
         before = code.code_hash()
         code.check_code()
+        code.check_code.cache_clear()
         with (package / "angles.py").open("a") as file:
             file.write("# edited")
         assert code.code_hash() == before  # what was imported is not what is there now
@@ -141,3 +143,4 @@ def test_code_that_is_edited_while_a_command_starts_is_noticed(tmp_path, monkeyp
             code.check_code()
     finally:
         code.code_hash.cache_clear()
+        code.check_code.cache_clear()
