@@ -104,9 +104,8 @@ def training(shape: Shape) -> Side:
     import numpy as np
 
     from rope_jax.data.batches import Batch
-    from rope_jax.devices.hardware import device_line
+    from rope_jax.devices.hardware import device_line, peak_flops
     from rope_jax.devices.mesh import Placement
-    from rope_jax.devices.peak import peak_flops
     from rope_jax.model.cost import utilization
     from rope_jax.training.program import Program
 

@@ -35,9 +35,8 @@ from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.collectives import Collectives
-from rope_jax.devices.hardware import device_line
+from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend

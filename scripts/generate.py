@@ -306,13 +306,9 @@ def tasks_table() -> str:
 
 def chips_table() -> str:
     """Return a table of the chips that programs are planned for."""
-    heads = ("`target`", "memory, GiB", "TFLOP/s, bfloat16", "memory, GB/s", "links, GB/s")
-    lines = [f"| {' | '.join((*heads, 'network, GB/s', 'source'))} |", "|---" * 7 + "|"]
+    lines = ["| `target` | memory, GiB | TFLOP/s, bfloat16 |", "|---|---|---|"]
     for name, chip in CHIPS.items():
-        network = "" if chip.network is None else f"{chip.network / 1e9:g}"
-        gib, flops = chip.memory / 2**30, chip.flops / 1e12
-        speeds = f"{chip.bandwidth / 1e9:,g} | {chip.interconnect / 1e9:g} | {network}"
-        lines.append(f"| `{name}` | {gib:.2f} | {flops:,g} | {speeds} | {chip.source} |")
+        lines.append(f"| `{name}` | {chip.memory / 2**30:.2f} | {chip.flops / 1e12:,g} |")
     return "\n".join(lines) + "\n"
 
 

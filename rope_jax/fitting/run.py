@@ -30,9 +30,8 @@ from rope_jax.console import (
     print_wrapped,
 )
 from rope_jax.data.storage import Corpus
-from rope_jax.devices.hardware import device_line
+from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
 from rope_jax.devices.memory import check_fits, device_bytes, in_gib, shortage_as
-from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import check_entries
 from rope_jax.fitting.figure import draw_numbers

@@ -15,10 +15,9 @@ from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
 from rope_jax.console import print_overview, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
-from rope_jax.devices.hardware import device_line
+from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.memory import device_bytes, is_host_memory, shortage_as
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.peak import peak_flops
 from rope_jax.devices.targets import Target
 from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token

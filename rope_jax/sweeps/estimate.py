@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.devices.peak import nominal_flops
+from rope_jax.devices.hardware import nominal_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.reader import EvalBatch

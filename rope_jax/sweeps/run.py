@@ -24,9 +24,8 @@ from rope_jax.console import (
 from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.devices import processes
-from rope_jax.devices.hardware import device_line
+from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
 from rope_jax.devices.memory import device_bytes, shortage_as
-from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult

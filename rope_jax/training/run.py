@@ -19,10 +19,9 @@ from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import describe_tokenizer
 from rope_jax.devices import processes
-from rope_jax.devices.hardware import device_line
+from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
 from rope_jax.devices.memory import shortage_as
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.peak import peak_flops, reached_flops
 from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import load_kernels

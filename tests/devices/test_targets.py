@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rope_jax.devices import memory, targets
+from rope_jax.devices import memory
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.targets import CHIPS, chip_of, parse_target
 from rope_jax.errors import UserError
@@ -40,10 +40,10 @@ def test_a_target_is_a_chip_and_the_shape_of_a_slice(text, full, shape):
     [
         ("v5", r"^target: 'v5' is not one of v4, v5e, .*; did you mean v5p\?$"),
         ("tpu", r"^target: 'tpu' is not one of .*, as in v5e:4x4 or h100:8$"),
-        ("v5e:16", r"^target: v5e:16: a slice has 2 axes; there are v5e:1x1, v5e:2x2"),
-        ("v5p:4x4", r"^target: v5p:4x4: a slice has 3 axes; there are v5p:2x2x1"),
-        ("h100:2x4", r"^target: h100:2x4: it is a number of GPUs; there are h100:1, h100:2"),
-        ("h100:12", r"^target: h100:12: a host has 8 GPUs, .* multiple; there are h100:1"),
+        ("v5e:16", r"^target: v5e:16: a slice has 2 axes, as in v5e:4x4$"),
+        ("v5p:4x4", r"^target: v5p:4x4: a slice has 3 axes, as in v5p:2x2x4$"),
+        ("h100:2x4", r"^target: h100:2x4: it is a number of GPUs, as in h100:8$"),
+        ("h100:12", r"^target: h100:12: a host has 8 GPUs, so more are a multiple of that$"),
         ("h100:0", r"^target: h100:0: it is a number of GPUs"),
         ("v5e:", r"^target: v5e:: a slice has 2 axes"),
     ],
@@ -83,39 +83,6 @@ def test_jax_uses_three_quarters_of_a_gpu_unless_told_otherwise(monkeypatch):
     assert CHIPS["v5e"].usable == int(15.75 * 2**30)
 
 
-def chips(*coords):
-    """Return TPUs at these places."""
-    return [SimpleNamespace(coords=place, process_index=0) for place in coords]
-
-
-@pytest.mark.parametrize(
-    ("target", "places", "links"),
-    [
-        # of the v5e's four links: one along an axis that does not wrap around, both along one of 16
-        ("v5e:4x4", [(x, 0, 0) for x in range(4)], 1),
-        ("v5e:4x4", [(x, y, 0) for x in range(4) for y in range(4)], 2),
-        ("v5e:16x16", [(0, y, 0) for y in range(16)], 2),
-        ("v5e:16x16", [(x, y, 0) for x in range(16) for y in range(16)], 4),
-        # of the v5p's six: an axis of 4 wraps around
-        ("v5p:2x2x1", [(0, 0, 0), (1, 0, 0)], 1),
-        ("v5p:4x4x4", [(0, 0, z) for z in range(4)], 2),
-    ],
-)
-def test_tpus_send_along_the_links_that_lead_to_their_group(target, places, links):
-    target = parse_target(target)
-    of_one = target.chip.interconnect / (2 * target.chip.torus)
-    assert target.bandwidth(chips(*places)) == pytest.approx(links * of_one)
-
-
-def test_gpus_of_several_hosts_send_through_the_network_cards_that_they_have():
-    target = parse_target("h100:16")
-    gpus = [SimpleNamespace(process_index=i // 8) for i in range(16)]
-    assert target.bandwidth(gpus[:8]) == 450e9  # NVLink, one way
-    assert target.bandwidth(gpus) == 8 * 50e9  # eight cards of a host, for one ring each
-    assert target.bandwidth([gpus[0], gpus[8]]) == 50e9
-    assert target.bandwidth([gpus[0], gpus[1], gpus[8], gpus[9]]) == 2 * 50e9
-
-
 @pytest.mark.parametrize(("text", "extra"), [("v5e:2x2", "tpu"), ("h100:8", "cuda12")])
 def test_without_its_compiler_a_line_says_what_to_install(text, extra, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -129,14 +96,6 @@ def test_a_device_that_is_not_here_has_the_memory_of_its_data_sheet():
 
     device = SimpleNamespace(device_kind="TPU v5 lite", platform="tpu", memory_stats=memory_stats)
     assert device_bytes(device) == int(15.75 * 2**30)
-
-
-def test_the_figures_of_the_chips_are_consistent():
-    for chip in CHIPS.values():
-        assert chip.usable <= chip.memory
-        # a byte from memory, and one from a neighbour, cost more than a hundred FLOPs
-        assert 100 < chip.flops / chip.bandwidth < chip.flops / chip.interconnect < 5000
-        assert bool(chip.torus) == (chip.gpu is None) == (chip.network is None)
 
 
 PROGRAM = """
@@ -221,12 +180,3 @@ def test_a_training_step_with_a_kernel_is_compiled_for_several_devices(
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)[call] >= 2  # forward and backward
-
-
-def test_the_extras_that_are_asked_for_exist():
-    import tomllib
-
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"tpu", "cuda12"} <= set(extras["optional-dependencies"])
-    assert targets.__doc__
-    assert "`tpu` and `cuda12`" in targets.__doc__

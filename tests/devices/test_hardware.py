@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rope_jax.devices.peak import peak_flops
+from rope_jax.devices.hardware import peak_flops
 
 
 @pytest.mark.parametrize(
