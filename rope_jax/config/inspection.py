@@ -4,8 +4,9 @@ For scripts/show_scaling.py, plot_decay.py, plot_base.py, plot_turns.py, show_ma
 show_costs.py. Imports no jax.
 """
 
+import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -43,7 +44,26 @@ def _check_suffix(path: str) -> str:
     return path
 
 
+def _check_even(dim: int) -> int:
+    if dim % 2:
+        raise ValueError(f"{dim} is not an even number of at least 2")
+    return dim
+
+
+def _distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
+    """Refuse several elements with the same name."""
+
+    def check(values: Any) -> Any:
+        names = [name_of(value) for value in values or ()]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{', '.join(repeated)} occurs twice{advice}")
+        return values
+
+    return AfterValidator(check)
+
+
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
+RotaryDim = Annotated[int, Field(ge=2, le=2**12), Whole, AfterValidator(_check_even)]
 DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
 ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False), UNIQUE_LABELS]
 
@@ -51,9 +71,8 @@ ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False), UNIQUE_LAB
 class InspectionConfig(Frozen):
     """Scalings of a bare geometry, or of the layers of a training config."""
 
-    rotary_dim: Annotated[int, Field(ge=2, le=2**12), Whole] = Field(
-        64,
-        description="d, even; a training config sets d, b and L itself",
+    rotary_dim: RotaryDim = Field(
+        64, description="d, even; a training config sets d, b and L itself"
     )
     base: Base = Field(10000.0, description="b, the base of the frequencies")
     train_length: Length = Field(4096, description="L, tokens in a training window")
@@ -66,11 +85,6 @@ class InspectionConfig(Frozen):
         default_factory=tuple,
     )
     output: FigurePath = Field("scaling.png", description="the figure: .png, .pdf or .svg")
-
-    @model_validator(mode="after")
-    def _geometry_is_valid(self) -> "InspectionConfig":
-        RotaryGeometry(self.rotary_dim, self.base, self.train_length)
-        return self
 
 
 def _default_scalings() -> tuple[SweepEntry, ...]:
@@ -95,7 +109,9 @@ class DecayConfig(InspectionConfig):
         description="number of distances, from 0; null: 2048, or 4 times the training window if "
         "scalings are given",
     )
-    bases: Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None = Field(
+    bases: Annotated[
+        Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None, _distinct(str)
+    ] = Field(
         None,
         description="one unscaled curve each; null: seven from 1 to 50000, "
         "or none if scalings are given",
@@ -104,13 +120,6 @@ class DecayConfig(InspectionConfig):
         "decay.png",
         description="the figure: .png, .pdf or .svg; a .csv is written beside it",
     )
-
-    @model_validator(mode="after")
-    def _bases_are_unique(self) -> "DecayConfig":
-        bases = self.bases or ()
-        if len(set(bases)) < len(bases):
-            raise ValueError(f"bases: {', '.join(map(str, bases))} lists a base twice")
-        return self
 
     @property
     def bases_shown(self) -> tuple[float, ...]:
@@ -122,14 +131,9 @@ class ModelGeometry(Frozen):
     """A model's rotary geometry before any scaling."""
 
     name: Annotated[str, Field(min_length=1, max_length=30)] = Field(description="in the legend")
-    rotary_dim: Annotated[int, Field(ge=2, le=512), Whole] = Field(description="d, even")
+    rotary_dim: RotaryDim = Field(description="d, even")
     base: Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)] = Field(description="b")
     train_length: Length = Field(description="L, tokens in a training window")
-
-    @model_validator(mode="after")
-    def _geometry_is_valid(self) -> "ModelGeometry":
-        RotaryGeometry(self.rotary_dim, self.base, self.train_length)
-        return self
 
     @property
     def geometry(self) -> RotaryGeometry:
@@ -155,18 +159,12 @@ class GeometriesConfig(Frozen):
     """Models whose geometries to compare."""
 
     models: Annotated[
-        tuple[ModelGeometry, ...], Field(min_length=1, max_length=12, strict=False)
+        tuple[ModelGeometry, ...],
+        Field(min_length=1, max_length=12, strict=False),
+        _distinct(operator.attrgetter("name"), "; names must differ"),
     ] = Field(
         KNOWN_MODELS, description="models to compare; by default the demo and five known ones"
     )
-
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> "GeometriesConfig":
-        names = [model.name for model in self.models]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise ValueError(f"models: {', '.join(repeated)} occurs twice; names must differ")
-        return self
 
 
 class BaseConfig(GeometriesConfig):
@@ -211,7 +209,11 @@ def _default_maps() -> tuple[PositionMap, ...]:
 class MapsConfig(Frozen):
     """Config of scripts/show_maps.py."""
 
-    maps: Annotated[tuple[ShownMap, ...], Field(min_length=1, max_length=15, strict=False)] = Field(
+    maps: Annotated[
+        tuple[ShownMap, ...],
+        Field(min_length=1, max_length=15, strict=False),
+        _distinct(operator.attrgetter("label")),
+    ] = Field(
         description="one panel each, after that of plain RoPE; a name, or a map's settings",
         default_factory=_default_maps,
     )
@@ -219,9 +221,7 @@ class MapsConfig(Frozen):
     length: Annotated[int, Field(ge=2, le=MAX_MAPPED_LENGTH), Whole] | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
     )
-    rotary_dim: Annotated[int, Field(ge=2, le=2**12), Whole] = Field(
-        64, description="d, even; matters to far_frequencies only"
-    )
+    rotary_dim: RotaryDim = Field(64, description="d, even; matters to far_frequencies only")
     base: Base = Field(
         10000.0, description="b, the base of the frequencies; matters to far_frequencies only"
     )
@@ -229,19 +229,6 @@ class MapsConfig(Frozen):
         "maps.png",
         description="the figure: .png, .pdf or .svg; a .csv is written beside it",
     )
-
-    @model_validator(mode="after")
-    def _geometry_is_valid(self) -> "MapsConfig":
-        RotaryGeometry(self.rotary_dim, self.base, self.window)
-        return self
-
-    @model_validator(mode="after")
-    def _maps_are_unique(self) -> "MapsConfig":
-        labels = [map_.label for map_ in self.maps]
-        repeated = sorted({label for label in labels if labels.count(label) > 1})
-        if repeated:
-            raise ValueError(f"maps: {', '.join(repeated)} occurs twice")
-        return self
 
     @model_validator(mode="after")
     def _default_length_is_short_enough(self) -> "MapsConfig":

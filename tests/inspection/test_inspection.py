@@ -253,7 +253,7 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
             "run.yaml: scalings.0.type: 'yern' is not one of ",
         ),
         ("plot_decay.py bases=[0.5]", "overrides: bases.0: should be greater than or equal to 1"),
-        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0, 10.0 lists a base twice"),
+        ("plot_decay.py bases=[10,10]", "overrides: bases: 10.0 occurs twice"),
         (
             "plot_decay.py bases=[1,2,3,4,5,6,7,8,9,10,11,12,13]",
             "there are 13 curves, counting each kind of layer; a figure shows at most 12",
