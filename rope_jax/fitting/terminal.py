@@ -15,7 +15,6 @@ from rope_jax.console import (
     progress_bar,
 )
 from rope_jax.fitting.results import FitRow
-from rope_jax.results.statistics import Estimate
 
 
 class FitProgress:
@@ -50,8 +49,7 @@ class FitProgress:
 
 def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: int) -> None:
     """Print start, fitted and truncation on the validation split, by length."""
-    differences = [row.above_truncation for row in rows if row.above_truncation]
-    is_known = any(not math.isnan(difference.high) for difference in differences)
+    is_known = any(r.above_truncation and not math.isnan(r.above_truncation.high) for r in rows)
     interval = "± half of the 95% interval" if is_known else "no interval: too few documents"
     print_wrapped(
         console,
@@ -62,8 +60,7 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
     by_place = {(row.name, row.length): row for row in rows}
     columns = [Column("", [Text(name) for name in names], "left")]
     for length in sorted({row.length for row in rows}):
-        found = [by_place.get((name, length)) for name in names]
-        cells = [Text("" if row is None else _cell(row)) for row in found]
+        cells = [Text(_cell(by_place.get((name, length)))) for name in names]
         columns.append(Column(f"{length:,}", cells))
     print_columns(console, columns)
     print_wrapped(
@@ -75,16 +72,16 @@ def print_table(console: Console, rows: Sequence[FitRow], window: int, learned: 
     console.print(f"{learned:,} numbers were learned; every weight stayed as it was")
 
 
-def _cell(row: FitRow) -> str:
+def _cell(row: FitRow | None) -> str:
+    """Return the NLL, and in brackets its difference with half of the interval, if there is one."""
+    if row is None:
+        return ""
     if row.above_truncation is None:
         return f"{row.nll:.4f}"
-    return f"{row.nll:.4f} ({signed(row.above_truncation)})"
-
-
-def signed(estimate: Estimate) -> str:
-    """Return a difference with half of its interval, such as "+0.0100 ±0.0040".
-
-    With too few documents there is no interval.
-    """
-    half = (estimate.high - estimate.low) / 2
-    return f"{estimate.value:+.4f}" + ("" if math.isnan(half) else f" ±{half:.4f}")
+    value, low, high = (
+        row.above_truncation.value,
+        row.above_truncation.low,
+        row.above_truncation.high,
+    )
+    half = "" if math.isnan(high) else f" ±{(high - low) / 2:.4f}"
+    return f"{row.nll:.4f} ({value:+.4f}{half})"

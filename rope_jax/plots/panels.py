@@ -329,7 +329,8 @@ def _scale_perplexities(axis: Axes, limits: tuple[float, float]) -> None:
 def label_powers(axis: Axis, low: float, high: float) -> None:
     """Put ticks at round numbers of a logarithmic axis, and write them without exponents."""
     decades = math.log10(high / low)
-    digits = (1, 2, 3, 5) if decades < 1.3 else (1, 2, 5) if decades < 2 else (1, 3)
+    ranges = ((1.3, (1, 2, 3, 5)), (2, (1, 2, 5)), (3, (1, 3)), (math.inf, (1,)))
+    digits = next(digits for most, digits in ranges if decades < most)
     locator = LogLocator(subs=digits) if decades > 0.5 else MaxNLocator(5, steps=[1, 2, 5, 10])
     axis.set_major_locator(locator)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

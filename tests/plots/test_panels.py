@@ -36,6 +36,7 @@ def test_tick_labels_without_room_are_left_out_but_not_the_last(width, labels):
         (3.6, 34, [5, 10, 20, 30]),
         (4, 260, [5, 10, 20, 50, 100, 200]),
         (4, 2600, [10, 30, 100, 300, 1000]),
+        (4, 26000, [10, 100, 1000, 10000]),
     ],
 )
 def test_perplexities_have_round_ticks_whatever_their_range(low, high, ticks):
