@@ -21,9 +21,6 @@ from rich.text import Text
 
 from rope_jax.errors import printable
 
-# Where a line may be broken: after a clause, a word, a folder in a path.
-_CLAUSE, _WORD, _FOLDER = re.compile(r"(?<=; )"), re.compile(r"(?<= )"), re.compile(r"(?<=/)")
-
 
 class _PlainConsole(Console):
     """A console that escapes what a terminal would obey, whatever is printed.
@@ -82,7 +79,7 @@ def print_message(console: Console, message: str, style: str = "") -> None:
 
 def print_wrapped(console: Console, text: str, style: str = "") -> None:
     """Print a text, broken between words where the console is too narrow for it."""
-    for line in wrap_words(printable(text), console.width):
+    for line in wrap(printable(text), console.width):
         console.print(Text(line, style=style), soft_wrap=True)
 
 
@@ -111,43 +108,19 @@ def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
     )
 
 
-def wrap_words(text: str, width: int) -> list[str]:
-    """Break a line wider than `width` cells at spaces. A word, such as a path, stays whole."""
-    return _wrap(text, width, 0, (_WORD,))
-
-
-def wrap_fact(text: str, width: int, indent: int = 0) -> list[str]:
+def wrap(text: str, width: int, indent: int = 0) -> list[str]:
     """Break a line wider than `width` cells: after "; " if that suffices, else at spaces.
 
-    A path wider than a line is broken after a slash. What has no such place, a long name for
-    instance, stays whole. indent: spaces in front of every line but the first.
+    A word, such as a path, stays whole. indent: spaces in front of every line but the first.
     """
-    return _wrap(text, width, indent, (_CLAUSE, _WORD, _FOLDER))
-
-
-def _wrap(text: str, width: int, indent: int, breaks: Sequence[re.Pattern[str]]) -> list[str]:
     lines = [""]
-    _fill(lines, text, width, " " * indent, breaks)
+    for clause in re.split(r"(?<=; )", text):
+        fits = indent + cell_len(clause.rstrip()) <= width
+        for piece in [clause] if fits else re.findall(r"\s*\S+\s*", clause):
+            if lines[-1].strip() and cell_len(lines[-1] + piece.rstrip()) > width:
+                lines.append(" " * indent)
+            lines[-1] += piece
     return [line.rstrip() for line in lines]
-
-
-def _fill(
-    lines: list[str], text: str, width: int, indent: str, breaks: Sequence[re.Pattern[str]]
-) -> None:
-    """Append `text` to the last line, or to new ones as far as it does not fit there.
-
-    breaks: the places where it may be broken, the preferred ones first.
-    """
-    needed = cell_len(text.rstrip())
-    if cell_len(lines[-1]) + needed <= width:
-        lines[-1] += text
-    elif lines[-1].strip() and (len(indent) + needed <= width or not breaks):
-        lines.append(indent + text)
-    elif not breaks:
-        lines[-1] += text
-    else:
-        for part in breaks[0].split(text):
-            _fill(lines, part, width, indent, breaks[1:])
 
 
 class Column(NamedTuple):
@@ -205,24 +178,18 @@ def _print_panel(console: Console, columns: Sequence[Column], gap: int) -> None:
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
     """Print a titled list of named facts; a fact of several strings has one line for each.
 
-    Such a list stands below its name unless it fits beside it. Lines are broken as by `wrap_fact`.
+    Such a list stands below its name if that is longer than the names of the other facts.
     """
     console.print(Text(printable(title), style="bold"), soft_wrap=True)
     short = [cell_len(printable(name)) for name, fact in facts.items() if isinstance(fact, str)]
     margin = 4 + max(short, default=0)
     for name, fact in facts.items():
-        lines = [printable(line) for line in ([fact] if isinstance(fact, str) else fact)]
-        label = f"  {printable(name)}"
-        widest = max(map(cell_len, lines), default=0)
-        is_list_below = not isinstance(fact, str) and (
-            cell_len(label) + 2 > margin or margin + widest > console.width
-        )
-        indent, hanging = (4, 2) if is_list_below else (margin, 0)
-        if is_list_below:
+        indent, hanging, label = margin, 0, f"  {printable(name)}"
+        if not isinstance(fact, str) and cell_len(label) + 2 > margin:
             console.print(Text(label, "dim"), soft_wrap=True)
-            label = ""
-        for line in lines:
-            for part in wrap_fact(line, console.width - indent, hanging):
+            indent, hanging, label = 4, 2, ""
+        for line in [fact] if isinstance(fact, str) else fact:
+            for part in wrap(printable(line), console.width - indent, hanging):
                 padding = " " * (indent - cell_len(label))
                 console.print(Text.assemble((label, "dim"), padding, part), soft_wrap=True)
                 label = ""

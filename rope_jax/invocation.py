@@ -68,20 +68,13 @@ def command_line(command: str, *words: str) -> str:
     elif root is None:
         start = [tool(INSTALLED), command]
     else:
-        start = [_python(), quoted(_short(str(root / COMMANDS[command].script)))]
-    return " ".join([*start, *map(quoted, words)])
-
-
-def quoted(word: str) -> str:
-    """Return one word for the shell, without any character that a terminal would obey."""
-    if word.isprintable():
-        return shlex.quote(word)
-    return "$'" + "".join(map(_escaped, word)) + "'"
+        start = [_python(), shlex.quote(_short(str(root / COMMANDS[command].script)))]
+    return " ".join([*start, *map(shlex.quote, words)])
 
 
 def browser_line(page: Path) -> str:
     """Return a line of shell that opens a page in the browser."""
-    return f"{_python()} -m webbrowser {quoted(page.resolve().as_uri())}"
+    return f"{_python()} -m webbrowser {shlex.quote(page.resolve().as_uri())}"
 
 
 def tensorboard_line(folder: str) -> str:
@@ -89,9 +82,9 @@ def tensorboard_line(folder: str) -> str:
 
     In the folder of the repository it is the target of the Makefile, which also says where to look.
     """
-    if repository() == Path.cwd() and quoted(folder) == folder:
+    if repository() == Path.cwd() and shlex.quote(folder) == folder:
         return f"make tensorboard RUNS={folder}"
-    return f"{tool('tensorboard')} --logdir {quoted(folder)}"
+    return f"{tool('tensorboard')} --logdir {shlex.quote(folder)}"
 
 
 def repository() -> Path | None:
@@ -112,7 +105,7 @@ def tool(name: str) -> str:
     found = shutil.which(name)
     if found is not None and os.path.abspath(found) == os.path.abspath(path):
         return name
-    return quoted(_short(path))
+    return shlex.quote(_short(path))
 
 
 def _python() -> str:
@@ -131,15 +124,3 @@ def _short(path: str) -> str:
     """Return a path relative to the working directory if it lies below that."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative
-
-
-def _escaped(character: str) -> str:
-    r"""Return a character inside of $'…': itself, or an escape such as \u001b."""
-    if character in "\\'":
-        return "\\" + character
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # a byte of a path that is not UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    return f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"

@@ -19,8 +19,7 @@ from rope_jax.console import (
     print_warning,
     print_wrapped,
     progress_bar,
-    wrap_fact,
-    wrap_words,
+    wrap,
 )
 
 
@@ -37,20 +36,17 @@ def test_names_are_printed_as_they_are(make):
     ]
 
 
-def test_lines_are_broken_after_clauses_at_spaces_and_in_paths_after_slashes():
+def test_lines_are_broken_after_clauses_and_at_spaces():
     fact = "yarn: slowest wavelength 35,330 tokens; frequencies × 1…0.0625; m 1.28"
-    assert wrap_fact(fact, 70) == [fact]
-    assert wrap_fact(fact, 69, indent=2) == [
+    assert wrap(fact, 70) == [fact]
+    assert wrap(fact, 69, indent=2) == [
         "yarn: slowest wavelength 35,330 tokens; frequencies × 1…0.0625;",
         "  m 1.28",
     ]
-    assert wrap_fact("one two three; four", 9) == ["one two", "three;", "four"]
-    assert wrap_fact("at /a/folder/of/words, step 3", 12) == (
-        ["at /a/", "folder/of/", "words, step", "3"]
-    )
-    assert wrap_fact("a-very-long-name 12,345,678", 5) == ["a-very-long-name", "12,345,678"]
-    assert wrap_fact("名前 名前 名前", 9) == ["名前 名前", "名前"]  # each is four cells wide
-    assert wrap_words("figure: /a/folder/of/words; more", 20) == (
+    assert wrap("one two three; four", 9) == ["one two", "three;", "four"]
+    assert wrap("a-very-long-name 12,345,678", 5) == ["a-very-long-name", "12,345,678"]
+    assert wrap("名前 名前 名前", 9) == ["名前 名前", "名前"]  # each is four cells wide
+    assert wrap("figure: /a/folder/of/words; more", 20) == (
         ["figure:", "/a/folder/of/words;", "more"]
     )
 
@@ -58,15 +54,15 @@ def test_lines_are_broken_after_clauses_at_spaces_and_in_paths_after_slashes():
 def test_facts_stand_beside_their_names_if_they_fit_and_no_line_is_too_wide():
     stream = io.StringIO()
     facts = {
-        "run": "/a/folder/of/some/runs/that/is/long, step 3",
+        "run": "/a/folder/of/some/runs/long, step 3",
         "corpus": ["train: 3 documents", "test: 4 documents"],
         "scalings at 256 tokens": ["yarn: slowest wavelength 35,330 tokens; m 1.28"],
     }
     print_overview(plain_console(file=stream, width=40), "sweep", facts)
     assert stream.getvalue().splitlines() == [
         "sweep",
-        "  run  /a/folder/of/some/runs/that/is/",
-        "       long, step 3",
+        "  run  /a/folder/of/some/runs/long, step",
+        "       3",
         "  corpus",
         "    train: 3 documents",
         "    test: 4 documents",

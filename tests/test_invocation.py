@@ -1,7 +1,5 @@
 """Commands are named as the user called them."""
 
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -51,21 +49,6 @@ def test_a_python_that_the_shell_does_not_find_is_named_by_its_path(called, monk
     monkeypatch.setattr(sys, "executable", str(ROOT / ".venv/bin/python"))
     monkeypatch.setattr("os.path.exists", lambda path: True)
     assert invocation.command_line("sweep", "runs/a") == ".venv/bin/python eval_ppl.py runs/a"
-
-
-@pytest.mark.parametrize(
-    "word", ["runs/a", "a b", "it's", "[red]x", "\x1b]0;x\x07", "a\nb", "\u202e\\'", "\udcff", ""]
-)
-def test_a_quoted_word_comes_out_of_the_shell_as_it_was(word):
-    quoted = invocation.quoted(word)
-    assert quoted.isprintable()
-    command = f"printf %s {quoted}"
-    said = subprocess.run(
-        ["bash", "-c", command], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
-    ).stdout
-    assert said == word.encode(errors="surrogateescape")
-    if word.isprintable():
-        assert shlex.split(quoted) == [word]
 
 
 def test_every_command_has_a_script_and_a_module():
