@@ -131,7 +131,10 @@ def training_config(
         return validate(Config, raw, origin)
     try:
         source = find(start)
-        _check_encoding(raw, source)
+        old, new = source.config.model.position.type, _at(raw, "model", "position", "type")
+        if new not in (None, old):  # what is inherited would not even be valid with it
+            what = f"model.position.type is {old!r} there and {show_value(new)} here"
+            raise source.refusal([what])
     except UserError as error:
         raise UserError(f"{origin}: {error}") from None
     config = validate(Config, _with_inherited(raw, start, source), origin)
@@ -169,14 +172,11 @@ def _is_complete(raw: dict[str, Any], start: InitFrom) -> bool:
     )
 
 
-def _check_encoding(raw: dict[str, Any], source: Source) -> None:
-    """UserError if another encoding is stated; what it inherits would not even be valid with it."""
-    node: Any = raw
-    for key in ("model", "position", "type"):
+def _at(node: Any, *keys: str) -> Any:
+    """Return what a raw config has at a key; None if it does not have it."""
+    for key in keys:
         node = node.get(key) if isinstance(node, dict) else None
-    old = source.config.model.position.type
-    if node is not None and node != old:
-        raise source.refusal([f"model.position.type is {old!r} there and {show_value(node)} here"])
+    return node
 
 
 def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
@@ -190,34 +190,27 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     rope = old.rope.model_dump(mode="json") | {"scaling": scaling.model_dump(mode="json")}
     if old.model.position.is_rotary or scaling.query_scale is not None:  # others have no L
         rope["train_length"] = old.geometry.train_length
-    own_rope = raw.get("rope")
-    if isinstance(own_rope, dict) and own_rope.get("strategy") is not None:  # gives these two
+    if _at(raw, "rope", "strategy") is not None:  # gives these two
         rope = {key: value for key, value in rope.items() if key not in ("scaling", "map")}
     data = old.data.model_dump(mode="json")
-    own_data = raw.get("data")
-    if isinstance(own_data, dict) and own_data.get("type", data["type"]) != data["type"]:
+    if _at(raw, "data", "type") not in (None, data["type"]):
         data = {}
     merged = dict(raw)
     merged["init_from"] = start.model_dump() | {"step": source.step}
-    for name, inherited in (("model", model), ("rope", rope), ("data", data)):
+    for name, section in (("model", model), ("rope", rope), ("data", data)):
         own = raw.get(name, {})
-        merged[name] = inherited | own if isinstance(own, dict) else own
-    merged.setdefault("tokenizer", _inherited_tokenizer(source).model_dump(mode="json"))
+        merged[name] = section | own if isinstance(own, dict) else own
+    tokenizer = old.tokenizer.model_dump(mode="json")
+    copy = str(source.run / "tokenizer.json")  # of the file, which does not change
+    if isinstance(old.tokenizer, BPETokenizerConfig):
+        tokenizer = FileTokenizerConfig(path=copy, bos=START_TOKEN).model_dump(mode="json")
+    elif isinstance(old.tokenizer, FileTokenizerConfig):
+        tokenizer["path"] = copy
+    merged.setdefault("tokenizer", tokenizer)
     sweep = raw.get("sweep")
     if isinstance(sweep, dict) and sweep.get("window") is None:
         merged["sweep"] = sweep | {"window": source.window}
     return merged
-
-
-def _inherited_tokenizer(source: Source) -> BaseModel:
-    """Return the tokenizer of a source: its copy of the file, which does not change."""
-    tokenizer = source.config.tokenizer
-    path = str(source.run / "tokenizer.json")
-    if isinstance(tokenizer, BPETokenizerConfig):
-        return FileTokenizerConfig(path=path, bos=START_TOKEN)
-    if isinstance(tokenizer, FileTokenizerConfig):
-        return tokenizer.model_copy(update={"path": path})
-    return tokenizer
 
 
 def _model_differences(config: Config, source: Config) -> list[str]:
