@@ -117,11 +117,6 @@ def remove(path: Path) -> None:
     """Delete a file, a link or a folder, as far as possible."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
-        # What is left is in folders that may not be written to: those that came with `path`.
-        for folder, _, _ in os.walk(path):
-            with contextlib.suppress(OSError):
-                os.chmod(folder, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -69,7 +69,7 @@ def matching_files(data: FileData) -> Matches:
     if not by_split:
         raise UserError("data.files: there are no files; name some for a split")
     found = Matches({}, {})
-    split_of: dict[object, str] = {}
+    split_of: dict[str, str] = {}
     for split, patterns in by_split.items():
         if not patterns:
             raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
@@ -77,7 +77,7 @@ def matching_files(data: FileData) -> Matches:
         for pattern in patterns:
             count = len(found.files[split])
             for path in _matching(pattern):
-                identity = _identity(path)
+                identity = os.path.realpath(path)
                 if identity not in split_of:
                     split_of[identity] = split
                     found.files[split].append(path)
@@ -105,16 +105,6 @@ def _matching(pattern: str) -> list[Path]:
     if not files:
         raise UserError(f"data.files: no file matches {pattern or '(nothing)'} in {os.getcwd()}")
     return files
-
-
-def _identity(path: Path) -> object:
-    """Return a value that all names of a file have in common."""
-    try:
-        status = path.stat()
-        # Only where there are hard links: some network file systems number their files badly.
-        return (status.st_dev, status.st_ino) if status.st_nlink > 1 else os.path.realpath(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
 
 
 def _unreadable(file: Path, error: Exception) -> UserError:
@@ -211,12 +201,10 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Reco
         except UnicodeDecodeError as error:
             raise UserError(f"data.files: {where} is not UTF-8; save it as UTF-8") from error
         except (ValueError, RecursionError) as error:
-            why = (
-                "nested too deeply"
-                if isinstance(error, RecursionError)
-                else str(error).partition(";")[0]
-            )
-            if isinstance(error, json.JSONDecodeError):
+            why = str(error).partition(";")[0]  # of a number that is too long
+            if isinstance(error, RecursionError):
+                why = "nested too deeply"
+            elif isinstance(error, json.JSONDecodeError):
                 why = f"{error.msg}, character {error.pos}"
             raise UserError(
                 f"data.files: {where} is not JSON ({why}); write one object per line"
