@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import Timeout
+
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
 from rope_jax.errors import UserError, printable
-from rope_jax.sealed import Damaged, is_complete, locked, replacing_folder, seal
+from rope_jax.sealed import Damaged, is_complete, locked, remove, replacing_folder, seal
 from rope_jax.user_cache import user_cache
 
 RECIPE = 3
@@ -89,6 +91,7 @@ def make_once(
     try:
         with writing_to(folder.parent, what), contextlib.ExitStack() as stack:
             folder.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(folder.parent)
             with contextlib.suppress(OSError):  # a file system without locks
                 lock = folder.with_name(f".{folder.name}.lock")
                 stack.enter_context(locked(lock, blocking=True))
@@ -100,6 +103,16 @@ def make_once(
         if not parent_existed:
             with contextlib.suppress(OSError):  # it is not empty
                 folder.parent.rmdir()
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Delete the unfinished folders of killed processes, whose locks nobody holds."""
+    for path in parent.glob(f".{'[0-9a-f]' * 32}.new"):
+        with (
+            contextlib.suppress(OSError, Timeout),
+            locked(path.with_suffix(".lock"), blocking=False),
+        ):
+            remove(path)
 
 
 def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:

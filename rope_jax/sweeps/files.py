@@ -18,7 +18,6 @@ from rope_jax.report.sweep_figures import draw_sweep
 from rope_jax.report.tasks import draw_tasks
 from rope_jax.report.tensorboard import write_events
 from rope_jax.results.rows import DocumentRow, Row
-from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables
 from rope_jax.runs.directory import RUN_CONFIG
@@ -124,7 +123,7 @@ def _task_content(summary: TaskSummary) -> dict[str, Any]:
         "effective_length_is_last_tested": effective.is_last,
         "effective_length_at_least": effective.at_least,
         "effective_length_at_most": effective.at_most,
-        "exact": {n: _interval_content(share) for n, share in summary.exact.items()},
+        "exact": {n: share._asdict() for n, share in summary.exact.items()},
     }
 
 
@@ -141,14 +140,10 @@ def _curve_content(curve: CurveSummary) -> dict[str, Any]:
         "usable_length_at_most": curve.usable_at_most.length,
         "usable_length_at_most_is_last_tested": curve.usable_at_most.is_last,
         **{
-            name: {length: _interval_content(estimate) for length, estimate in estimates.items()}
+            name: {length: estimate._asdict() for length, estimate in estimates.items()}
             for name, estimates in by_length.items()
         },
     }
-
-
-def _interval_content(estimate: Estimate) -> dict[str, float]:
-    return {"value": estimate.value, "low": estimate.low, "high": estimate.high}
 
 
 def _finite(value: Any) -> Any:

@@ -18,6 +18,7 @@ from rope_jax.data.corpora import row_batches
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
+from rope_jax.sealed import locked
 
 TEXTS = {"train": ["dos\r\n\tété", "", "日本"], "validation": ["v"], "test": ["t\x00t", "u"]}
 
@@ -206,6 +207,16 @@ def test_damaged_files_are_rewritten_and_named(data, name, damage):
         assert name in line  # a changed checksum looks like a changed file
         assert line.endswith("; writing tokens again")
     open_corpus(data, ByteTokenizer(), pytest.fail)
+
+
+def test_only_the_folders_of_dead_writers_are_removed(data):
+    cache = Path(data.cache_dir)
+    dead, alive, other = (cache / f".{name}.new" for name in ("a" * 32, "b" * 32, "mine"))
+    for folder in (dead, alive, other):
+        folder.mkdir(parents=True)
+    with locked(alive.with_suffix(".lock"), blocking=False):
+        open_corpus(data, ByteTokenizer())
+    assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
 
 
 def test_the_name_of_a_damaged_folder_is_printable(data):
