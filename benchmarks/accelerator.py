@@ -107,10 +107,11 @@ def training(shape: Shape) -> Side:
     from rope_jax.devices.hardware import device_line, peak_flops
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.cost import utilization
+    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
 
     config = config_of(shape)
-    program = Program(config, shape.vocabulary, Placement(config.mesh))
+    program = Program(resolve_run(config), shape.vocabulary, Placement(config.mesh))
     stage, state = program.stage(0), program.fresh_state()
     rows, length = config.stages[0].batch_size, shape.seq_len
     rng = np.random.default_rng(0)
@@ -160,11 +161,12 @@ def sweeping(shape: Shape) -> Side:
     from rope_jax.evaluation import sweep
     from rope_jax.evaluation.decoder import nll_of_last, of_all
     from rope_jax.model.memory import window_bytes
+    from rope_jax.model.resolve import resolve_run
     from rope_jax.training.program import Program
 
     config = config_of(shape)
     placement = Placement(config.mesh)
-    program = Program(config, shape.vocabulary, placement)
+    program = Program(resolve_run(config), shape.vocabulary, placement)
     # none of the optimizer's state
     params = jax.jit(
         lambda: program.model.init(0), out_shardings=program.state_shardings().params

@@ -32,6 +32,7 @@ class Step:
 
     def __init__(self, model: dict[str, Any], windows: int, length: int) -> None:
         from rope_jax.devices.mesh import Placement
+        from rope_jax.model.resolve import resolve_run
         from rope_jax.training.program import Program
 
         config = Config.model_validate(
@@ -42,7 +43,7 @@ class Step:
                 "stages": [{"steps": 10**6, "seq_len": length, "batch_size": windows}],
             }
         )
-        program = Program(config, VOCABULARY, Placement(config.mesh))
+        program = Program(resolve_run(config), VOCABULARY, Placement(config.mesh))
         self._stage, self._state = program.stage(0), program.fresh_state()
         tokens = np.random.default_rng(0).integers(0, 256, (windows, length + 1), np.int32)
         self._batch = Batch(

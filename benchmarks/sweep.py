@@ -53,6 +53,7 @@ def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) ->
     from rope_jax.evaluation.plan import Plan
     from rope_jax.model.decoder import language_model
     from rope_jax.model.memory import window_bytes
+    from rope_jax.model.resolve import resolve_run
     from rope_jax.rope import Rotary
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.training.checkpoints import newest_params
@@ -66,7 +67,7 @@ def ours(run_path: Path, folder: Path, documents: int, dtype: str, side: str) ->
     config = config.model_copy(update={"model": config.model.model_copy(update=settings_of_model)})
     tokenizer = run.open_tokenizer(config)
     texts = open_corpus(config.data, tokenizer).test.texts()
-    model = language_model(config, tokenizer.vocab_size)
+    model = language_model(resolve_run(config), tokenizer.vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     _, params = newest_params(run.checkpoints, like, print)
     settings: dict[str, Any] = {

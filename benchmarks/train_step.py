@@ -55,6 +55,7 @@ def ours(shape: Shape) -> Side:
     from rope_jax.data.batches import Batch
     from rope_jax.devices.compiling import compiled
     from rope_jax.model.decoder import LanguageModel
+    from rope_jax.model.resolve import resolve_model
     from rope_jax.rope import Rotary
     from rope_jax.training.optimizer import optimizer
     from rope_jax.training.step import TrainState, make_train_step
@@ -74,7 +75,7 @@ def ours(shape: Shape) -> Side:
             "stages": [{"steps": 10**6, "seq_len": seq_len, "batch_size": batch_size}],
         }
     )
-    model, adamw = LanguageModel(config.model, VOCABULARY), optimizer(config)
+    model, adamw = LanguageModel(resolve_model(config.model), VOCABULARY), optimizer(config)
     rotary = Rotary.shared(config.stage_scaling(0).frequencies(config.geometry))
     params = model.init(0)
     state = TrainState(params, jax.jit(adamw.init)(params))

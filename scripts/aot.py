@@ -230,14 +230,14 @@ def training_config(case: Case) -> dict[str, Any]:
 def compile_training(config: Any, case: Case) -> dict[str, Any]:
     """Compile the training step."""
     from rope_jax.devices.mesh import Placement
-    from rope_jax.model.resolve import check_backend
+    from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.training import plan_stage
     from rope_jax.training.program import Program
 
     placement = Placement(config.mesh, parse_target(case.target).devices())
     check_backend(config.model, placement.platform)
     placement.check_stages(config.stages)
-    program = Program(config, config.model.vocab_size, placement)
+    program = Program(resolve_run(config), config.model.vocab_size, placement)
     plan = plan_stage(program, 0, validates=False)
     if plan.refusal is not None:
         raise plan.refusal
@@ -256,7 +256,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     from rope_jax.devices.mesh import Placement
     from rope_jax.model.decoder import language_model
     from rope_jax.model.memory import check_window
-    from rope_jax.model.resolve import check_backend
+    from rope_jax.model.resolve import check_backend, resolve_run
     from rope_jax.planning.sweep import plan_readings
     from rope_jax.sweeps.model import memory_plan, mesh_for
 
@@ -272,7 +272,7 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
         raise UserError(str(error)) from None
     placement = Placement(mesh, target.devices())
     check_backend(config.model, placement.platform)
-    model = language_model(config, config.model.vocab_size)
+    model = language_model(resolve_run(config), config.model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     memory = replace(memory_plan(model, placement, like), context=mesh.context)
     check_window(memory, [READ], device_bytes(placement.device))

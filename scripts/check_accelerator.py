@@ -39,7 +39,7 @@ from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.mesh import Placement
 from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
-from rope_jax.model.resolve import check_backend
+from rope_jax.model.resolve import check_backend, resolve_run
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryGeometry, cos_sin, parse_scaling
@@ -208,7 +208,7 @@ def train_guarded(folder: Path) -> None:
         }
     )
     corpus = open_corpus(config.data, ByteTokenizer())
-    program = Program(config, corpus.tokenizer.vocab_size, Placement(config.mesh))
+    program = Program(resolve_run(config), corpus.tokenizer.vocab_size, Placement(config.mesh))
     progress = TrainingProgress(plain_console(quiet=True), stage["steps"], 0)
     checkpoints: Any = NoCheckpoints()
     trainer = Trainer(program, corpus, checkpoints, Log(), progress, peak_flops()[0])

@@ -25,7 +25,9 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.console import plain_console
 from rope_jax.evaluation.results import rows
 from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.session import Session
 from rope_jax.sweeps.model import load_model
 from rope_jax.training.checkpoints import newest_params
 
@@ -36,7 +38,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     """Export a run to a new folder, with tokens, text and logits."""
     export_run(run, ExportConfig(strategy=strategy), out, CONSOLE)
     training = run.load_config()
-    loaded = load_model(run, training, CONSOLE)
+    loaded = load_model(Session(run, training, CONSOLE))
     step, params = newest_params(run.checkpoints, loaded.like, CONSOLE.print)
     stage = training.stages[training.stage_at(step)]
     tokenizer, bos = loaded.corpus.tokenizer, loaded.corpus.tokenizer.bos_id
@@ -55,7 +57,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
     exact_config = training.model_copy(
         update={"model": training.model.model_copy(update=in_float32)}
     )
-    model = language_model(exact_config, tokenizer.vocab_size)
+    model = language_model(resolve_run(exact_config), tokenizer.vocab_size)
 
     @jax.jit
     def logits(params: Any, tokens: Any, rotary: Any) -> Any:

@@ -11,6 +11,7 @@ from rope_jax.config.load import dump
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
+from rope_jax.model.resolve import resolve_run
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program
 from rope_jax.training.provenance import provenance_of
@@ -28,7 +29,9 @@ def rounded_copy(run, config, folder, dtype="bfloat16", step=0):
     shutil.copy(run.environment_file, copied.environment_file)
     copied.config_file.write_text(dump(new))
     tokenizer = ByteTokenizer()
-    like = Program(config, tokenizer.vocab_size, Placement(MeshConfig())).abstract_state
+    like = Program(
+        resolve_run(config), tokenizer.vocab_size, Placement(MeshConfig())
+    ).abstract_state
     with contextlib.closing(Checkpoints(run.checkpoints)) as checkpoints:
         state, _ = checkpoints.restore(checkpoints.steps()[0], like, optimizer=True)
     # and back, so that a copy in float32 holds the same numbers

@@ -31,7 +31,7 @@ LAYERS = (
     ("console",),
     ("model",),
     ("runs",),
-    ("results",),
+    ("session", "results"),
     ("plots", "comparison"),
     ("report",),
     ("evaluation",),
@@ -45,7 +45,17 @@ LAYERS = (
 )
 HEIGHT = {part: height for height, layer in enumerate(LAYERS) for part in layer}
 ROOT_MODULES = {
-    *("__main__", "cli", "console", "errors", "invocation", "sealed", "stopping", "user_cache"),
+    *(
+        "__main__",
+        "cli",
+        "console",
+        "errors",
+        "invocation",
+        "sealed",
+        "session",
+        "stopping",
+        "user_cache",
+    ),
 }
 # What answers --help and mistakes in a config, in less time than importing jax takes.
 WITHOUT_JAX = {

@@ -1,6 +1,7 @@
 """Export a run as a directory that transformers loads."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from rope_jax.devices.memory import in_gib
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
@@ -43,11 +45,12 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
         raise UserError(f"{out}: exists; name a new folder")
     training = run.load_config()
     tokenizer = run.open_tokenizer(training)
-    model = language_model(training, tokenizer.vocab_size)
+    model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement = Placement(mesh_for(training))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     chosen = SweepConfig(steps=(config.step,) if config.step else None)
-    (step,), checkpoints = chosen_checkpoints(run, chosen, like, console)
+    warn = functools.partial(print_warning, console)
+    (step,), checkpoints = chosen_checkpoints(run, chosen, like, warn)
     if config.step == 0 and step:  # only an imported run has a checkpoint of step 0
         raise UserError(f"steps: {run.checkpoints} has no step 0; its newest is {step}")
     stage = training.stage_at(step)

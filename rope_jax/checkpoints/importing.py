@@ -33,6 +33,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import bytes_per_device
+from rope_jax.model.resolve import resolve_run
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import finish_replacing, replacing_folder, write_text
@@ -153,7 +154,7 @@ def _import(
     console: Console,
 ) -> None:
     placement = Placement(training.mesh)
-    model = language_model(training, tokenizer.vocab_size)
+    model = language_model(resolve_run(training), tokenizer.vocab_size)
     placement.check_vocabulary(model.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     leaves = jax.tree.leaves(like)

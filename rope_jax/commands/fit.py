@@ -1,6 +1,7 @@
 """Fit a run's positions by gradient descent, with its weights frozen."""
 
-from rope_jax import cli, stopping
+from rope_jax import cli
+from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
@@ -20,11 +21,7 @@ def main(argv: list[str]) -> None:
         "strategy file RUN/fits/<name>/strategy.json. Keys of the fit:",
         FitConfig,
     )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
-    )
+    add_run(parser)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments = cli.parse(parser, argv)
     path = None if arguments.fit is None else config_path(arguments.fit, "fits")
@@ -32,24 +29,14 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    # --help and config errors should wait neither for these imports nor for jax
     from rope_jax.checkpoints.files import is_checkpoint
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
 
-    keep_freed_memory()
-    keep_compiled_programs()
-    console = plain_console()
     if is_checkpoint(arguments.run):  # will be imported, which may take minutes
         config.check_has_texts(arguments.run)
-    run = run_of(arguments.run, None, console)
-    training = run.load_config()
+    run, training, console = open_directory(arguments.run)
     # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.fitting.run import STRATEGY, fit_run
 
-    stopping.check()
     folder = fit_run(run, training, config, console)
     entries = flow_yaml(["trained", str(folder / STRATEGY)])
     words = f"name=fit-{config.name}", f"scalings={entries}"

@@ -1,6 +1,7 @@
 """Find the tokens of a split that need far context, as a mask for LongPPL in sweeps."""
 
-from rope_jax import cli, stopping
+from rope_jax import cli
+from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
@@ -16,31 +17,16 @@ def main(argv: list[str]) -> None:
         "context. Sweeps of other runs measure their perplexity: task longppl. Keys:",
         KeyTokensConfig,
     )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
-    )
+    add_run(parser)
     arguments = cli.parse(parser, argv)
     config = load(KeyTokensConfig, None, arguments.overrides)
     if arguments.print_config:
         print(dump(config), end="")
         return
-    # --help and config errors should wait neither for these imports nor for jax
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
-
-    keep_freed_memory()
-    keep_compiled_programs()
-    console = plain_console()
-    run = run_of(arguments.run, None, console)
-    training = run.load_config()
+    run, training, console = open_directory(arguments.run)
     # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.sweeps.key_tokens import find_key_tokens
 
-    stopping.check()
     path = find_key_tokens(run, training, config, console)
     tasks = flow_yaml([{"task": "longppl", "mask": str(path)}])
     split = [] if config.split == "test" else [f"split={config.split}"]

@@ -1,6 +1,7 @@
 """Measure a trained run's perplexity against context length, for many scalings at once."""
 
-from rope_jax import cli, stopping
+from rope_jax import cli
+from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
@@ -19,11 +20,7 @@ def main(argv: list[str]) -> None:
         "Results go to RUN/evals/<name>/. Keys of the sweep:",
         SweepConfig,
     )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        help="a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub",
-    )
+    add_run(parser)
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
@@ -36,22 +33,11 @@ def main(argv: list[str]) -> None:
     if arguments.print_config:
         print(dump(config), end="")
         return
-    # --help and config errors should wait neither for these imports nor for jax
-    from rope_jax.checkpoints.resolving import run_of
-    from rope_jax.console import plain_console
-    from rope_jax.devices.malloc import keep_freed_memory
-    from rope_jax.user_cache import keep_compiled_programs
-
-    keep_freed_memory()
-    keep_compiled_programs()
-    console = plain_console()
-    run = run_of(arguments.run, config.distributed, console)
-    training = run.load_config()
+    run, training, console = open_directory(arguments.run, config.distributed)
     # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.devices import processes
     from rope_jax.sweeps.run import sweep_run
 
-    stopping.check()
     sweep_run(run, training, config, console, again=arguments.again)
     if processes.is_first():
         cli.print_next(

@@ -12,19 +12,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
-from rope_jax.config.types import (
-    FolderName,
-    Frozen,
-)
+from rope_jax.config.types import FolderName, Frozen
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error

@@ -17,9 +17,11 @@ from rope_jax.config.types import (
     PathText,
     PositiveFloat,
     PositiveInt,
+    errors_in,
 )
 from rope_jax.config.windows import AnyPositions, DocumentsConfig, MixedConfig, PlainPositions
-from rope_jax.rope import AnyScaling
+from rope_jax.positions.maps import PositionMap
+from rope_jax.rope import AnyScaling, Scaling
 from rope_jax.rope.numbers import Whole
 
 _WITH_STEP = re.compile(r"(.+)@([0-9]{1,10})")
@@ -94,15 +96,11 @@ class StageConfig(Frozen):
 
     @model_validator(mode="after")
     def _windows_can_be_made(self) -> "StageConfig":
-        try:
+        with errors_in("positions."):
             self.positions.check(self.seq_len)
-        except ValueError as error:  # begins with a key of the positions
-            raise ValueError(f"positions.{error}") from None
         if self.mixed is not None:
-            try:
+            with errors_in("mixed."):
                 self.mixed.check(self.seq_len, self.batch_size)
-            except ValueError as error:
-                raise ValueError(f"mixed.{error}") from None
         return self
 
     @property
@@ -140,6 +138,20 @@ class Span(NamedTuple):
     def tokens_per_step(self) -> int:
         """Tokens in a batch."""
         return self.stage.batch_size * self.stage.seq_len
+
+    def is_due(self, step: int, every_steps: int) -> bool:
+        """Whether something that is done every so many steps, and at a stage's end, is due."""
+        return step == self.end or step % every_steps == 0
+
+
+class Trained(NamedTuple):
+    """How the checkpoints of a stage were trained."""
+
+    window: int
+    """Tokens per window."""
+    scaling: Scaling
+    map: PositionMap | None
+    """Without "auto"; None: no map."""
 
 
 class InitFrom(Frozen):

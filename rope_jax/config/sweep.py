@@ -3,11 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import (
-    Field,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import Field, TypeAdapter, model_validator
 
 from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig, check_read_whole
@@ -24,6 +20,7 @@ from rope_jax.config.types import (
     PositiveInt,
     Resamples,
     Seed,
+    errors_in,
 )
 from rope_jax.protocols import BASELINE, PROTOCOLS
 from rope_jax.protocols.windows import Bos
@@ -187,10 +184,8 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     @model_validator(mode="after")
     def _texts_are_read_whole(self) -> "SweepConfig":
         if self.data is not None:
-            try:
+            with errors_in("data."):
                 check_read_whole(self.data)
-            except ValueError as error:  # begins with a key of the data
-                raise ValueError(f"data.{error}") from None
         return self
 
     @model_validator(mode="after")
@@ -241,10 +236,8 @@ def check_encoding(model: ModelConfig, scalings: Sequence[SweepEntry]) -> None:
                     f"model's attention is {model.attention}"
                 )
         if entry.map is not None:
-            try:
+            with errors_in(f"scalings: {entry.label}: "):
                 check_map(model, entry.map)
-            except ValueError as error:
-                raise ValueError(f"scalings: {entry.label}: {error}") from None
 
 
 def check_targets(targets: int, lengths: tuple[int, ...]) -> None:

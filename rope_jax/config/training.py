@@ -16,18 +16,13 @@ from rope_jax.config.sections import (
     OptimConfig,
     Span,
     StageConfig,
+    Trained,
     ValidationConfig,
 )
 from rope_jax.config.sharding_checks import check_mesh, check_seq_len
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
-from rope_jax.config.types import (
-    FolderName,
-    Frozen,
-    PathText,
-    PositiveInt,
-    Seed,
-)
+from rope_jax.config.types import FolderName, Frozen, PathText, PositiveInt, Seed, errors_in
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import LayerOverride, RotaryGeometry, RotaryLayers, Scaling
@@ -85,102 +80,30 @@ class Config(Frozen):
         return settings
 
     @model_validator(mode="after")
-    def _positions_make_sense(self) -> "Config":
-        position = self.model.position
-        longest = max(stage.length for stage in self.stages)
-        if position.longest is not None and longest > position.longest:
-            number = [stage.length for stage in self.stages].index(longest)
-            key = "seq_len" if self.stages[number].seq_len == longest else "positions.length"
-            raise ValueError(
-                f"model.position.length: {position.longest} positions are too few for "
-                f"stages.{number}.{key} {longest}; give at least {longest}"
-            )
-        self._check_nothing_is_ignored()
-        for number in range(len(self.stages)):
-            self._check_windows(number)
+    def _sections_fit(self) -> "Config":
+        self._check_positions()
         if not self.model.backend.is_softmax:
             self._check_linear()
-        if self.rope.map is not None:
-            try:
+        with errors_in("rope."):
+            if self.rope.map is not None:
                 check_map(self.model, self.rope.map)
-            except ValueError as error:
-                raise ValueError(f"rope.{error}") from None
         swept = () if self.sweep is None else self.sweep.scalings
         check_mesh(self.mesh, self.model, [self.rope.map, *(entry.map for entry in swept)])
         for number, stage in enumerate(self.stages):
-            try:
+            with errors_in(f"stages.{number}.seq_len: "):
                 check_seq_len(self.mesh, stage.seq_len)
-            except ValueError as error:
-                raise ValueError(f"stages.{number}.seq_len: {error}") from None
-        return self
-
-    @model_validator(mode="after")
-    def _geometry_fits_the_heads(self) -> "Config":
-        try:
-            rotary_dim = self.geometry.rotary_dim
-        except ValueError as error:  # begins with a key of the geometry
-            raise ValueError(f"rope.{error}") from None
-        if rotary_dim > self.model.position.rotary_dim(self.model.heads_width):
+        with errors_in("rope."):
+            rotary_dim, most = self.geometry.rotary_dim, self._rotary_dim
+        if rotary_dim > most:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _pattern_fits_the_layers(self) -> "Config":
-        layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
-        if len(pattern) > layers:
-            raise ValueError(
-                f"rope.layer_pattern: has {len(pattern)} elements, more than "
-                f"model.num_hidden_layers {layers}"
-            )
-        if pattern and all(element.scaling is not None for element in pattern):
-            for key, scaling in self._shared_scalings().items():
-                if scaling != NoScaling():
-                    raise ValueError(
-                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
-                        "its own scaling"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _scalings_fit_the_layers(self) -> "Config":
-        for stage in range(len(self.stages)):
-            for element in range(len(self.rope.layer_pattern) or 1):
-                self._check_scaling(stage, element)
-        return self
-
-    @model_validator(mode="after")
-    def _map_fits_the_stages(self) -> "Config":
-        if self.rope.map is None:
-            return self
-        window = self.geometry.train_length
-        with_effect = False
-        for number, stage in enumerate(self.stages):
-            try:
-                map_ = self.stage_map(number)
-                if map_ is not None:
-                    map_.check_layers(self.rotary_layers)
-            except ValueError as error:  # begins with a key of the map
-                raise ValueError(f"rope.map.{error}") from None
-            if map_ is not None:
-                self._check_far(map_, number)
-                if map_.has_effect(window, stage.length):
-                    self._check_windows_with_map(map_, number)
-                    with_effect = True
-        if not with_effect:
-            longest = max(stage.seq_len for stage in self.stages)
-            reason = f"these settings changes nothing in a stage of {longest:,} tokens"
-            if self.rope.map.is_auto and longest <= window:
-                reason = (
-                    f"auto settings acts beyond train_length {window:,}, and no stage is longer; "
-                    "give numbers"
-                )
-            raise ValueError(f"rope.map: {self.rope.map.type} with {reason}")
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_fits_the_stages(self) -> "Config":
+        self._check_pattern()
+        for number in range(len(self.stages)):
+            for element in range(len(self._pattern)):
+                self._check_scaling(number, element)
+        if self.rope.map is not None:
+            self._check_map(self.rope.map)
         for first, last in self.schedule_spans():
             steps = sum(stage.steps for stage in self.stages[first:last])
             if self.optim.warmup(steps) >= steps:
@@ -189,40 +112,54 @@ class Config(Frozen):
                     f"steps of the schedule that starts at stages[{first}]; leave it out for a "
                     "tenth of them"
                 )
+        with errors_in("sweep."):
+            check_encoding(self.model, swept)
         return self
 
-    @model_validator(mode="after")
-    def _sweep_fits_the_encoding(self) -> "Config":
-        if self.sweep is not None:
-            try:
-                check_encoding(self.model, self.sweep.scalings)
-            except ValueError as error:
-                raise ValueError(f"sweep.{error}") from None
-        return self
-
-    def _check_nothing_is_ignored(self) -> None:
-        """ValueError for settings of the section `rope` that this model's encoding ignores."""
-        position = self.model.position
+    def _check_positions(self) -> None:
+        """ValueError for settings that the model's encoding ignores or cannot do."""
+        position, lengths = self.model.position, [stage.length for stage in self.stages]
+        longest = max(lengths)
+        if position.longest is not None and longest > position.longest:
+            number = lengths.index(longest)
+            key = "seq_len" if self.stages[number].seq_len == longest else "positions.length"
+            raise ValueError(
+                f"model.position.length: {position.longest} positions are too few for "
+                f"stages.{number}.{key} {longest}; give at least {longest}"
+            )
         given = [
             f"rope.{name}"
             for name in position.ignored
             if getattr(self.rope, name) != RopeConfig.model_fields[name].default
         ]
         if not position.is_rotary:
-            given = self._of_rotation() + given
+            given = self._keys_of_rotation() + given
         if given:
             reason = "turns each dimension by itself" if position.is_rotary else "rotates nothing"
             raise ValueError(
                 f"{given[0]}: has no effect, because model.position.type {position.type} "
                 f"{reason}; remove it"
             )
+        for number, stage in enumerate(self.stages):
+            if stage.positions.type != "plain" and not position.uses_positions:
+                raise ValueError(
+                    f"stages.{number}.positions: {stage.positions.type} has no effect, because "
+                    f"model.position.type {position.type} does not read the tokens' positions; "
+                    "remove it"
+                )
+            if position.uses_positions and position.uses_distances:
+                self._check_plain_windows(
+                    number,
+                    f"does not go with model.position.type {position.type}, which also counts the "
+                    "tokens between a query and a key",
+                )
 
-    def _of_rotation(self) -> list[str]:
+    def _keys_of_rotation(self) -> list[str]:
         """Return the keys given, outside of `Encoding.ignored`, that only act on a rotation."""
-        elements = {f"rope.layer_pattern.{i}": e for i, e in enumerate(self.rope.layer_pattern)}
         scalings = self._scalings()
         changed = [key for key, scaling in scalings.items() if scaling.type != "none"]
-        changed += [f"{key}.base" for key, element in elements.items() if element.base]
+        pattern = enumerate(self.rope.layer_pattern)
+        changed += [f"rope.layer_pattern.{i}.base" for i, element in pattern if element.base]
         scales = any(scaling.query_scale for scaling in scalings.values())
         if self.rope.train_length is not None and not scales:
             changed.append("rope.train_length")
@@ -237,73 +174,74 @@ class Config(Frozen):
                     "keys; use blockwise or xla for sliding windows"
                 )
         for key, scaling in self._scalings().items():
-            if getattr(scaling, "attention_factor", None) not in (None, 1.0):
-                raise ValueError(
-                    f"{key}.attention_factor: scales the logits of a softmax, and model.attention "
-                    "linear has none"
-                )
-            if scaling.query_scale is not None:
-                raise ValueError(
-                    f"{key}.query_scale: scales the logits of a softmax, and model.attention "
-                    "linear has none"
-                )
+            for name, without in (("attention_factor", (None, 1.0)), ("query_scale", (None,))):
+                if getattr(scaling, name, None) not in without:
+                    raise ValueError(
+                        f"{key}.{name}: scales the logits of a softmax, and model.attention "
+                        "linear has none"
+                    )
 
-    def _check_windows(self, number: int) -> None:
-        """ValueError for windows of a stage that the model's encoding cannot number so."""
-        stage, key, position = self.stages[number], f"stages.{number}", self.model.position
-        if stage.positions.type != "plain" and not position.uses_positions:
-            raise ValueError(
-                f"{key}.positions: {stage.positions.type} has no effect, because "
-                f"model.position.type {position.type} does not read the tokens' positions; "
-                "remove it"
-            )
-        if not (position.uses_positions and position.uses_distances):
-            return
-        reason = (
-            f"does not go with model.position.type {position.type}, which also counts the tokens "
-            "between a query and a key"
-        )
-        if stage.positions.type != "plain":
-            raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
-        self._check_documents(number, reason)
-
-    def _check_windows_with_map(self, map_: PositionMap, number: int) -> None:
-        """ValueError for windows of a stage in which its map would show keys at other distances."""
-        stage, key = self.stages[number], f"stages.{number}"
-        reason = f"does not go with rope.map {map_.type}, which counts the tokens that a query sees"
-        if stage.positions.type != "plain":
-            raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
-        self._check_documents(number, reason)
-        if stage.mixed is not None:
-            raise ValueError(
-                f"{key}.mixed: does not go with rope.map {map_.type}, which would act on the short "
-                "windows, too; remove one of them"
-            )
-
-    def _check_documents(self, number: int, reason: str) -> None:
+    def _check_plain_windows(self, number: int, reason: str) -> None:
         """ValueError unless a stage's positions count the tokens that a query sees."""
-        documents = self.stages[number].documents
+        stage, key = self.stages[number], f"stages.{number}"
+        if stage.positions.type != "plain":
+            raise ValueError(f"{key}.positions: {stage.positions.type} {reason}; give plain")
+        documents = stage.documents
         if not documents.positions_count_what_is_seen:
             other = "reset" if documents.positions == "continue" else "continue"
             raise ValueError(
-                f"stages.{number}.documents.positions: {documents.positions} with mask "
+                f"{key}.documents.positions: {documents.positions} with mask "
                 f"{documents.mask} {reason}; give {other}"
             )
 
-    def _check_scaling(self, stage: int, element: int) -> None:
-        """Check that a stage's scalings are defined and have an effect in an element's layers.
+    def _check_pattern(self) -> None:
+        layers, pattern = self.model.num_hidden_layers, self.rope.layer_pattern
+        if len(pattern) > layers:
+            raise ValueError(
+                f"rope.layer_pattern: has {len(pattern)} elements, more than "
+                f"model.num_hidden_layers {layers}"
+            )
+        if pattern and all(element.scaling is not None for element in pattern):
+            for key, scaling in self._shared_scalings().items():
+                if scaling != NoScaling():
+                    raise ValueError(
+                        f"{key}: no layer uses it, because every element of rope.layer_pattern has "
+                        "its own scaling"
+                    )
 
-        Raises ValueError, which names the key to change, in the element or outside the pattern.
-        """
-        own, length = self._pattern[element].scaling, self.stages[stage].length
-        if own is not None:
-            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, length, element)
+    def _check_map(self, asked: PositionMap) -> None:
+        """ValueError for a map without effect, or that a stage's windows do not go with."""
+        window, with_effect = self.geometry.train_length, False
+        for number, stage in enumerate(self.stages):
+            with errors_in("rope.map."):
+                map_ = self.stage_map(number)
+                if map_ is not None:
+                    map_.check_layers(self.rotary_layers)
+            if map_ is None:
+                continue
+            self._check_far(map_, number)
+            if map_.has_effect(window, stage.length):
+                with_effect = True
+                self._check_plain_windows(
+                    number,
+                    f"does not go with rope.map {map_.type}, which counts the tokens that a query "
+                    "sees",
+                )
+                if stage.mixed is not None:
+                    raise ValueError(
+                        f"stages.{number}.mixed: does not go with rope.map {map_.type}, which "
+                        "would act on the short windows, too; remove one of them"
+                    )
+        if with_effect:
             return
-        self._check_in_layers(self._scaling_key(stage), self.stage_scaling(stage), length, element)
-        mixed = self.stages[stage].mixed
-        if mixed is not None:
-            key = f"stages.{stage}.mixed.scaling"
-            self._check_in_layers(key, mixed.scaling, mixed.seq_len, element)
+        longest = max(stage.seq_len for stage in self.stages)
+        reason = f"these settings changes nothing in a stage of {longest:,} tokens"
+        if asked.is_auto and longest <= window:
+            reason = (
+                f"auto settings acts beyond train_length {window:,}, and no stage is longer; "
+                "give numbers"
+            )
+        raise ValueError(f"rope.map: {asked.type} with {reason}")
 
     def _check_far(self, map_: PositionMap, stage: int) -> None:
         """Check a map's own scaling like `_check_scaling`, in layers without one of their own."""
@@ -320,20 +258,31 @@ class Config(Frozen):
             for element in elements:
                 self._check_in_layers("rope.map.far", band.far, length, element)
 
+    def _check_scaling(self, stage: int, element: int) -> None:
+        """ValueError, naming the key to change, unless a stage's scalings work in an element."""
+        own, length = self._pattern[element].scaling, self.stages[stage].length
+        if own is not None:
+            self._check_in_layers(f"rope.layer_pattern.{element}.scaling", own, length, element)
+            return
+        self._check_in_layers(self._scaling_key(stage), self.stage_scaling(stage), length, element)
+        mixed = self.stages[stage].mixed
+        if mixed is not None:
+            key = f"stages.{stage}.mixed.scaling"
+            self._check_in_layers(key, mixed.scaling, mixed.seq_len, element)
+
     def _check_in_layers(self, key: str, scaling: Scaling, length: int, element: int) -> None:
         """Check a scaling, given at `key`, in an element's layers for texts of n tokens."""
-        pattern = self._pattern
-        own, own_key = pattern[element], f"rope.layer_pattern.{element}"
+        own, own_key = self._pattern[element], f"rope.layer_pattern.{element}"
         geometry = replace(self.geometry, base=own.base or self.rope.base)
         sections = {"base": "rope" if own.base is None else own_key}
         sections |= {"rotary_dim": "rope", "train_length": "rope"}
-        layers = self.model.num_hidden_layers
-        head_dim = self.model.position.rotary_dim(self.model.heads_width)
-        for layer in range(element, layers, len(pattern)):
-            for strategy_key, strategy in _with_inner(key, scaling):
+        layers, inner = self.model.num_hidden_layers, getattr(scaling, "inner", None)
+        by_key = [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]
+        for layer in range(element, layers, len(self._pattern)):
+            for strategy_key, strategy in by_key:
                 try:
                     in_layer = strategy.for_layer(layer, layers)
-                    in_layer.check(geometry, length, head_dim)
+                    in_layer.check(geometry, length, self._rotary_dim)
                     in_layer.query_scale_at(geometry, np.arange(1))
                 except ValueError as error:  # begins with a key of the geometry or strategy
                     section = sections.get(str(error).partition(":")[0], strategy_key)
@@ -364,11 +313,15 @@ class Config(Frozen):
         return self._shared_scalings() | own
 
     @property
+    def _rotary_dim(self) -> int:
+        """How many dimensions of a head the encoding can rotate."""
+        return self.model.position.rotary_dim(self.model.heads_width)
+
+    @property
     def geometry(self) -> RotaryGeometry:
         """The unscaled rotary embedding, of layers that set no base."""
         return RotaryGeometry(
-            rotary_dim=self.rope.rotary_dim
-            or self.model.position.rotary_dim(self.model.heads_width),
+            rotary_dim=self.rope.rotary_dim or self._rotary_dim,
             base=self.rope.base,
             train_length=self.rope.train_length or self.stages[0].seq_len,
         )
@@ -397,8 +350,8 @@ class Config(Frozen):
         """The rotary embedding of every layer."""
         own = tuple(LayerOverride(e.base, e.scaling) for e in self.rope.layer_pattern)
         pattern = own or (LayerOverride(),)
-        head_dim = self.model.position.rotary_dim(self.model.heads_width)
-        return RotaryLayers(self.geometry, self.model.num_hidden_layers, pattern, head_dim)
+        layers = self.model.num_hidden_layers
+        return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:
@@ -418,22 +371,23 @@ class Config(Frozen):
         length = self.stages[stage].length
         return self.rope.map and self.rope.map.at(self.geometry.train_length, length)
 
+    def trained(self, stage: int) -> Trained:
+        """Return how a stage's checkpoints were trained."""
+        window = self.stages[stage].seq_len
+        return Trained(window, self.stage_scaling(stage), self.stage_map(stage))
+
+    def trained_at(self, step: int) -> Trained:
+        """Return how the checkpoint after global step `step` was trained."""
+        return self.trained(self.stage_at(step))
+
     def stage_at(self, step: int) -> int:
         """Return the stage that wrote the checkpoint after global step `step`."""
-        end = 0
-        for number, stage in enumerate(self.stages):
-            end += stage.steps
-            if step <= end:
-                return number
-        raise ValueError(f"step {step} is past the end of the last stage, {end}")
+        for span in self.spans:
+            if step <= span.end:
+                return span.number
+        raise ValueError(f"step {step} is past the end of the last stage, {span.end}")
 
     def schedule_spans(self) -> list[tuple[int, int]]:
         """Return the stages [first, last) of each learning-rate schedule."""
         starts = [i for i, s in enumerate(self.stages) if i == 0 or s.learning_rate is not None]
         return list(zip(starts, [*starts[1:], len(self.stages)], strict=True))
-
-
-def _with_inner(key: str, scaling: Scaling) -> list[tuple[str, Scaling]]:
-    """Return a scaling with its key, preceded by the scaling that it wraps, if any."""
-    inner = getattr(scaling, "inner", None)
-    return [*([(f"{key}.inner", inner)] if inner else []), (key, scaling)]

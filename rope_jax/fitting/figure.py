@@ -66,7 +66,7 @@ def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
     theta = parameters.training.geometry.inv_freq()
     wavelength = 2 * math.pi / theta
     panels = []
-    learn = set(parameters.learn)
+    learn = set(parameters.config.learn)
     if "frequencies" in learn:
         panels.append(_Panel("λ = θ/θ'", theta / numbers.near_inv_freq, wavelength, is_log=True))
     for band, border in enumerate(parameters.borders):
@@ -87,7 +87,7 @@ def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
         panels.append(_Panel("m", m, wavelength))
     if "query_scale" in learn:
         length = parameters.training.geometry.train_length
-        positions = np.geomspace(length / 2, parameters.length, 50)
+        positions = np.geomspace(length / 2, parameters.config.length[-1], 50)
         ratio = np.maximum(1, np.log(positions) / math.log(length))
         scale = numbers.scale_s[..., None] * ratio ** numbers.scale_p[..., None]
         label = "position of the query"

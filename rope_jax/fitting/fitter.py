@@ -27,8 +27,12 @@ from rope_jax.fitting.terminal import FitProgress
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing
-from rope_jax.sweeps.estimate import sweep_flops
+from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import LoadedModel
+from rope_jax.sweeps.plans import sweep_flops
+
+# What the file of a state holds beside its arrays.
+_ABOUT = ("step", "best_step", "best_nll", "checks", "stopped", "seconds")
 
 
 @dataclass(frozen=True)
@@ -53,15 +57,7 @@ class FitState:
 
     def save(self, path: Path, identity: str) -> None:
         """Write the state, complete or not at all. UserError: a full disk, for instance."""
-        about = {
-            "identity": identity,
-            "step": self.step,
-            "best_step": self.best_step,
-            "best_nll": self.best_nll,
-            "checks": self.checks,
-            "stopped": self.stopped,
-            "seconds": self.seconds,
-        }
+        about = {"identity": identity} | {name: getattr(self, name) for name in _ABOUT}
         leaves = jax.tree.leaves((self.free, self.opt_state, self.best))
         arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         arrays["about"] = np.array(json.dumps(about))
@@ -98,18 +94,8 @@ class FitState:
                 "begin again, or choose another name"
             )
         free, opt_state, best = jax.tree.unflatten(structure, map(jnp.asarray, leaves))
-        return replace(
-            self,
-            free=free,
-            opt_state=opt_state,
-            best=best,
-            step=about["step"],
-            best_step=about["best_step"],
-            best_nll=about["best_nll"],
-            checks=tuple(about["checks"]),
-            stopped=about["stopped"],
-            seconds=about["seconds"],
-        )
+        kept = {name: about[name] for name in _ABOUT} | {"checks": tuple(about["checks"])}
+        return replace(self, free=free, opt_state=opt_state, best=best, **kept)
 
 
 class Validation:
@@ -131,8 +117,7 @@ class Validation:
 
     def nll(self, strategy: Strategy) -> dict[int, float]:
         """Return a strategy's NLL by length, nats per token; with keep_short, at the window too."""
-        inside = (self._window,) if self._config.keep_short else ()
-        result = self.sweep([entry_settings(strategy, "fitted")], (*inside, *self._config.length))
+        result = self.sweep([entry_settings(strategy, "fitted")], self._lengths)
         return {m.length: float(m.sums.mean()) for m in result.measurements}
 
     def nll_at_window(self) -> float:
@@ -143,9 +128,13 @@ class Validation:
 
     def flops(self) -> float:
         """Return the FLOPs of one check."""
+        model = self._loaded.model
+        return sweep_flops(self._plan(["trained"], self._lengths), model.config, model.vocab_size)
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
         inside = (self._window,) if self._config.keep_short else ()
-        plan = self._plan(["trained"], (*inside, *self._config.length))
-        return sweep_flops(plan, self._loaded.training.model, self._loaded.model.vocab_size)
+        return (*inside, *self._config.length)
 
     def sweep(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> SweepResult:
         """Sweep entries on the validation split.
@@ -174,7 +163,8 @@ class Validation:
             }
             | settings
         )
-        return self._loaded.plan(asked, self._texts, self._step)
+        resolved = resolve_sweep(asked, self._loaded.training)
+        return self._loaded.plan(resolved, self._texts, self._step)
 
     def objective(self, nll: dict[int, float]) -> float:
         """Return what a fit minimizes on validation: the mean over its lengths.

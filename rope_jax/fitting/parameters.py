@@ -17,11 +17,11 @@ from rope_jax.config.entries import SweepEntry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
-from rope_jax.fitting.start import check_start, log_factors_at_start, numbers_at_start
+from rope_jax.fitting.start import axes, check_start, exact, log_factors_at_start, numbers_at_start
 from rope_jax.positions.mapping import FittedParams, fitted_rotary
 from rope_jax.positions.maps.fitted import FittedMap
-from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Rotary, Scaling
 from rope_jax.rope.strategies import ExplicitScaling
 
@@ -44,30 +44,20 @@ class Parameters:
     """
 
     training: Config
-    learn: tuple[str, ...]
+    config: FitConfig
     start: FittedParams
     """The numbers at the start, float64 on the host, with full axes [l, h] for what is learned."""
     scaling: Scaling
     """The scaling of the start, whose numbers hold where none are learned."""
     borders: tuple[int, ...]
-    layers: int
-    """How many layers have numbers of their own: all, or 1."""
-    heads: int
-    """How many heads have, within a layer."""
-    kv_heads: int
-    length: int
-    """n."""
     log_factors: Any
     """ln λ at the start [l, k, pairs] with λ = θ/θ'; None unless frequencies are learned."""
-    bounds: tuple[float, float]
-    """Of λ, and of the number by which a divisor divides the start's far frequencies."""
-    ordered: bool
 
     def initial(self) -> Free:
         """Return the free parameters of the start."""
+        layers, heads, kv_heads = axes(self.training, self.config)
         pairs = (self.training.geometry.rotary_dim // 2,)
-        of_heads, of_keys = (self.layers, self.heads), (self.layers, self.kv_heads)
-        bands = (len(self.borders),)
+        of_heads, of_keys, bands = (layers, heads), (layers, kv_heads), (len(self.borders),)
         shapes = {
             "frequencies": of_keys + pairs,
             "attention_factor": of_keys,
@@ -82,7 +72,7 @@ class Parameters:
         return {
             name: jnp.zeros(shape, jnp.float32)
             for name, shape in shapes.items()
-            if name.removesuffix("_s").removesuffix("_p") in self.learn
+            if name.removesuffix("_s").removesuffix("_p") in self.config.learn
         }
 
     @property
@@ -115,7 +105,7 @@ class Parameters:
     def _with_far(self, free: Free, start: Any, found: FittedParams) -> FittedParams:
         inv_freq = start.far_inv_freq
         if "far_frequencies" in free:
-            turned = inv_freq + free["far_frequencies"] / np.float32(self.length)
+            turned = inv_freq + free["far_frequencies"] / np.float32(self.config.length[-1])
             inv_freq = jnp.clip(turned, -_MOST, _MOST)
         if "far_divisor" in free:
             inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
@@ -140,13 +130,14 @@ class Parameters:
 
     def projected(self, free: Free) -> Free:
         """Return the free parameters moved into the bounds, and into order if that is asked."""
-        factors_of = {name: free[name] for name in _UNBOUNDED if name in free}
-        free = free | {n: jnp.clip(x, -_MOST_LOG, _MOST_LOG) for n, x in factors_of.items()}
-        low, high = (np.float32(math.log(bound)) for bound in self.bounds)
+        bounds = {name: (-_MOST_LOG, _MOST_LOG) for name in _UNBOUNDED}
+        low, high = (np.float32(math.log(bound)) for bound in self.config.bounds)
+        bounds["far_divisor"] = low, high
+        free = {
+            name: jnp.clip(x, *bounds[name]) if name in bounds else x for name, x in free.items()
+        }
         if "frequencies" in free:
-            free = free | {"frequencies": self._projected_factors(free["frequencies"])}
-        if "far_divisor" in free:
-            free = free | {"far_divisor": jnp.clip(free["far_divisor"], low, high)}
+            free["frequencies"] = self._projected_factors(free["frequencies"])
         return free
 
     def _projected_factors(self, changes: Array) -> Array:
@@ -156,11 +147,11 @@ class Parameters:
         """
         shared = tuple(axis for axis in (0, 1) if changes.shape[axis] == 1)
         start = self.log_factors
-        low, high = (math.log(bound) for bound in self.bounds)
+        low, high = (math.log(bound) for bound in self.config.bounds)
         lowest = (low - start).max(axis=shared, keepdims=True).astype(np.float32)
         highest = (high - start).min(axis=shared, keepdims=True).astype(np.float32)
         changes = jnp.clip(changes, lowest, highest)
-        if not self.ordered:
+        if not self.config.ordered:
             return changes
         least = np.diff(start, axis=-1, prepend=start[..., :1]).min(axis=shared, keepdims=True)
         rise = np.cumsum(least, axis=-1).astype(np.float32)
@@ -173,14 +164,11 @@ class Parameters:
         return fitted_rotary(
             rotary,
             self.numbers(free),
-            self._visible(),
+            [band.mask for band in self._map(self.start).bands(0, 0)],
             jnp.asarray(positions),
             train_length=layers.geometry.train_length,
             seq_len=seq_len,
         )
-
-    def _visible(self) -> list[BandMask]:
-        return [band.mask for band in self._map(self.start).bands(0, 0)]
 
     def _map(self, numbers: FittedParams) -> FittedMap:
         lists = {
@@ -205,31 +193,21 @@ class Parameters:
         own = any(layer.scaling is not None for layer in self.training.rotary_layers.pattern)
         if self.borders or has_scale or own or any(x.shape[1] > 1 for x in by_head):
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
+        found = self.training.rotary_layers.frequencies(self.scaling)
+        inv_freq, factor = numbers.near_inv_freq, numbers.attention_factor
         settings: dict[str, Any] = {
-            "inv_freq": self._frequencies(numbers),
-            "attention_factor": self._factors(numbers),
+            "inv_freq": _by_layer(exact(found) if inv_freq is None else inv_freq),
+            "attention_factor": _by_layer(found.attention_factor if factor is None else factor),
             "query_scale": self.scaling.query_scale,
             "train_length": self.training.geometry.train_length,
         }
         return Strategy(scaling=ExplicitScaling(**settings), made_by=made_by)
 
-    def _frequencies(self, numbers: Any) -> Any:
-        """Return θ' by layer, or one list if all layers share it."""
-        found = numbers.near_inv_freq
-        if found is None:
-            layers = self.training.rotary_layers.frequencies(self.scaling)
-            exact = layers.inv_freq.astype(np.float64) + layers.inv_freq_remainder
-            found = exact[:, 0][:, None]
-        by_layer = found[:, 0].astype(np.float64).tolist()
-        return by_layer[0] if len(by_layer) == 1 else by_layer
 
-    def _factors(self, numbers: Any) -> Any:
-        """Return m by layer, or one number if all layers share it."""
-        found = numbers.attention_factor
-        if found is None:
-            found = self.training.rotary_layers.frequencies(self.scaling).attention_factor
-        by_layer = found[:, 0].astype(np.float64).tolist()
-        return by_layer[0] if len(by_layer) == 1 else by_layer
+def _by_layer(numbers: np.ndarray) -> Any:
+    """Return numbers [l, 1, …] as one list per layer, or as one if all layers share them."""
+    found = numbers[:, 0].astype(np.float64).tolist()
+    return found[0] if len(found) == 1 else found
 
 
 def parameters_of(
@@ -246,31 +224,16 @@ def parameters_of(
 
     UserError: nothing in `learn` can change the start.
     """
-    window, length = training.stages[stage].seq_len, config.length[-1]
-    try:
-        scaling = start.at(length, window, training.stage_scaling(stage))
-        map_ = start.map_at(length, window, training.stage_map(stage))
+    window, trained, trained_map = training.trained(stage)
+    with errors_in(f"start: {start.label}: ", UserError):
+        scaling = start.at(config.length[-1], window, trained)
+        map_ = start.map_at(config.length[-1], window, trained_map)
         check_start(training, config, scaling, map_)
         numbers, borders = numbers_at_start(training, config, scaling, map_, first_border)
         factors = log_factors_at_start(training, config, numbers)
-    except ValueError as error:
-        raise UserError(f"start: {start.label}: {error}") from None
-    return Parameters(
-        training=training,
-        learn=config.learn,
-        start=numbers,
-        scaling=scaling.model_copy(update={"query_scale": None})
-        if numbers.scale_s is not None
-        else scaling,
-        borders=borders,
-        layers=1 if config.per == "model" else training.model.num_hidden_layers,
-        heads=training.model.num_attention_heads if config.per == "head" else 1,
-        kv_heads=training.model.kv_heads if config.per == "head" else 1,
-        length=length,
-        log_factors=factors,
-        bounds=config.bounds,
-        ordered=config.ordered,
-    )
+    if numbers.scale_s is not None:
+        scaling = scaling.model_copy(update={"query_scale": None})
+    return Parameters(training, config, numbers, scaling, borders, factors)
 
 
 def _as_heads(x: Array, heads: int) -> Array:

@@ -16,7 +16,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.positions.maps.far_frequencies import FarFrequencies
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.maps.rerope import LeakyReRoPE, ReRoPE
-from rope_jax.rope import Scaling
+from rope_jax.rope import Frequencies, Scaling
 from rope_jax.rope.query_scales import LogN, PowerScale
 from rope_jax.rope.strategies import NoScaling
 
@@ -68,6 +68,20 @@ def check_start(
         raise ValueError("learn: frequencies: no pair rotates, and no λ changes a frequency of 0")
 
 
+def axes(training: Config, config: FitConfig) -> tuple[int, int, int]:
+    """Return how many layers, heads and key-value heads have numbers of their own: all, or 1."""
+    model = training.model
+    if config.per == "head":
+        return model.num_hidden_layers, model.num_attention_heads, model.kv_heads
+    return model.num_hidden_layers if config.per == "layer" else 1, 1, 1
+
+
+def exact(frequencies: Frequencies) -> np.ndarray:
+    """Return θ [l, 1, pairs], float64."""
+    inv_freq = np.asarray(frequencies.inv_freq, np.float64) + frequencies.inv_freq_remainder
+    return inv_freq[:, 0][:, None]
+
+
 def numbers_at_start(
     training: Config,
     config: FitConfig,
@@ -76,13 +90,10 @@ def numbers_at_start(
     first_border: int | None,
 ) -> tuple[FittedParams, tuple[int, ...]]:
     """Return the numbers of the start, with an axis for everything learned, and the borders."""
-    model, learn, n = training.model, set(config.learn), config.length[-1]
-    by_layer, by_head = config.per != "model", config.per == "head"
-    layers = model.num_hidden_layers if by_layer else 1
-    heads = model.num_attention_heads if by_head else 1
-    kv_heads = model.kv_heads if by_head else 1
+    learn, n, all_heads = set(config.learn), config.length[-1], training.model.num_attention_heads
+    layers, heads, kv_heads = axes(training, config)
     own = training.rotary_layers.frequencies(scaling)
-    theta = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
+    theta = exact(own)
     found: dict[str, Any] = {}
     given = map_.params if isinstance(map_, FittedMap) else {}
     if "frequencies" in learn or "near_inv_freq" in given:
@@ -91,9 +102,10 @@ def numbers_at_start(
         m = given.get("attention_factor", own.attention_factor.astype(np.float64)[:, 0][:, None])
         found["attention_factor"] = _full(m, layers, kv_heads)
     if "query_scale" in learn or "scale_s" in given:
-        s, p = _power(scaling)
+        scale = scaling.query_scale  # s·max(1, ln n / ln L)^p with s = 1
+        p = scale.p if isinstance(scale, PowerScale) else float(isinstance(scale, LogN))
         one = np.ones((1, 1))
-        found["scale_s"] = _full(given.get("scale_s", s * one), layers, heads)
+        found["scale_s"] = _full(given.get("scale_s", one), layers, heads)
         found["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
     borders: tuple[int, ...] = ()
     if map_ is not None:
@@ -108,7 +120,7 @@ def numbers_at_start(
                 )
             found["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
             # frequencies that differ between heads move the phase of every head
-            phases = model.num_attention_heads if far.shape[2] > 1 else heads
+            phases = all_heads if far.shape[2] > 1 else heads
             found["far_phase"] = _full(phase, layers, phases, axis=1)
             if "far_amplitude" in learn or (amplitude != 1).any():
                 found["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
@@ -116,7 +128,7 @@ def numbers_at_start(
             if "bias" in learn or "bias" in given:
                 # every head has its own row, learned or not: a bias is added by head
                 bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
-                found["bias"] = _full(bias, layers, model.num_attention_heads)
+                found["bias"] = _full(bias, layers, all_heads)
     return FittedParams(**found), borders
 
 
@@ -131,10 +143,8 @@ def log_factors_at_start(
     """
     if "frequencies" not in config.learn:
         return None
-    own = training.rotary_layers.frequencies(NoScaling())
-    theta = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
-    scaled = np.asarray(numbers.near_inv_freq)
-    theta, scaled = np.broadcast_arrays(theta, scaled)
+    theta = exact(training.rotary_layers.frequencies(NoScaling()))
+    theta, scaled = np.broadcast_arrays(theta, np.asarray(numbers.near_inv_freq))
     rotates = (theta != 0) & (scaled != 0)
     factors = np.divide(theta, scaled, out=np.ones_like(scaled), where=rotates)
     low, high = config.bounds
@@ -180,8 +190,7 @@ def _far(
         far = theta / float(settings.k)
     else:
         own = training.rotary_layers.frequencies(settings.far, length)
-        far = (own.inv_freq.astype(np.float64) + own.inv_freq_remainder)[:, 0][:, None]
-        far = np.broadcast_to(far, np.broadcast_shapes(far.shape, theta.shape))
+        far = np.broadcast_to(exact(own), np.broadcast_shapes(exact(own).shape, theta.shape))
         # the far scaling's m acts on queries and keys of far keys, and an amplitude on one of them
         near = training.rotary_layers.frequencies(scaling).attention_factor.astype(np.float64)
         ratio = own.attention_factor.astype(np.float64) / near
@@ -205,10 +214,3 @@ def _more_knots(bias: np.ndarray, knots: int) -> np.ndarray:
     """Return a bias with at least so many knots; it stays constant beyond its last one."""
     missing = max(0, knots - bias.shape[-1])
     return np.concatenate([bias, np.repeat(bias[..., -1:], missing, axis=-1)], axis=-1)
-
-
-def _power(scaling: Scaling) -> tuple[float, float]:
-    """Return s and p of a query scale s·max(1, ln n / ln L)^p."""
-    if isinstance(scaling.query_scale, PowerScale):
-        return 1.0, scaling.query_scale.p
-    return 1.0, float(isinstance(scaling.query_scale, LogN))

@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from rich.console import Console
-from rich.progress import MofNCompleteColumn
 from rich.text import Text
 
 from rope_jax.console import (
@@ -12,26 +11,13 @@ from rope_jax.console import (
     describe_duration,
     print_columns,
     print_wrapped,
-    progress_bar,
 )
 from rope_jax.fitting.results import FitRow
+from rope_jax.training.terminal import StepProgress
 
 
-class FitProgress:
-    """Shows progress while entered: a bar in a terminal, and one line for each check."""
-
-    def __init__(self, console: Console, total: int, done: int, title: str) -> None:
-        self._console, self._total = console, total
-        self._bar = progress_bar(console, MofNCompleteColumn())
-        self._bar.disable = not console.is_terminal  # it cannot be redrawn there
-        self._task = self._bar.add_task(title, total=total, completed=done, now="")
-
-    def __enter__(self) -> "FitProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+class FitProgress(StepProgress):
+    """Progress of a fit: a bar in a terminal, and one line for each check."""
 
     def stepped(self, step: int, loss: float) -> None:
         """Show a step's loss."""

@@ -14,6 +14,7 @@ from rope_jax.errors import UserError, printable
 from rope_jax.inspection.output import make_table
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import parameter_count
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 
 
@@ -55,7 +56,7 @@ def _training(run: RunDirectory) -> Cost:
             seconds += more / speeds.get(line["step"], math.nan)
             steps, tokens = line["step"], line["train/tokens"]
     vocab_size = run.open_tokenizer(config).vocab_size
-    numbers = parameter_count(language_model(config, vocab_size))
+    numbers = parameter_count(language_model(resolve_run(config), vocab_size))
     return Cost(run.path.name, "", numbers, steps, tokens, seconds)
 
 

@@ -23,13 +23,12 @@ from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.attention.remat_names import with_remat
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.training import Config
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
 from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
-from rope_jax.model.resolve import model_for_platform
+from rope_jax.model.resolve import ResolvedModel, ResolvedRun
 from rope_jax.positions.bands import band_masks, of_tokens, rotations
 from rope_jax.positions.encodings import Encoding, RoPE
 from rope_jax.rope import Rotary
@@ -94,14 +93,13 @@ class LanguageModel:
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: ResolvedModel,
         vocab_size: int,
         layout: Layout = "half",
         sliding_windows: Sequence[int | None] = (None,),
         encoding: Encoding = _ROPE,
         over: Collectives = ALONE,
     ) -> None:
-        config = model_for_platform(config)
         self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
         self._layout, self._sliding_windows = layout, sliding_windows
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)
@@ -358,7 +356,7 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
     return nnx.to_pure_dict(nnx.state(new(nnx.Rngs(key)), nnx.Param))
 
 
-def language_model(config: Config, vocab_size: int) -> LanguageModel:
+def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
     """Return the model of a run.
 
     vocab_size: that of the tokenizer. UserError if the model's own is smaller.

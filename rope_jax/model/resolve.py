@@ -1,42 +1,69 @@
-"""What `auto` in a model's config becomes on a platform."""
+"""Resolve a config: what `auto` in it becomes on a platform.
+
+It is done once, where a run is opened. Everything below takes the resolved types.
+"""
 
 import jax
 
-from rope_jax.attention import AttentionName
-from rope_jax.config.model import ModelConfig
+from rope_jax.attention import AttentionName, backend_names
+from rope_jax.config.model import ModelConfig, check_attention
 from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError
 from rope_jax.kernels.loading import has_amx, load_kernels
+from rope_jax.rope.messages import alternatives
 
 
-def for_platform(config: Config, platform: str | None = None) -> Config:
-    """Return a run's config with choices in place of `auto`; UserError if it cannot run there.
-
-    platform: as in `model_for_platform`.
-    """
-    # published models have long windows, whose scores take too much memory all at once
-    otherwise: AttentionName = "xla" if config.imported is None else "blockwise"
-    model = model_for_platform(choose_backend(config.model, platform, otherwise), platform)
-    check_backend(model, platform)
-    return config.model_copy(update={"model": model})
+class ResolvedModel(ModelConfig):
+    """A model's config in which nothing is `auto`: neither its backend nor its matmul dtype."""
 
 
-def model_for_platform(model: ModelConfig, platform: str | None = None) -> ModelConfig:
-    """Return a model's config with choices in place of `auto`.
+class ResolvedRun(Config):
+    """A run's config as this machine computes it."""
+
+    model: ResolvedModel
+
+
+def resolve_run(
+    config: Config, platform: str | None = None, attention: AttentionName | None = None
+) -> ResolvedRun:
+    """Return a run's config with choices in place of `auto`.
+
+    Whether the backend can run there is another question: `check_backend`.
 
     platform: "cpu", "tpu" or "gpu"; None: that of this machine.
+    attention: backend in place of the run's own; None: as in training. UserError if the model was
+        trained to compute something else.
+    """
+    asked = config.model if attention is None else _with_attention(config, attention)
+    # published models have long windows, whose scores take too much memory all at once
+    model = resolve_model(asked, platform, "xla" if config.imported is None else "blockwise")
+    return ResolvedRun.model_construct(config.model_fields_set, **{**dict(config), "model": model})
+
+
+def resolve_model(
+    model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
+) -> ResolvedModel:
+    """Return a model's config with choices in place of `auto`.
+
+    platform: as in `resolve_run`. otherwise: the backend where `cpu` cannot run.
     """
     platform = platform or jax.default_backend()
-    model = choose_backend(model, platform)
-    if model.product_dtype != "auto":
-        return model
-    rounds = platform == "cpu" and _multiplies_bfloat16()
-    return model.model_copy(update={"product_dtype": "bfloat16" if rounds else None})
+    model = choose_backend(model, platform, otherwise)
+    fields = dict(model)
+    if model.product_dtype == "auto":
+        fast = platform == "cpu" and _multiplies_bfloat16()
+        fields["product_dtype"] = "bfloat16" if fast else None
+    return ResolvedModel.model_construct(model.model_fields_set, **fields)
 
 
-def _multiplies_bfloat16() -> bool:
-    """Whether products of bfloat16 are faster than those of float32 on this machine's CPU."""
-    return has_amx() or load_kernels() == "avx512_bf16"
+def with_products(config: Config, products: str) -> Config:
+    """Return the config that a run records: with what `product_dtype: auto` became, "" for none.
+
+    A run computes with the same products to its end, and so do its sweeps, on any processor.
+    """
+    model = config.model.model_copy(update={"product_dtype": products or None})
+    return config.model_copy(update={"model": model})
 
 
 def choose_backend(
@@ -44,7 +71,7 @@ def choose_backend(
 ) -> ModelConfig:
     """Return a model's config with a backend in place of `auto`: cpu where that can run.
 
-    platform: as in `model_for_platform`. otherwise: the backend where it cannot.
+    platform: as in `resolve_run`. otherwise: the backend where it cannot.
     """
     if model.attention != "auto":
         return model
@@ -57,7 +84,7 @@ def choose_backend(
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:
     """Raise UserError if the model's backend cannot run; another is never substituted.
 
-    platform: as in `model_for_platform`.
+    platform: as in `resolve_run`.
     """
     if reason := _obstacle(model, platform):
         raise UserError(
@@ -71,7 +98,32 @@ def _obstacle(model: ModelConfig, platform: str | None) -> str | None:
     return model.backend.obstacle(platform, dtype, model.heads_width)
 
 
-def numbers_in_words(model: ModelConfig) -> str:
+def _with_attention(config: Config, attention: AttentionName) -> ModelConfig:
+    """Return a run's model with another attention backend; UserError if it cannot have it."""
+    trained = config.model.attention
+    model = config.model.model_copy(update={"attention": attention})
+    same = model.backend.is_softmax and config.model.backend.is_softmax
+    if not same and attention != trained:
+        raise UserError(
+            f"attention: {attention} computes something else than {trained}, with which this "
+            "model was trained"
+        )
+    with errors_in("", UserError):
+        check_attention(config.model, attention)
+    if config.rope.map is not None and not model.backend.interacts:
+        raise UserError(
+            f"attention: {attention} cannot do the map {config.rope.map.type}, with which this "
+            f"model was trained; use {alternatives(backend_names(interacts=True))}"
+        )
+    return model
+
+
+def _multiplies_bfloat16() -> bool:
+    """Whether products of bfloat16 are faster than those of float32 on this machine's CPU."""
+    return has_amx() or load_kernels() == "avx512_bf16"
+
+
+def describe_precision(model: ResolvedModel) -> str:
     """Return what a model computes with, such as "float32, attention cpu"."""
     rounded = f" with products of {model.product_dtype}" if model.product_dtype else ""
     return f"{model.dtype}{rounded}, attention {model.attention}"

@@ -26,13 +26,12 @@ from rope_jax.evaluation.reader import Reader, structure_of
 from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.memory import check_window, describe_memory, memory_table
-from rope_jax.model.resolve import for_platform, numbers_in_words
+from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.planning.training import LOOPS_COUNT_ONCE, quantities
 from rope_jax.sweeps.compatibility import (
     check_run_entries,
     check_texts,
-    for_encoding,
-    with_attention,
+    resolve_sweep,
 )
 from rope_jax.sweeps.model import memory_plan, mesh_for
 from rope_jax.tasks import Words
@@ -53,16 +52,16 @@ def plan_sweep(
 
     UserError: the sweep does not suit the run, or does not fit on this machine.
     """
-    if config.attention is not None:
-        training = with_attention(training, config.attention)
-    config = for_encoding(training, config)
+    devices = None if target is None else target.devices()
+    platform = None if devices is None else devices[0].platform
+    training = resolve_run(training, platform, config.attention)
+    config = resolve_sweep(config, training)
     check_run_entries(training, config)
     check_texts(training, config)
-    devices = None if target is None else target.devices()
+    check_backend(training.model, platform)
     whole_heads = differ_by_head(entry.map for entry in config.scalings)
     mesh = mesh_for(training, None if target is None else target.count, whole_heads=whole_heads)
     placement = Placement(mesh, devices)
-    training = for_platform(training, placement.platform)
     window = training.stages[-1].seq_len
     lengths = sweep_lengths(config, window)
     longest = training.encoding.longest
@@ -87,7 +86,7 @@ def plan_sweep(
         "compute": f"{tokens:,} tokens and {flops:.3g} FLOPs per scored block, with same_tokens",
         "blocks": f"max_blocks {config.max_blocks}, in each of at most {config.max_documents} "
         "documents",
-        "devices": device_line(numbers_in_words(training.model), devices),
+        "devices": device_line(describe_precision(training.model), devices),
     }
     if target is not None:
         facts["target"] = target.text

@@ -23,7 +23,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import vocabulary_size
 from rope_jax.model.memory import bytes_per_device, parameter_count
-from rope_jax.model.resolve import for_platform, numbers_in_words
+from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.memory import (
     StageBytes,
@@ -66,7 +66,8 @@ def plan_training(
     UserError: the run does not fit; the message names the key to change.
     """
     placement = Placement(config.mesh, None if target is None else target.devices())
-    config = for_platform(config, placement.platform)
+    config = resolve_run(config, placement.platform)
+    check_backend(config.model, placement.platform)
     placement.check_stages(config.stages)
     check_compile_time(config)
     program = Program(config, vocab_size, placement)
@@ -154,7 +155,7 @@ def _print_overview(console: Console, program: Program, target: Target | None) -
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
-        "devices": device_line(numbers_in_words(config.model), devices),
+        "devices": device_line(describe_precision(config.model), devices),
     }
     if placement.mesh.size > 1:
         axes = placement.mesh.shape.items()

@@ -1,39 +1,36 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
-from rope_jax.attention import AttentionName, backend_names
 from rope_jax.config.entries import TrainedEntry
-from rope_jax.config.model import check_attention
 from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
 from rope_jax.data.storage import Corpus
-from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.evaluation.plan import check_entries, sweep_lengths
-from rope_jax.rope.messages import alternatives
 
 
-def for_encoding(training: Config, config: SweepConfig) -> SweepConfig:
-    """Return the sweep without its default scalings if the model's positions have none.
+class ResolvedSweep(SweepConfig):
+    """A sweep's config with the defaults that its run decides: scalings, and where `bos` goes."""
+
+
+def resolve_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
+    """Return a sweep's config as it is for a run.
+
+    `trained` alone replaces the default scalings if the model's positions have none; `bos` is none,
+    unless the sweep states another, if documents have no start token.
 
     UserError if the sweep asks for scalings or maps that the model's positions cannot have.
     """
-    position = training.model.position
-    if not position.is_rotary and "scalings" not in config.model_fields_set:
-        return config.model_copy(update={"scalings": (TrainedEntry(),)})
-    try:
-        check_encoding(training.model, config.scalings)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    return config
-
-
-def for_tokenizer(tokenizer: Tokenizer, config: SweepConfig) -> SweepConfig:
-    """Return the sweep with `bos: none`, unless it states another, if there is no start token."""
-    if tokenizer.bos_id is None and "bos" not in config.model_fields_set:
-        return config.model_copy(update={"bos": "none"})
-    return config
+    fields, given = dict(config), config.model_fields_set
+    if not training.model.position.is_rotary and "scalings" not in given:
+        fields["scalings"] = (TrainedEntry(),)
+    if training.tokenizer.start is None and "bos" not in given:
+        fields["bos"] = "none"
+    with errors_in("", UserError):
+        check_encoding(training.model, fields["scalings"])
+    return ResolvedSweep.model_construct(given, **fields)
 
 
 def check_texts(training: Config, config: SweepConfig) -> None:
@@ -56,10 +53,8 @@ def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | Non
     for task in config.tasks:
         if not isinstance(task, LongPPL):
             continue
-        try:
+        with errors_in(f"tasks: {task.label}: ", UserError):
             mask = read_key_tokens(task.mask)
-        except ValueError as error:
-            raise UserError(f"tasks: {task.label}: {error}") from None
         wrong = ""
         if corpus is not None and mask.corpus != corpus.fingerprint:
             wrong = "was made from another corpus; scripts/key_tokens.py makes one of this corpus"
@@ -71,48 +66,21 @@ def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | Non
             raise UserError(f"tasks: {task.label}: mask: {task.mask} {wrong}")
 
 
-def with_attention(training: Config, attention: AttentionName) -> Config:
-    """Return a run's config with another attention backend; UserError if it cannot have it."""
-    model = training.model.model_copy(update={"attention": attention})
-    same = model.backend.is_softmax and training.model.backend.is_softmax
-    if not same and attention != training.model.attention:
-        raise UserError(
-            f"attention: {attention} computes something else than {training.model.attention}, with "
-            "which this model was trained"
-        )
-    try:
-        check_attention(training.model, attention)
-    except ValueError as error:
-        raise UserError(str(error)) from None
-    if training.rope.map is not None and not model.backend.interacts:
-        raise UserError(
-            f"attention: {attention} cannot do the map {training.rope.map.type}, with which this "
-            f"model was trained; use {alternatives(backend_names(interacts=True))}"
-        )
-    return training.model_copy(update={"model": model})
-
-
 def check_run_entries(training: Config, config: SweepConfig) -> None:
     """UserError if an entry cannot be used, whichever of the run's checkpoints is swept.
 
     That is, at none of the stages that they may belong to; `sweep` checks the others.
     """
-    last = sum(stage.steps for stage in training.stages)
+    last = training.spans[-1].end
     stages = set(range(len(training.stages)))
     if isinstance(config.steps, tuple):
         stages = {training.stage_at(step) for step in config.steps if step <= last}
     errors: list[UserError] = []
     for stage in sorted(stages):
-        window = training.stages[stage].seq_len
+        window, scaling, map_ = training.trained(stage)
+        longest = sweep_lengths(config, window)[-1]
         try:
-            check_entries(
-                config,
-                training.rotary_layers,
-                training.stage_scaling(stage),
-                window,
-                sweep_lengths(config, window)[-1],
-                training.stage_map(stage),
-            )
+            check_entries(config, training.rotary_layers, scaling, window, longest, map_)
         except UserError as error:
             errors.append(error)
     if errors and len(errors) == len(stages):

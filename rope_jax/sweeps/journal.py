@@ -11,13 +11,12 @@ from pathlib import Path
 import jax
 
 from rope_jax import __version__
-from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.devices.hardware import device_line
 from rope_jax.errors import UserError
 from rope_jax.evaluation.sweep import JournalEntry
 from rope_jax.kernels.loading import load_kernels
-from rope_jax.model.resolve import numbers_in_words
+from rope_jax.model.resolve import ResolvedRun, describe_precision
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.sweeps.code import code_hash
@@ -94,7 +93,7 @@ def _open_existing(path: str, flags: int) -> int:
 
 
 def journal_identity(
-    run: RunDirectory, training: Config, corpus: Corpus, split: str, step: int
+    run: RunDirectory, training: ResolvedRun, corpus: Corpus, split: str, step: int
 ) -> str:
     """Return one line that differs for measurements that may differ."""
     written = 0  # the checkpoint may be gone: a run in progress deletes old ones
@@ -105,7 +104,7 @@ def journal_identity(
         *(step, written, corpus.fingerprint, split, __version__, code_hash()),
         *(importlib.metadata.version(name) for name in _LIBRARIES),
         *(precision, os.environ.get("XLA_FLAGS", "")),
-        *(device_line(numbers_in_words(training.model)), training.model_dump_json()),
+        *(device_line(describe_precision(training.model)), training.model_dump_json()),
         load_kernels(),
     )
     return " ".join(map(str, parts))

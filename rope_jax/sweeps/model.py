@@ -1,23 +1,19 @@
 """A run's model and corpus, ready to be measured."""
 
-import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jaxtyping import Array, Float32, Int32
+from jaxtyping import Array
 from numpy.typing import NDArray
-from rich.console import Console
 
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
-from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.console import print_warning
 from rope_jax.data.mix import words_of
-from rope_jax.data.storage import Corpus, TokenSplit, open_corpus
+from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
@@ -27,12 +23,12 @@ from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.loss import Scores
 from rope_jax.model.memory import MemoryPlan
+from rope_jax.model.resolve import ResolvedRun
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
-from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.compatibility import for_tokenizer
+from rope_jax.session import Session
+from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.tasks import Words
 from rope_jax.training.provenance import check_provenance
 
@@ -41,7 +37,7 @@ from rope_jax.training.provenance import check_provenance
 class LoadedModel:
     """The model of a run, without parameters, and the texts to measure it on."""
 
-    training: Config
+    session: Session
     corpus: Corpus
     """The one that it was trained on, or the sweep's own texts."""
     placement: Placement
@@ -52,6 +48,11 @@ class LoadedModel:
     """Bytes of a device."""
     memory_gib: float | int | None
     """What a sweep's config allows for its windows."""
+
+    @property
+    def training(self) -> ResolvedRun:
+        """The run's config."""
+        return self.session.config
 
     @property
     def memory(self) -> MemoryPlan:
@@ -68,26 +69,21 @@ class LoadedModel:
     @property
     def nll_of_last(self) -> DecoderNLL:
         """The NLL of a window's last targets, see `evaluation.sweep`."""
-
-        def of_last(
-            params: Params, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int | None
-        ) -> Float32[Array, "B scored"]:
-            placement = self.placement_at(tokens.shape[1] - 1)
-            return nll_of_last(self.model, placement)(params, tokens, rotary, last)
-
-        return of_last
+        return self._where_it_fits(nll_of_last)
 
     @property
     def scores_of_last(self) -> LastScoresFunction:
         """The same with whether each target is the model's first choice."""
+        return self._where_it_fits(scores_of_last)
 
-        def of_last(
-            params: Params, tokens: Int32[Array, "B n_plus_1"], rotary: Rotary, last: int
-        ) -> Scores:
+    def _where_it_fits(self, of_last: Callable[[LanguageModel, Placement], Any]) -> Any:
+        """Return `of_last` with the placement that the length of the windows needs."""
+
+        def placed(params: Params, tokens: Array, rotary: Rotary, last: int | None) -> Any:
             placement = self.placement_at(tokens.shape[1] - 1)
-            return scores_of_last(self.model, placement)(params, tokens, rotary, last)
+            return of_last(self.model, placement)(params, tokens, rotary, last)
 
-        return of_last
+        return placed
 
     @property
     def words(self) -> Words:
@@ -96,7 +92,7 @@ class LoadedModel:
 
     def plan(
         self,
-        config: SweepConfig,
+        config: ResolvedSweep,
         texts: Sequence[NDArray[Any]],
         step: int,
         token_bytes: NDArray[Any] | None = None,
@@ -105,15 +101,15 @@ class LoadedModel:
 
         token_bytes: see `evaluation.sweep`. UserError: the config does not fit the texts.
         """
-        training, stage = self.training, self.training.stage_at(step)
+        training, trained = self.training, self.training.trained_at(step)
         return Plan(
             layers=training.rotary_layers,
-            trained=training.stage_scaling(stage),
-            window=training.stages[stage].seq_len,
+            trained=trained.scaling,
+            window=trained.window,
             documents=texts,
             bos_id=self.corpus.tokenizer.bos_id,
-            config=for_tokenizer(self.corpus.tokenizer, config),
-            trained_map=training.stage_map(stage),
+            config=config,
+            trained_map=trained.map,
             takes_maps=True,
             longest=training.encoding.longest,
             words=self.words,
@@ -159,9 +155,7 @@ class LoadedModel:
 
 
 def load_model(
-    run: RunDirectory,
-    training: Config,
-    console: Console,
+    session: Session,
     data: DataConfig | None = None,
     split: str | None = "test",
     memory_gib: float | int | None = None,
@@ -175,18 +169,15 @@ def load_model(
     memory_gib: as in a sweep's config.
     whole_heads: see `mesh_for`.
     """
-    warn = functools.partial(print_warning, console)
-    tokenizer = run.open_tokenizer(training, warn)
-    if data is None:
-        own = corpus = open_corpus(training.data, tokenizer, warn)
-    else:
-        own, corpus = None, open_corpus(data, tokenizer, warn, only=split)
-    processes.on_first(lambda: check_provenance(run, training, own, warn))
+    training = session.config
+    corpus = session.open_corpus(data, None if data is None else split)
+    own = corpus if data is None else None
+    processes.on_first(lambda: check_provenance(session.run, training, own, session.warn))
     placement = Placement(mesh_for(training, whole_heads=whole_heads))
-    model = language_model(training, tokenizer.vocab_size)
+    model = language_model(training, session.tokenizer.vocab_size)
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     available = processes.smallest(device_bytes())
-    return LoadedModel(training, corpus, placement, model, like, available, memory_gib)
+    return LoadedModel(session, corpus, placement, model, like, available, memory_gib)
 
 
 def memory_plan(model: LanguageModel, placement: Placement, like: Params) -> MemoryPlan:

@@ -11,7 +11,8 @@ from rope_jax.config.sections import InitFrom
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.errors import UserError
-from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints, DamagedCheckpoint
 from rope_jax.training.optimizer import with_new_schedule
@@ -54,7 +55,11 @@ def start_from(
                 f"init_from: {folder}: the checkpoint of step {source.step} is damaged ({error}); "
                 f"{advice}"
             ) from error
-    params = _typed_like(state.params, program.abstract_state.params)
+    params = jax.tree.map(
+        lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype),
+        state.params,
+        program.abstract_state.params,
+    )
     shardings = program.state_shardings().opt_state
     if init_from.optimizer:
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
@@ -69,23 +74,15 @@ def _as_stored(program: Program, source: Source) -> TrainState:
 
     Checkpoints are restored as they are: their fingerprint is that of the stored bits.
     """
-    kept = {"param_dtype": source.config.model.param_dtype}
-    config = program.config
-    config = config.model_copy(update={"model": config.model.model_copy(update=kept)})
-    model = language_model(config, program.vocab_size)
+    stored = jax.eval_shape(
+        lambda: language_model(resolve_run(source.config), program.vocab_size).init(0)
+    )
     params = jax.tree.map(
-        lambda leaf, stored: jax.ShapeDtypeStruct(leaf.shape, stored.dtype, sharding=leaf.sharding),
+        lambda leaf, kept: jax.ShapeDtypeStruct(leaf.shape, kept.dtype, sharding=leaf.sharding),
         program.abstract_state.params,
-        jax.eval_shape(lambda: model.init(0)),
+        stored,
     )
     return program.abstract_state._replace(params=params)
-
-
-def _typed_like(params: Params, like: Params) -> Params:
-    """Convert restored parameters to the types of a run's own."""
-    return jax.tree.map(
-        lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype), params, like
-    )
 
 
 def _check(
@@ -113,12 +110,8 @@ def _check(
         )
     if record is None or record.corpus != corpus.fingerprint:
         known = record is not None and record.corpus is not None
-        warn(_about_texts(source, known=known))
-
-
-def _about_texts(source: Source, *, known: bool) -> str:
-    trained = "was trained on another corpus" if known else "does not record its corpus"
-    return (
-        f"init_from: {source.run} {trained}: what it has read may hold this run's test split, so "
-        "that perplexities on it come out too low"
-    )
+        trained = "was trained on another corpus" if known else "does not record its corpus"
+        warn(
+            f"init_from: {source.run} {trained}: what it has read may hold this run's test split, "
+            "so that perplexities on it come out too low"
+        )

@@ -5,7 +5,6 @@ import signal
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from rope_jax import stopping
 from rope_jax.config.sections import Span, StageConfig
@@ -17,7 +16,7 @@ from rope_jax.data.batches import (
     validation_batches,
 )
 from rope_jax.data.distances import count_distances, distance_edges
-from rope_jax.data.mix import Mix, mix_of
+from rope_jax.data.mix import mix_of
 from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
 from rope_jax.devices.memory import shortage_as
@@ -87,15 +86,18 @@ class Trainer:
         clock = Clock(span.tokens_per_step)
         unread: tuple[int, StepMetrics] | None = None
         for step in range(done + 1, span.end + 1):
-            state, metrics = program.train_step(state, self._training_batch(span, step))
+            build = functools.partial(self._training_rows, span, step)
+            batch = self.placement.batch(build, span.stage.batch_size)
+            state, metrics = program.train_step(state, batch)
             # Read the previous metrics only after dispatching this step: the device never waits.
             if unread is not None:
                 self._finish_step(span, *unread, clock)
             unread = (step, metrics)
             stop_signal = self._stop_signal(step)
-            validates = self._is_due(span, step, self.config.validation.every_steps)
-            sweeps = self._sweeps_at(span, step)
-            saves = self._is_due(span, step, self.config.checkpoint.every_steps)
+            validates = span.is_due(step, self.config.validation.every_steps)
+            sweep = self.config.sweep
+            sweeps = sweep is not None and span.is_due(step, sweep.every_steps)
+            saves = span.is_due(step, self.config.checkpoint.every_steps)
             if validates or sweeps or saves or stop_signal:
                 # Log this step before saving it, because resuming starts after it. And wait for it
                 # before stopping the clock, so that its time counts.
@@ -107,17 +109,17 @@ class Trainer:
                     if sweeps:
                         self._measure(step, span, state.params)
                     if saves or stop_signal:
-                        self._save(step, state)
+                        self._log.flush()
+                        self._checkpoints.save(step, state)
             if stop_signal and step < self._last_step:
-                self._stop(step, stop_signal)
+                self._checkpoints.wait()
+                raise Stopped(
+                    f"stopped after step {step} of {self._last_step}, which is saved; the same "
+                    "command continues from there",
+                    stop_signal,
+                    together=True,
+                )
         return state
-
-    def _is_due(self, span: Span, step: int, every_steps: int) -> bool:
-        return step == span.end or step % every_steps == 0
-
-    def _sweeps_at(self, span: Span, step: int) -> bool:
-        settings = self.config.sweep
-        return settings is not None and self._is_due(span, step, settings.every_steps)
 
     def _stop_signal(self, step: int) -> int:
         """Return the signal that asked to stop, or 0.
@@ -136,7 +138,7 @@ class Trainer:
         metrics = jax.device_get(metrics)
         clock.tick()
         self._check_finite(span, step, metrics)
-        if self._is_due(span, step, self.config.log_every_steps):
+        if span.is_due(step, self.config.log_every_steps):
             self._log_step(span, step, metrics, clock.tokens_per_second())
 
     def _check_finite(self, span: Span, step: int, metrics: StepMetrics) -> None:
@@ -144,17 +146,13 @@ class Trainer:
         if np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm):
             return
         index, seq_len = step - 1 - span.begin, span.stage.seq_len
+        rows = span.stage.batch_size
         windows = training_offsets(
-            self._corpus.train,
-            self.config.seed,
-            span.number,
-            index,
-            seq_len,
-            span.stage.batch_size,
+            self._corpus.train, self.config.seed, span.number, index, seq_len, rows
         )
         short = _short_rows(span.stage)
         if short is not None:  # whose windows are drawn otherwise
-            windows = windows[~short.among(np.arange(span.stage.batch_size))]
+            windows = windows[~short.among(np.arange(rows))]
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
             f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. The batch: stage "
@@ -178,35 +176,19 @@ class Trainer:
             seq_len=span.stage.seq_len,
         )
         if speed is not None:
-            mfu = utilization(
-                self.config.model,
-                self._program.vocab_size,
-                span.stage.seq_len,
-                speed,
-                self._peak_flops,
-            )
+            model, vocab_size = self.config.model, self._program.vocab_size
+            mfu = utilization(model, vocab_size, span.stage.seq_len, speed, self._peak_flops)
             self._log.write_timed(
                 step, {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             )
-        pairs, length = self._pairs_by_distance(span, step), span.stage.length
-        if pairs is not None:
+        if processes.is_first():  # which built only its own rows of the batch
+            rows, length = slice(0, span.stage.batch_size), span.stage.length
+            pairs = count_distances(self._training_rows(span, step, rows), length)
             scalars = {**scalars, **distance_scalars(pairs, length)}
             edges = [*distance_edges(length), length]
             self._log.write_histogram(step, "distances", edges, pairs[1:].tolist())
         self._log.write_exact(step, scalars)
         self._progress.trained(step, scalars["train/loss"], speed)
-
-    def _pairs_by_distance(self, span: Span, step: int) -> NDArray[np.integer] | None:
-        """Count what a step trains, see `count_distances`; None: the first process logs that.
-
-        It makes the whole batch again, of which it has built only its own rows.
-        """
-        if not processes.is_first():
-            return None
-        rows = slice(0, span.stage.batch_size)
-        index = step - 1 - span.begin
-        batch = _training_rows(self._corpus, self.config.seed, self._mix, span, index, rows)
-        return count_distances(batch, span.stage.length)
 
     def _validate(
         self, stage: StageConfig, step: int, program: StageProgram, params: Params
@@ -252,43 +234,21 @@ class Trainer:
         self._log.write_exact(step, scalars)
         self._progress.swept(step, scalars)
 
-    def _save(self, step: int, state: TrainState) -> None:
-        self._log.flush()
-        self._checkpoints.save(step, state)
-
-    def _stop(self, step: int, stop_signal: int) -> None:
-        self._checkpoints.wait()
-        raise Stopped(
-            f"stopped after step {step} of {self._last_step}, which is saved; the same command "
-            "continues from there",
-            stop_signal,
-            together=True,
+    def _training_rows(self, span: Span, step: int, rows: slice) -> Batch:
+        """Return rows of the batch of a step."""
+        return training_batch(
+            self._corpus.train,
+            seed=self.config.seed,
+            stage=span.number,
+            step=step - 1 - span.begin,
+            seq_len=span.stage.seq_len,
+            batch_size=span.stage.batch_size,
+            rows=rows,
+            positions=span.stage.positions,
+            documents=span.stage.documents,
+            short=_short_rows(span.stage),
+            mix=self._mix,
         )
-
-    def _training_batch(self, span: Span, step: int) -> Batch:
-        build = functools.partial(
-            _training_rows, self._corpus, self.config.seed, self._mix, span, step - 1 - span.begin
-        )
-        return self.placement.batch(build, span.stage.batch_size)
-
-
-def _training_rows(
-    corpus: Corpus, seed: int, mix: Mix | None, span: Span, index: int, rows: slice
-) -> Batch:
-    """Return rows of the batch at step `index` of a stage."""
-    return training_batch(
-        corpus.train,
-        seed=seed,
-        stage=span.number,
-        step=index,
-        seq_len=span.stage.seq_len,
-        batch_size=span.stage.batch_size,
-        rows=rows,
-        positions=span.stage.positions,
-        documents=span.stage.documents,
-        short=_short_rows(span.stage),
-        mix=mix,
-    )
 
 
 def _show_life(*_: object) -> None:

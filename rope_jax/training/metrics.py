@@ -78,20 +78,18 @@ class Clock:
     """Tokens per second between two readings, excluding the time the clock was stopped."""
 
     def __init__(self, tokens_per_step: int) -> None:
-        self._tokens_per_step = tokens_per_step
-        self._steps = 0
-        self._since: float | None = None
+        self._tokens_per_step, self._steps = tokens_per_step, -1  # the first step only starts it
+        self._since = 0.0
 
     def tick(self) -> None:
-        """Count a finished step. The first one only starts the clock."""
-        if self._since is None:
+        """Count a finished step."""
+        self._steps += 1
+        if not self._steps:
             self._since = time.perf_counter()
-        else:
-            self._steps += 1
 
     def tokens_per_second(self) -> float | None:
         """Return the speed since the last call; None if no step has been counted since."""
-        if self._since is None or self._steps == 0:
+        if self._steps <= 0:
             return None
         now = time.perf_counter()
         speed = self._steps * self._tokens_per_step / (now - self._since)
@@ -103,5 +101,4 @@ class Clock:
         """Exclude the time spent inside the block."""
         start = time.perf_counter()
         yield
-        if self._since is not None:
-            self._since += time.perf_counter() - start
+        self._since += time.perf_counter() - start

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from rope_jax.config.training import Config
 from rope_jax.data.batches import Batch
 from rope_jax.devices.compiling import compiled, compiler_options
 from rope_jax.devices.memory import program_bytes
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
 from rope_jax.model.memory import bytes_per_device
+from rope_jax.model.resolve import ResolvedRun
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Frequencies, Rotary, Scaling
 from rope_jax.training.optimizer import optimizer
@@ -33,7 +33,7 @@ from rope_jax.training.step import (
 class Program:
     """The model and optimizer of a config, placed on a mesh."""
 
-    def __init__(self, config: Config, vocab_size: int, placement: Placement) -> None:
+    def __init__(self, config: ResolvedRun, vocab_size: int, placement: Placement) -> None:
         self.config, self.placement = config, placement
         self.model = language_model(config, vocab_size).on(placement.collectives)
         placement.check_vocabulary(self.model.vocab_size)
@@ -49,10 +49,8 @@ class Program:
     def fresh_state(self) -> TrainState:
         """Return the initial training state, sharded."""
         options = compiler_options(self.placement.device.platform)
-        made = jax.jit(
-            self._fresh_state, out_shardings=self.state_shardings(), compiler_options=options
-        )
-        return made()
+        how: Any = {"out_shardings": self.state_shardings(), "compiler_options": options}
+        return jax.jit(self._fresh_state, **how)()
 
     def state_shardings(self) -> TrainState:
         """Return the shardings of the state."""
@@ -183,9 +181,9 @@ class StageProgram:
         return Rotary.unscaled_queries(Frequencies(*leaves))
 
     def _positioning(self, groups: Sequence[RowGroup]) -> Positioning | None:
-        """Return what completes the frequencies at a batch's positions; None: nothing is missing.
+        """Return what adds position-dependent parts (query scale, map bands) to `rotary`.
 
-        Positions restart with each document, so only a batch has them.
+        None if there are none. Positions restart with each document, so only a batch has them.
         """
         layers = self._program.config.rotary_layers
         map_ = self._program.config.stage_map(self._number)
@@ -193,18 +191,14 @@ class StageProgram:
         if map_ is None and not has_query_scale:
             return None
 
-        def query_scale(positions: Array) -> Array:
-            ends = np.cumsum([group.rows for group in groups])[:-1].tolist()
-            parts = zip(groups, jnp.split(positions, ends), strict=True)
-            scales = [layers.query_scale(group.scaling, own) for group, own in parts]
-            count = max(scale.shape[0] for scale in scales)
-            return jnp.concatenate(
-                [jnp.broadcast_to(scale, (count, *scale.shape[1:])) for scale in scales], axis=1
-            )
-
         def complete(rotary: Rotary, positions: Array) -> Rotary:
             if has_query_scale:
-                rotary = rotary._replace(query_scale=query_scale(positions))
+                ends = np.cumsum([group.rows for group in groups])[:-1].tolist()
+                parts = zip(groups, jnp.split(positions, ends), strict=True)
+                scales = [layers.query_scale(group.scaling, own) for group, own in parts]
+                count = max(scale.shape[0] for scale in scales)
+                scales = [jnp.broadcast_to(x, (count, *x.shape[1:])) for x in scales]
+                rotary = rotary._replace(query_scale=jnp.concatenate(scales, axis=1))
             if map_ is None:
                 return rotary
             window, seq_len = layers.geometry.train_length, self._stage.seq_len

@@ -1,8 +1,7 @@
 """Whether a run may go on: configs that differ from the one it began with, and gaps in its log."""
 
-import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -92,20 +91,19 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
     """
     if not done:
         return None
-    parts = [("train/loss", config.log_every_steps, 1)]
-    parts += [("validation/loss", config.validation.every_steps, 1)] * has_validation
-    if config.sweep is not None:
-        window = config.sweep_window  # always measured, unless the model cannot read that far
-        if window <= (config.encoding.longest or window):
-            tag = sweep_tag(config.sweep.scalings[0], "nll", window)
-            parts.append((tag, config.sweep.every_steps, 0))
+    every_steps = {"train/loss": config.log_every_steps}
+    if has_validation:
+        every_steps["validation/loss"] = config.validation.every_steps
+    due = {name: _due_steps(config, every, done) for name, every in every_steps.items()}
+    window = config.sweep_window  # always measured, unless the model cannot read that far
+    if config.sweep is not None and window <= (config.encoding.longest or window):
+        tag = sweep_tag(config.sweep.scalings[0], "nll", window)
+        due[tag] = [0, *_due_steps(config, config.sweep.every_steps, done)]
     missing = []
-    for name, every_steps, first in parts:
+    for name, steps in due.items():
         logged = logged_steps(run.metrics_file, name)
-        steps = itertools.chain([0] * (first == 0), _due_steps(config, every_steps))
-        due = list(itertools.takewhile(lambda s: s <= done, steps))
-        if absent := [step for step in due if step not in logged]:
-            missing.append(f"{name} of {len(absent)} of {len(due)} steps ({_list(absent)})")
+        if absent := [step for step in steps if step not in logged]:
+            missing.append(f"{name} of {len(absent)} of {len(steps)} steps ({_list(absent)})")
     if not missing:
         return None
     return (
@@ -115,12 +113,14 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
     )
 
 
-def _due_steps(config: Config, every_steps: int) -> Iterator[int]:
-    """Yield the steps at which something is logged: every so many, and the last of each stage."""
-    for span in config.spans:
-        first = span.begin - span.begin % every_steps + every_steps
-        yield from range(first, span.end, every_steps)
-        yield span.end
+def _due_steps(config: Config, every_steps: int, done: int) -> list[int]:
+    """Return the steps up to `done` at which something is logged."""
+    return [
+        step
+        for span in config.spans
+        for step in range(span.begin + 1, min(span.end, done) + 1)
+        if span.is_due(step, every_steps)
+    ]
 
 
 def _list(steps: Sequence[int]) -> str:

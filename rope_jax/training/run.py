@@ -1,10 +1,9 @@
 """Training a run, from its config to a run directory with checkpoints and metrics."""
 
 import contextlib
-import functools
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
@@ -13,23 +12,18 @@ from rope_jax import stopping
 from rope_jax.config.data import DataConfig
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
-from rope_jax.console import plain_console, print_warning
 from rope_jax.data.batches import training_batch, validation_batches
 from rope_jax.data.mix import mix_of
-from rope_jax.data.storage import Corpus, open_corpus
-from rope_jax.data.tokenizers import describe_tokenizer
+from rope_jax.data.storage import Corpus
 from rope_jax.devices import processes
-from rope_jax.devices.hardware import device_line, peak_flops, reached_flops
-from rope_jax.devices.memory import shortage_as
+from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.rendezvous import joined
 from rope_jax.errors import UserError
-from rope_jax.kernels.loading import load_kernels
 from rope_jax.model.cost import flops_per_token
-from rope_jax.model.resolve import for_platform, model_for_platform, numbers_in_words
 from rope_jax.report.table import yaml_block
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log, last_step
+from rope_jax.session import Session, open_run
 from rope_jax.training.checkpoints import Checkpoints, newest_step
 from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.loop import Trainer
@@ -47,121 +41,86 @@ def train(config: Config, console: Console) -> RunDirectory:
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
     a signal ended it. Calling it again continues from the newest checkpoint.
     """
-    with joined(config.distributed):
-        return _train(config, console if processes.is_first() else plain_console(quiet=True))
-
-
-def _train(config: Config, console: Console) -> RunDirectory:
-    processes.check_same("config", dump(config.model_copy(update={"distributed": None})))
     _check_weights(config)
     run = RunDirectory(Path(config.runs_dir) / config.name)
-    asked = _with_decided_products(config, run)
-    config = for_platform(asked)
-    processes.check_same("the kernels for CPUs", str(load_kernels() is None))
-    placement = Placement(config.mesh)
-    placement.check_stages(config.stages)
-    _check_has_train_files(config.data)
-    newest = processes.from_first(lambda: str(newest_step(run.checkpoints)))
-
-    def explain(old: Config) -> str | None:
-        return explain_other(asked, old, int(newest))
-
-    processes.on_first(lambda: run.check_available(asked, explain))
-    warn = functools.partial(print_warning, console)
-    out_of_memory = "data: there is not enough memory to read it; split large files"
-    with (
-        console.status("opening the tokenizer (bpe is trained the first time)"),
-        shortage_as(out_of_memory),
-    ):
-        tokenizer = run.open_tokenizer(config, warn)
-    program = Program(config, tokenizer.vocab_size, placement)
-    check_size(program)
-    with (
-        console.status("opening the corpus (read and tokenized the first time)"),
-        shortage_as(out_of_memory),
-    ):
-        corpus = open_corpus(config.data, tokenizer, warn)
-    processes.check_same("data", corpus.fingerprint)
-    _check_texts(config, corpus)
-    sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
-    start = None
-    if config.init_from is not None and not int(newest):
-        start = start_from(config.init_from, program, corpus, warn)
-    _compile_after(int(newest), program, corpus, console, warn)
-    # last: a failure above writes nothing
-    processes.on_first(lambda: run.prepare(asked, tokenizer, explain))
-    try:
-        with shortage_as(
-            f"{run.path}: there is not enough memory; end other programs, and the same command "
-            "continues from the newest checkpoint; or make the model smaller, under another name"
-        ):
-            _train_in(run, program, corpus, int(newest), start, sweep, console)
-    except OSError as error:
-        raise UserError(
-            f"{run.path}: cannot be written ({error.strerror or error}); once that is fixed, the "
-            "same command continues from the newest checkpoint"
-        ) from error
-    finally:
-        run.release()
+    out_of_memory = (
+        f"{run.path}: there is not enough memory; end other programs, and the same command "
+        "continues from the newest checkpoint; or make the model smaller, under another name"
+    )
+    how: Any = {"distributed": config.distributed, "out_of_memory": out_of_memory}
+    with open_run(run, config, console, **how) as session:
+        _train(session)
     return run
 
 
-def _with_decided_products(config: Config, run: RunDirectory) -> Config:
-    """Return the config with what `product_dtype: auto` became when the run began, or becomes now.
+def _train(session: Session) -> None:
+    """Check everything that can be refused; only then create the run's folder, and train."""
+    run, config = session.run, session.config
+    placement = Placement(config.mesh)
+    placement.check_stages(config.stages)
+    _check_has_train_files(config.data)
+    newest = int(processes.from_first(lambda: str(newest_step(run.checkpoints))))
 
-    A run computes with the same products to its end, and so do its sweeps, on any processor.
-    """
-    if config.model.product_dtype != "auto":
-        return config
+    def explain(old: Config) -> str | None:
+        return explain_other(session.recorded, old, newest)
 
-    def decided() -> str:
-        model = run.load_config().model if run.config_file.exists() else config.model
-        return model_for_platform(model).product_dtype or ""
-
-    model = config.model.model_copy(update={"product_dtype": processes.from_first(decided) or None})
-    return config.model_copy(update={"model": model})
+    processes.on_first(lambda: run.check_available(session.recorded, explain))
+    program = Program(config, session.tokenizer.vocab_size, placement)
+    check_size(program)
+    corpus = session.open_corpus()
+    _check_texts(config, corpus)
+    sweep = None if config.sweep is None else TrainingSweep(program, corpus, config.sweep)
+    start = None
+    if config.init_from is not None and not newest:
+        start = start_from(config.init_from, program, corpus, session.warn)
+    _compile_after(newest, program, corpus, session)
+    # last: a failure above writes nothing
+    processes.on_first(lambda: run.prepare(session.recorded, session.tokenizer, explain))
+    try:
+        _train_in(session, program, corpus, newest, start, sweep)
+    finally:
+        run.release()
 
 
 def _train_in(
-    run: RunDirectory,
+    session: Session,
     program: Program,
     corpus: Corpus,
     newest: int,
     start: Start | None,
     sweep: TrainingSweep | None,
-    console: Console,
 ) -> None:
     """Train in a prepared run directory, starting from its newest undamaged checkpoint.
 
     newest: the step of its newest checkpoint, after which the stages are compiled.
     start: what to begin with if there is none; None: fresh weights.
     """
-    config, last = program.config, program.config.spans[-1].end
+    run, config, console = session.run, session.config, session.console
+    last = config.spans[-1].end
     with contextlib.ExitStack() as stack:
-        warn = functools.partial(print_warning, console)
-        processes.on_first(lambda: check_provenance(run, config, corpus, warn))
+        processes.on_first(lambda: check_provenance(run, config, corpus, session.warn))
         provenance = provenance_of(config, corpus)
         checkpoints = Checkpoints(
             run.checkpoints, config.checkpoint.keep, provenance, program.abstract_state
         )
         stack.callback(checkpoints.close)
-        done, state = checkpoints.restore_newest(program.abstract_state, warn)
+        done, state = checkpoints.restore_newest(program.abstract_state, session.warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
-            _compile_after(done, program, corpus, console, warn)
+            _compile_after(done, program, corpus, session)
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
         if gaps := describe_gaps(run, config, done, len(corpus.validation) > 0):
-            warn(gaps)
+            session.warn(gaps)
         peak, peak_source = peak_flops()
         announce(
             console,
             config,
             run_directory=str(run.path),
+            devices=session.describe_devices(),
+            corpus=corpus.report,
+            tokenizer=session.describe_tokenizer(),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
-            devices=device_line(numbers_in_words(config.model)),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
-            corpus=corpus.report,
-            tokenizer=describe_tokenizer(config.tokenizer, corpus.tokenizer),
             done=done,
         )
         if done >= last:
@@ -191,18 +150,13 @@ def flops_after(done: int, config: Config, vocab_size: int) -> float:
     return total
 
 
-def _compile_after(
-    done: int,
-    program: Program,
-    corpus: Corpus,
-    console: Console,
-    warn: Callable[[str], None],
-) -> None:
+def _compile_after(done: int, program: Program, corpus: Corpus, session: Session) -> None:
     """Compile the stages that go on after step `done`. UserError if one needs too much memory."""
     left = [span.number for span in program.config.spans if span.end > done]
     if left:
-        with console.status("compiling"):
-            compile_stages(program, left, validates=len(corpus.validation) > 0, warn=warn)
+        validates = len(corpus.validation) > 0
+        with session.console.status("compiling"):
+            compile_stages(program, left, validates=validates, warn=session.warn)
 
 
 def _prepare_to_resume(

@@ -14,10 +14,10 @@ from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_target
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.evaluation import SweepResult, sweep
+from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import nll_of_last, of_all
 from rope_jax.evaluation.plan import Plan, sweep_lengths
-from rope_jax.evaluation.sweep import Progress
+from rope_jax.evaluation.sweep import Progress, measure
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
@@ -47,26 +47,44 @@ class TrainingSweep:
 
         UserError, naming a key of the section `sweep`, if a setting does not fit them or the model.
         """
-        config = program.config
-        self._config, self._settings = config, settings
-        self.lengths = training_sweep_lengths(config, settings)
-        split = corpus.validation
-        if not len(split):
+        self._program, self._programs = program, dict[Any, Any]()
+        self._nll_of_last = nll_of_last(program.model, program.placement)
+        self.lengths = training_sweep_lengths(program.config, settings)
+        if not len(corpus.validation):
             raise UserError(
                 "sweep: there is no validation split to read; raise data.validation_fraction"
             )
-        self._texts, self._bos_id = split.texts(), corpus.tokenizer.bos_id
-        self._arguments: dict[str, Any] = {
-            **settings.model_dump(exclude={*_OWN, "lengths", "scalings"}),
+        try:
+            self._plans = self._plan_stages(corpus, settings)
+        except (UserError, ValueError) as error:  # begins with a key of the sweep
+            raise UserError(f"sweep.{error}") from None
+
+    def _plan_stages(self, corpus: Corpus, settings: TrainingSweepConfig) -> list[Plan]:
+        if settings.targets is not None:
+            check_targets(settings.targets, self.lengths)
+        bos_id = corpus.tokenizer.bos_id
+        raw = settings.model_dump(exclude={*_OWN, "scalings"}) | {
+            "lengths": self.lengths,
+            "scalings": settings.scalings,
             "split": "validation",
-            "bos": "document" if self._bos_id is not None else "none",
+            "bos": "none" if bos_id is None else "document",
         }
-        self._check()
-        model, placement = program.model, program.placement
-        self._nll_of_last = nll_of_last(model, placement)
-        self._row_shards, self._vocab_size = placement.row_shards, program.vocab_size
-        self._split = {"context": placement.config.context, "tensor": placement.config.tensor}
-        self._programs: dict[Any, Any] = {}
+        asked, config = validate(SweepConfig, raw, "sweep"), self._program.config
+        texts = corpus.validation.texts()
+        return [
+            Plan(
+                layers=config.rotary_layers,
+                trained=config.stage_scaling(stage),
+                window=config.sweep_window,
+                documents=texts,
+                bos_id=bos_id,
+                config=asked,
+                trained_map=config.stage_map(stage),
+                takes_maps=True,
+                longest=config.encoding.longest,
+            )
+            for stage in range(len(config.stages))
+        ]
 
     def measure(self, stage: int, params: Params, progress: Progress) -> Scalars:
         """Return the NLL at each length, in nats per token, and past the window its gain.
@@ -78,54 +96,22 @@ class TrainingSweep:
         stage: whose scaling and map are `trained`.
         progress: called after every batch, as by `sweep`.
         """
-        config = self._config
-        result = sweep(
+        result = measure(
+            self._plans[stage],
             of_all(self._nll_of_last),
-            self._settings.scalings,
-            self.lengths,
-            self._texts,
-            params=params,
-            geometry=config.rotary_layers,
-            trained=config.stage_scaling(stage),
-            window=config.sweep_window,
-            trained_map=config.stage_map(stage),
-            takes_maps=True,
-            longest=config.encoding.longest,
-            bos_id=self._bos_id,
+            params,
             nll_of_last=self._nll_of_last,
             row_bytes=self._row_bytes,
-            row_multiple=lambda n: self._row_shards,
+            row_multiple=lambda n: self._program.placement.row_shards,
             programs=self._programs,
             progress=progress,
-            **self._arguments,
         )
         return _scalars(result)
 
-    def _check(self) -> None:
-        """UserError if a setting does not fit the documents or one of the stages."""
-        config = self._config
-        raw = {"lengths": self.lengths, "scalings": self._settings.scalings} | self._arguments
-        try:
-            if self._settings.targets is not None:
-                check_targets(self._settings.targets, self.lengths)
-            asked = validate(SweepConfig, raw, "sweep")
-            for stage in range(len(config.stages)):
-                Plan(
-                    layers=config.rotary_layers,
-                    trained=config.stage_scaling(stage),
-                    window=config.sweep_window,
-                    documents=self._texts,
-                    bos_id=self._bos_id,
-                    config=asked,
-                    trained_map=config.stage_map(stage),
-                    longest=config.encoding.longest,
-                )
-        except (UserError, ValueError) as error:  # begins with a key of the sweep
-            raise UserError(f"sweep.{error}") from None
-
     def _row_bytes(self, length: int) -> float:
-        window = window_bytes(self._config.model, self._vocab_size, length, **self._split)
-        return float(window.total)
+        mesh, model = self._program.placement.config, self._program.config.model
+        split = {"context": mesh.context, "tensor": mesh.tensor}
+        return float(window_bytes(model, self._program.vocab_size, length, **split).total)
 
 
 def _scalars(result: SweepResult) -> Scalars:

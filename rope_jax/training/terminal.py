@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Self
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
@@ -38,7 +39,7 @@ def announce(
     done: its last trained step. seconds: an estimate of what the others take.
     """
     model, geometry, stages = config.model, config.geometry, config.stages
-    last = sum(stage.steps for stage in stages)
+    last = config.spans[-1].end
     if done >= last:
         print_message(console, f"{run_directory}: already trained to step {last}")
         return
@@ -51,8 +52,10 @@ def announce(
         "devices": f"{devices}; peak {peak}",
         "tokenizer": tokenizer,
         "corpus": list(corpus),
-        **({"mix": _describe_mix(config)} if config.data.mix else {}),
     }
+    if config.data.mix:
+        mix = (f"{100 * task.share:g}% {task.task}" for task in config.data.mix)
+        rows["mix"] = ", ".join(mix)
     if model.position.is_rotary:
         rows["positions"] = (
             f"{model.position.type}: {geometry.rotary_dim // 2} pairs, base {geometry.base:,g}, "
@@ -94,11 +97,6 @@ def announce(
         )
 
 
-def _describe_mix(config: Config) -> str:
-    """Return the tasks among the windows, and the share of each: "20% passkey, 15% multikey"."""
-    return ", ".join(f"{100 * task.share:g}% {task.task}" for task in config.data.mix)
-
-
 def _describe_windows(stage: StageConfig) -> list[str]:
     """Describe the windows of a stage as far as they are not plain."""
     lines = []
@@ -116,22 +114,29 @@ def _describe_windows(stage: StageConfig) -> list[str]:
     return lines
 
 
-class TrainingProgress:
-    """Shows progress while entered: a bar in a terminal, lines elsewhere."""
+class StepProgress:
+    """Shows the steps done while entered: a bar in a terminal, lines elsewhere."""
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
+    def __init__(self, console: Console, total: int, done: int, title: str, now: str = "") -> None:
         self._console, self._total = console, total
         self._bar = progress_bar(console, MofNCompleteColumn())
         self._bar.disable = not console.is_terminal  # it cannot be redrawn there
-        self._task = self._bar.add_task("training", total=total, completed=done, now="first step")
-        self._training, self._validation = "", ""
+        self._task = self._bar.add_task(title, total=total, completed=done, now=now)
 
-    def __enter__(self) -> "TrainingProgress":
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
+
+
+class TrainingProgress(StepProgress):
+    """Progress of training: losses, gains of sweeps, and the time left."""
+
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        super().__init__(console, total, done, "training", "first step")
+        self._training, self._validation = "", ""
 
     def trained(self, step: int, loss: float, tokens_per_second: float | None) -> None:
         """Show the loss of a step. tokens_per_second: None if not known yet."""

@@ -91,6 +91,7 @@ def _state(path: Path) -> list[Any]:
     from rope_jax.devices.mesh import Placement
     from rope_jax.errors import UserError
     from rope_jax.model.decoder import language_model
+    from rope_jax.model.resolve import resolve_run
     from rope_jax.runs.directory import RunDirectory
     from rope_jax.training.checkpoints import Checkpoints
     from rope_jax.training.optimizer import optimizer
@@ -101,7 +102,7 @@ def _state(path: Path) -> list[Any]:
 
     config = load(Config, path / "config.yaml")
     tokenizer = RunDirectory(path).open_tokenizer(config)
-    model = language_model(config, tokenizer.vocab_size)
+    model = language_model(resolve_run(config), tokenizer.vocab_size)
     abstract = jax.eval_shape(lambda: fresh_state(model, optimizer(config), 0))
     abstract = Placement(MeshConfig()).shard_state(abstract)
     checkpoints = Checkpoints(path / "checkpoints")

@@ -8,6 +8,7 @@ import pytest
 from rope_jax.config.model import ModelConfig
 from rope_jax.kernels import loading
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 from tests.programs import equations
 
@@ -17,13 +18,15 @@ V, T = 61, 130
 def program(backend, product_dtype, derived):
     """Return the equations of a one-layer model's loss, or with `derived` of its gradient."""
     model = LanguageModel(
-        ModelConfig(
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            attention=backend,
-            product_dtype=product_dtype,
+        resolve_model(
+            ModelConfig(
+                hidden_size=32,
+                intermediate_size=48,
+                num_hidden_layers=1,
+                num_attention_heads=4,
+                attention=backend,
+                product_dtype=product_dtype,
+            )
         ),
         V,
     )

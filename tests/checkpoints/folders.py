@@ -18,6 +18,7 @@ from rope_jax.config.training import Config
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.weights import golden_weight
 
@@ -79,7 +80,7 @@ def loaded(folder: Path, param_dtype: str = "float32") -> tuple[Config, Params]:
     description = read_description(files.config, str(folder / "config.json"))
     description.model["param_dtype"] = param_dtype
     config = config_of(description)
-    model = language_model(config, description.model["vocab_size"])
+    model = language_model(resolve_run(config), description.model["vocab_size"])
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     return config, load_parameters(files, description.family.rows(config.model), like)
 
@@ -94,7 +95,7 @@ def logits_of(config: Config, params: Params, tokens: NDArray[Any]) -> NDArray[A
     shapes = jax.tree.map(jnp.shape, rotary)
     key = config.model.model_dump_json(), config.sliding_windows, len(tokens), str(shapes)
     if key not in _COMPILED:
-        model = language_model(config, config.model.vocab_size or 0)
+        model = language_model(resolve_run(config), config.model.vocab_size or 0)
         cap = config.model.logit_softcap
 
         def logits(params: Params, tokens: Any, rotary: Any) -> Any:

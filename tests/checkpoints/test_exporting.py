@@ -29,9 +29,9 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import nll_of_last
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import parse_scaling
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sweeps.compatibility import with_attention
 from rope_jax.training.checkpoints import params_at
 from tests.checkpoints.folders import byte_checkpoint
 from tests.training.conftest import tiny
@@ -64,7 +64,7 @@ def read(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 def params_of(run: RunDirectory, step: int) -> Params:
     config = run.load_config()
-    model = language_model(config, run.open_tokenizer(config).vocab_size)
+    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     return params_at(run.checkpoints, step, like)
 
@@ -72,8 +72,8 @@ def params_of(run: RunDirectory, step: int) -> Params:
 def nll_of(run: RunDirectory, step: int) -> Any:
     """Return the NLL of 47 tokens, in the stage that wrote the checkpoint."""
     # as the import computes; the run itself says auto
-    config = with_attention(run.load_config(), "xla")
-    model = language_model(config, run.open_tokenizer(config).vocab_size)
+    config = resolve_run(run.load_config(), attention="xla")
+    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
     tokens = jnp.arange(48, dtype=jnp.int32)[None] * 7 % 250
     scaling = config.stage_scaling(config.stage_at(step))
     rotary = config.rotary_layers.rotary(scaling, np.arange(47)[None], 47)

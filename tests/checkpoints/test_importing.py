@@ -32,6 +32,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
 from rope_jax.fitting.run import fit_run
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.run import sweep_run
 from rope_jax.training.checkpoints import newest_params
@@ -97,7 +98,7 @@ def says(function: Callable[..., Any], *arguments: Any, **named: Any) -> str:
 def params_of(run: RunDirectory) -> Params:
     """Return the parameters in a run's checkpoint, which is that of step 0."""
     config = run.load_config()
-    model = language_model(config, run.open_tokenizer(config).vocab_size)
+    model = language_model(resolve_run(config), run.open_tokenizer(config).vocab_size)
     like = Placement(config.mesh).shard_state(jax.eval_shape(lambda: model.init(0)))
     step, params = newest_params(run.checkpoints, like, pytest.fail)
     assert step == 0

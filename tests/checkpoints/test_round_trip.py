@@ -20,6 +20,7 @@ from rope_jax.checkpoints.writing import write_weights
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model
+from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.cases import FAMILIES as GOLDEN
 from tests.checkpoints.cases import Case, read_cases
 from tests.checkpoints.folders import config_of, golden_case, loaded, write_case
@@ -109,7 +110,7 @@ def test_every_parameter_has_a_tensor(family: str) -> None:
         if config.model in seen:  # those that differ in their rotation only
             continue
         seen.add(config.model)
-        model = language_model(config, config.model.vocab_size or 0)
+        model = language_model(resolve_run(config), config.model.vocab_size or 0)
         like = jax.eval_shape(lambda model=model: model.init(0))
         table = Table(FAMILIES[family].rows(config.model), like)
         shapes = {name: table.tensor_shape(row, layer) for name, row, layer in table.names()}

@@ -10,6 +10,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation import sweep
 from rope_jax.evaluation.decoder import nll_of_last, of_all
 from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from tests.checkpoints.folders import golden_case, loaded, write_case
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -24,7 +25,7 @@ def test_sliding_windows_agree_with_torch(family: str, tmp_path: Path) -> None:
     case = golden_case(family, "yarn")
     config, params = loaded(write_case(tmp_path, case))
     tokens = next(text.tokens for text in case.texts if len(text.tokens) == 80)[:65]
-    of_last = nll_of_last(language_model(config, 64), Placement(config.mesh))
+    of_last = nll_of_last(language_model(resolve_run(config), 64), Placement(config.mesh))
     result = sweep(
         of_all(of_last),
         TypeAdapter(tuple[AnyEntry, ...]).validate_python(["trained"]),

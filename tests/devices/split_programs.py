@@ -23,6 +23,7 @@ from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
 from rope_jax.model import loss
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -103,7 +104,7 @@ def measured(fields, mesh, encoding, map_, windows, most_logits, fits):
         mesh = {"data": 8 // int(np.prod(list(mesh.values())))} | mesh
     placement = Placement(MeshConfig(**mesh), devices)
     placement.check_vocabulary(VOCABULARY)
-    alone = LanguageModel(config, VOCABULARY, "half", windows, position)
+    alone = LanguageModel(resolve_model(config), VOCABULARY, "half", windows, position)
     model = alone.on(placement.collectives)
     layers = RotaryLayers(RotaryGeometry(position.rotary_dim(config.heads_width), 50.0, T // 2))
 

@@ -17,10 +17,12 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import scores_of_last
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
 
-model = LanguageModel(ModelConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                                  attention="blockwise", layers="scanned"), 257)
+config = ModelConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                     attention="blockwise", layers="scanned")
+model = LanguageModel(resolve_model(config), 257)
 apart = Placement(MeshConfig())
 params = model.init(0)
 placed = jax.device_put(params, jax.tree.map(

@@ -6,12 +6,13 @@ import pytest
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.fitting.step import repeats_from_afar, windows_within_documents
+from rope_jax.session import Session
 from rope_jax.sweeps.model import load_model
 
 
 @pytest.fixture(scope="module")
 def split(run):
-    return load_model(*run, plain_console(quiet=True)).corpus.train
+    return load_model(Session(*run, plain_console(quiet=True))).corpus.train
 
 
 def test_windows_lie_within_documents_and_begin_everywhere(split):

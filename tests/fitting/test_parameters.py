@@ -22,6 +22,7 @@ from rope_jax.errors import UserError
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
 from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.positions.mapping import with_map
 from rope_jax.rope import Rotary
 from rope_jax.rope.hf import from_hf, to_hf
@@ -65,7 +66,7 @@ def training_config(pattern: str = "") -> Config:
 
 @functools.cache
 def model_and_params() -> Any:
-    model = language_model(training_config(), VOCABULARY)
+    model = language_model(resolve_run(training_config()), VOCABULARY)
     return model, model.init(0), jax.jit(model.nll)
 
 

@@ -21,6 +21,7 @@ from rope_jax.errors import UserError
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.session import Session
 from rope_jax.sweeps import model
 from tests.fitting.conftest import MODEL, WINDOW, fitted
 from tests.rounded import rounded_copy
@@ -347,7 +348,7 @@ def test_a_huge_learning_rate_keeps_the_start_and_says_so(run):
     folder, said = fitted(run, name="huge", start=start, check_every=1, **settings)
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["best_step"] == 0
-    assert "no step improved on the start, which is what is written" in said
+    assert "no step beat the starting point; writing it unchanged" in said
     strategy = read_strategy(str(folder / "strategy.json"))
     theta = run[1].geometry.inv_freq()
     np.testing.assert_allclose(strategy.scaling.inv_freq, [theta] * 2, rtol=1e-6)
@@ -388,15 +389,15 @@ REFUSED = {
 
 
 def test_a_model_too_large_for_the_device_is_refused_before_its_weights_are_read(run, monkeypatch):
-    memory = model.load_model(*run, plain_console(quiet=True)).memory
+    memory = model.load_model(Session(*run, plain_console(quiet=True))).memory
     monkeypatch.setattr(
         "rope_jax.sweeps.checkpoints.newest_params", lambda *_: pytest.fail("they were read")
     )
-    monkeypatch.setattr("rope_jax.fitting.run.device_bytes", lambda: memory.weights - 1)
+    monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: memory.weights - 1)
     with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights,? .*take "):
         fitted(run, name="large")
     there_are = memory.weights + memory.window(64).total  # a step reads four of these windows
-    monkeypatch.setattr("rope_jax.fitting.run.device_bytes", lambda: there_are)
+    monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: there_are)
     with pytest.raises(UserError, match=r"^batch_tokens: a step reads 4 × 64 .* GiB of weights, "):
         fitted(run, name="large")
 

@@ -9,6 +9,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.decoder import of_all
 from rope_jax.fitting.parameters import parameters_of
 from rope_jax.fitting.step import FitStep, repeats_from_afar, windows_within_documents
+from rope_jax.session import Session
 from rope_jax.sweeps.checkpoints import newest_params
 from rope_jax.sweeps.model import load_model
 from tests.fitting.conftest import WINDOW, fit_config
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("compiled_quickly")
 
 @pytest.fixture(scope="module")
 def loaded(run):
-    return load_model(*run, plain_console(quiet=True))
+    return load_model(Session(*run, plain_console(quiet=True)))
 
 
 @pytest.fixture(scope="module")

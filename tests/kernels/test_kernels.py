@@ -15,7 +15,7 @@ from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
-from rope_jax.model.resolve import check_backend, choose_backend
+from rope_jax.model.resolve import check_backend, choose_backend, resolve_model
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary
@@ -238,7 +238,7 @@ def test_without_kernels_products_are_xlas(monkeypatch):
 
 def test_a_model_without_kernels_has_the_same_losses(monkeypatch):
     config = ModelConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, attention="xla")
-    model = LanguageModel(config, 64)
+    model = LanguageModel(resolve_model(config), 64)
     params = model.init(0)
     tokens = jnp.asarray(np.random.default_rng(0).integers(0, 64, (2, 80)), jnp.int32)
     rotary = Rotary.shared(Frequencies.from_float64(10.0 ** -np.arange(config.heads_width // 2)))

@@ -16,7 +16,7 @@ from rope_jax.kernels.loading import has_amx
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.feed_forward import gated_feed_forward
-from rope_jax.model.resolve import model_for_platform
+from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.interaction import Interaction, capped, dot_product
 from rope_jax.rope import Frequencies, Rotary
 from tests.kernels.arrays import SIZES, along, draw
@@ -100,7 +100,7 @@ def test_a_hidden_layer_of_odd_size_has_no_kernel_that_rounds(few_tokens, monkey
         **{"hidden_size": 8, "intermediate_size": 5, "num_hidden_layers": 1},
         **{"num_attention_heads": 2, "product_dtype": "bfloat16"},
     )
-    model = LanguageModel(config, 8)
+    model = LanguageModel(resolve_model(config), 8)
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(2)))
     tokens = jnp.zeros((1, 6), jnp.int32)
     nll = model.nll(model.init(0), tokens, tokens, jnp.arange(6)[None], None, rotary)
@@ -230,8 +230,8 @@ def test_auto_rounds_products_where_the_cpu_is_fast_at_it(tmp_path, monkeypatch,
     monkeypatch.setattr("rope_jax.model.resolve.has_amx", lambda: has)
     monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512")
     auto = ModelConfig(product_dtype="auto")
-    assert model_for_platform(auto, "cpu").product_dtype == ("bfloat16" if has else None)
-    assert model_for_platform(auto, "gpu").product_dtype is None
-    assert model_for_platform(ModelConfig(), "cpu").product_dtype is None
+    assert resolve_model(auto, "cpu").product_dtype == ("bfloat16" if has else None)
+    assert resolve_model(auto, "gpu").product_dtype is None
+    assert resolve_model(ModelConfig(), "cpu").product_dtype is None
     monkeypatch.setattr("rope_jax.model.resolve.load_kernels", lambda: "avx512_bf16")
-    assert model_for_platform(auto, "cpu").product_dtype == "bfloat16"
+    assert resolve_model(auto, "cpu").product_dtype == "bfloat16"

@@ -15,6 +15,7 @@ from rope_jax.data.batches import Batch
 from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.memory import LARGEST_OVERESTIMATE, parameter_count, step_bound, window_bytes
+from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import fresh_state, make_train_step
@@ -42,7 +43,7 @@ def test_the_estimate_of_a_forward_pass_is_near_what_xla_allocates(
     attention, fields, vocabulary, length
 ):
     config = ModelConfig(attention=attention, **fields)
-    model = LanguageModel(config, vocabulary)
+    model = LanguageModel(resolve_model(config), vocabulary)
     params = jax.eval_shape(lambda: model.init(0))
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(config.heads_width // 2)))
     tokens = jax.ShapeDtypeStruct((1, length), np.int32)
@@ -109,7 +110,10 @@ PUBLISHED = {
 
 @pytest.mark.parametrize(("published", "fields"), PUBLISHED.values(), ids=PUBLISHED)
 def test_the_parameter_count_is_that_of_published_models(published, fields):
-    assert parameter_count(LanguageModel(ModelConfig(**fields), fields["vocab_size"])) == published
+    assert (
+        parameter_count(LanguageModel(resolve_model(ModelConfig(**fields)), fields["vocab_size"]))
+        == published
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_a_training_step_never_takes_less_than_its_bound(
             "stages": [stage],
         }
     )
-    model, adamw = language_model(config, 257), optimizer(config)
+    model, adamw = language_model(resolve_run(config), 257), optimizer(config)
     integers = jax.ShapeDtypeStruct((batch_size, seq_len), np.int32)
     weights = jax.ShapeDtypeStruct((batch_size, seq_len), np.float32)
     batch = Batch(integers, integers, integers, integers, weights)
@@ -199,7 +203,7 @@ def products(jaxpr):
 @functools.cache
 def forward(seq_len, vocab_size=61, **fields):
     """Count the FLOPs of one token's forward pass."""
-    model = LanguageModel(ModelConfig(**NARROW.model_dump() | fields), vocab_size)
+    model = LanguageModel(resolve_model(ModelConfig(**NARROW.model_dump() | fields)), vocab_size)
     text = np.zeros((1, seq_len), np.int32)
     program = jax.make_jaxpr(model.nll)(
         jax.eval_shape(lambda: model.init(0)), text, text, text, None, ROTARY

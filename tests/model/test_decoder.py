@@ -14,6 +14,7 @@ import pytest
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from tests.model.reference import loud_params, reference_nll
 
@@ -88,14 +89,14 @@ def by_row_with_query_scale(width):
 
 
 def nll_of(config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-    model = LanguageModel(config, V, layout)
+    model = LanguageModel(resolve_model(config), V, layout)
     nll = jax.jit(model.nll)(loud_params(model), *text(), positions, segment_ids, rotary)
     assert nll.dtype == jnp.float32
     return np.asarray(nll)
 
 
 def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, layout="half"):
-    params = loud_params(LanguageModel(config, V, layout))
+    params = loud_params(LanguageModel(resolve_model(config), V, layout))
     wanted = reference_nll(config, layout, params, *text(), positions, segment_ids, rotary)
     assert wanted.std() > 0.5  # far from a uniform guess, on which any two models agree
     np.testing.assert_allclose(found, wanted, atol=2e-5)
@@ -104,7 +105,7 @@ def assert_agrees(found, config, rotary, positions=POSITIONS, segment_ids=None, 
 @pytest.fixture(scope="module")
 def plain():
     """Return nll(tokens, targets, positions, segment_ids) of PLAIN, jitted."""
-    model = LanguageModel(PLAIN, V)
+    model = LanguageModel(resolve_model(PLAIN), V)
     params, rotary = loud_params(model), Rotary.shared(frequencies(8))
     jitted = jax.jit(model.nll)
 
@@ -147,7 +148,7 @@ def test_frequencies_by_row_query_scales_and_jumps_match_the_reference(layers):
 )
 def test_sliding_windows_by_layer_match_the_reference(layers, windows):
     config = with_fields(FULL, layers=layers)
-    model = LanguageModel(config, V, "half", windows)
+    model = LanguageModel(resolve_model(config), V, "half", windows)
     inputs = loud_params(model), *text(), POSITIONS, SEGMENTS, by_layer(8)
     found = jax.jit(model.nll)(*inputs)
     wanted = reference_nll(config, "half", *inputs, windows)
@@ -165,7 +166,7 @@ def test_sliding_windows_by_layer_match_the_reference(layers, windows):
 def test_nll_of_the_last_targets_equals_that_of_all(layers, windows, attention):
     config = with_fields(FULL, layers=layers, attention=attention)
     rotary = by_layer(8)._replace(query_scale=by_row_with_query_scale(8).query_scale)
-    model = LanguageModel(config, V, "half", windows)
+    model = LanguageModel(resolve_model(config), V, "half", windows)
     inputs = loud_params(model), *text(), JUMPS, SEGMENTS, rotary
     whole = jax.jit(model.nll)(*inputs)
     for last in (1, 7, T):
@@ -181,7 +182,7 @@ def test_gradients_of_different_layers_are_the_same_scanned_and_recomputed():
     rotary, windows = by_layer(8), (5, None)
     found = []
     for fields in ({}, {"layers": "scanned", "remat": "products"}):
-        model = LanguageModel(with_fields(FULL, **fields), V, "half", windows)
+        model = LanguageModel(resolve_model(with_fields(FULL, **fields)), V, "half", windows)
 
         def loss(*inputs, model=model):
             return model.nll(*inputs).sum()
@@ -227,7 +228,7 @@ def test_packed_documents_do_not_see_each_other(plain):
 def loss_and_gradients(**fields):
     # Short, and with two layers, to compile fast: what is compared does not depend on either.
     config = with_fields(PLAIN, num_hidden_layers=2, num_key_value_heads=2, **fields)
-    model = LanguageModel(config, V)
+    model = LanguageModel(resolve_model(config), V)
     rotary = jax.tree.map(lambda leaf: leaf[:2], by_layer(8))
 
     def mean(params, *args):

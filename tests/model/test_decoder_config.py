@@ -12,6 +12,7 @@ from rope_jax import attention
 from rope_jax.config.model import ModelConfig
 from rope_jax.config.training import Config
 from rope_jax.model.decoder import LanguageModel, language_model
+from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 
 V, B, T, L = 61, 3, 70, 3
@@ -43,7 +44,7 @@ def rotary(width):
 
 
 def test_fresh_parameters_have_the_configured_spread():
-    params = LanguageModel(with_fields(FULL, initializer_range=0.05), V).init(3)
+    params = LanguageModel(resolve_model(with_fields(FULL, initializer_range=0.05)), V).init(3)
     params = jax.device_get(params)
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path)
@@ -63,7 +64,7 @@ def test_fresh_parameters_have_the_configured_spread():
 
 def shapes(config):
     leaves = jax.tree_util.tree_leaves_with_path(
-        jax.eval_shape(lambda: LanguageModel(config, V).init(0))
+        jax.eval_shape(lambda: LanguageModel(resolve_model(config), V).init(0))
     )
     return {jax.tree_util.keystr(path): leaf.shape for path, leaf in leaves}
 
@@ -71,7 +72,7 @@ def shapes(config):
 @functools.cache
 def gradient_program(config):
     """Return the jaxpr of the gradient of a one-layer model's loss."""
-    model = LanguageModel(with_fields(config, num_hidden_layers=1), V)
+    model = LanguageModel(resolve_model(with_fields(config, num_hidden_layers=1)), V)
     width = config.heads_width
 
     def loss(params, tokens, positions):
@@ -187,7 +188,7 @@ def test_the_attention_backend_is_chosen_by_name(monkeypatch):
         return q
 
     monkeypatch.setattr(attention.BACKENDS["cudnn"], "attend", recorded)
-    model = LanguageModel(with_fields(FULL, attention="cudnn"), V)
+    model = LanguageModel(resolve_model(with_fields(FULL, attention="cudnn")), V)
     params = jax.eval_shape(lambda: model.init(0))
     jax.eval_shape(model.nll, params, TOKENS, TOKENS, TOKENS, TOKENS, rotary(12))
     # layers of one kind are traced once
@@ -204,7 +205,7 @@ def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotat
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
     sizes["attention"] = "xla"  # whose softmax is part of the program
     config = Config.model_validate({"name": "x", "model": sizes | settings, "stages": stages})
-    model = language_model(config, V)
+    model = language_model(resolve_run(config), V)
     params = jax.eval_shape(lambda: model.init(0))
 
     def hidden_states(params, tokens):
@@ -218,7 +219,10 @@ def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotat
 
 
 def test_frequencies_for_a_different_number_of_layers_are_rejected():
-    model = LanguageModel(ModelConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=3), 5)
+    model = LanguageModel(
+        resolve_model(ModelConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=3)),
+        5,
+    )
     shared = Rotary.shared(Frequencies.from_float64(np.ones(1)))
     two = jax.tree.map(lambda leaf: np.repeat(leaf, 2, axis=0), shared)
     params = jax.eval_shape(lambda: model.init(0))

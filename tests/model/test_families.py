@@ -18,6 +18,7 @@ from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import LanguageModel, language_model
 from rope_jax.model.norms import norm
+from rope_jax.model.resolve import resolve_model, resolve_run
 from rope_jax.rope import Frequencies, Rotary, RotaryGeometry, parse_scaling
 from tests.model.reference import FAMILIES, SIZES, loud_params, reference_nll
 
@@ -30,7 +31,9 @@ VARIED = ("olmo2", "gemma2", "gpt_neox")
 
 def family(name, **fields):
     own, windows = FAMILIES[name]
-    return LanguageModel(ModelConfig(**SIZES | own | fields), V, "half", windows), windows
+    return LanguageModel(
+        resolve_model(ModelConfig(**SIZES | own | fields)), V, "half", windows
+    ), windows
 
 
 def rotary():
@@ -148,7 +151,7 @@ def test_a_query_scalar_is_a_factor_of_the_queries():
 def test_embeddings_are_scaled_by_the_rounded_root():
     config = ModelConfig(**SIZES | {"hidden_size": 48, "scale_embeddings": True})
     for dtype, root in (("float32", np.float32(48**0.5)), ("bfloat16", 6.9375)):
-        model = LanguageModel(config.model_copy(update={"dtype": dtype}), V)
+        model = LanguageModel(resolve_model(config.model_copy(update={"dtype": dtype})), V)
         params = loud_params(model)
         embedded = model._outer(params).embed(jnp.arange(5))
         assert embedded.dtype == dtype
@@ -213,11 +216,11 @@ def run_config(**model):
 
 
 def test_a_models_own_vocabulary_may_be_larger_than_the_tokenizers():
-    model = language_model(run_config(vocab_size=300), 257)
+    model = language_model(resolve_run(run_config(vocab_size=300)), 257)
     shapes = jax.eval_shape(lambda: model.init(0))
     assert shapes["embed_tokens"]["embedding"].shape == (300, 32)
-    assert language_model(run_config(), 257).vocab_size == 257
+    assert language_model(resolve_run(run_config()), 257).vocab_size == 257
     with pytest.raises(
         UserError, match=r"model\.vocab_size: 200 is smaller than the tokenizer's 257"
     ):
-        language_model(run_config(vocab_size=200), 257)
+        language_model(resolve_run(run_config(vocab_size=200)), 257)

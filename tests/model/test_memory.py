@@ -23,6 +23,7 @@ from rope_jax.model.memory import (
     describe_memory,
     memory_table,
 )
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
@@ -40,7 +41,7 @@ LLAMA_8B = {"hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers
 
 def plan(fields: dict, vocab_size: int = 128_256, fsdp: int = 1) -> MemoryPlan:
     config = ModelConfig(**{"attention": "blockwise", "layers": "scanned"} | fields)
-    model = LanguageModel(config, vocab_size)
+    model = LanguageModel(resolve_model(config), vocab_size)
     placement = Placement(MeshConfig(fsdp=fsdp))
     like = placement.shard_state(jax.eval_shape(lambda: model.init(0)))
     return MemoryPlan(config, vocab_size, like)
@@ -190,7 +191,7 @@ def test_only_the_window_may_be_overestimated():
 )  # fmt: skip
 def test_the_plan_is_near_what_the_sweeps_program_allocates(fields, length):
     found = plan(fields, vocab_size=5000)
-    model, placement = LanguageModel(found.model, 5000), Placement(MeshConfig())
+    model, placement = LanguageModel(resolve_model(found.model), 5000), Placement(MeshConfig())
     pairs = found.model.heads_width // 2
     rotary = Rotary.shared(Frequencies.from_float64(np.ones(pairs)))
     program = jax.jit(nll_of_last(model, placement), static_argnums=3)

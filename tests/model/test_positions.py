@@ -13,6 +13,7 @@ from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.encodings import ENCODINGS
 from rope_jax.positions.mapping import with_map
 from rope_jax.positions.maps import MAPS
@@ -77,7 +78,7 @@ def model_and_params(method, attention, layers=1, order="unrolled"):
         layers=order,
         position=encoding,
     )
-    model = LanguageModel(config, VOCABULARY, encoding=encoding)
+    model = LanguageModel(resolve_model(config), VOCABULARY, encoding=encoding)
     return model, model.init(0)
 
 

@@ -11,6 +11,7 @@ from rope_jax.config.training import Config
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import resolve_run
 from rope_jax.planning.training import planned_vocabulary
 from rope_jax.training.memory import compiled_bytes, stage_bound
 from rope_jax.training.program import Program
@@ -49,7 +50,7 @@ def planned(tmp_path, monkeypatch, capsys):
 def test_a_plan_of_training_counts_parameters_tokens_and_bytes(planned, tmp_path):
     out = planned("run.yaml", "seed=1")
     config = load(Config, tmp_path / "run.yaml")
-    program = Program(config, ByteTokenizer().vocab_size, Placement(config.mesh))
+    program = Program(resolve_run(config), ByteTokenizer().vocab_size, Placement(config.mesh))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params))
     assert f"{parameters:,} parameters, a vocabulary of 257" in out
     assert "1,920 tokens in 25 steps" in out  # 20 × 4 × 16 + 5 × 2 × 64

@@ -17,6 +17,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import read_key_tokens
+from rope_jax.session import Session
 from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.key_tokens import find_key_tokens
 from rope_jax.sweeps.model import load_model
@@ -65,8 +66,8 @@ def test_key_tokens_are_those_of_the_definition(evaluator, mask):
     path, _ = mask
     run, training = evaluator
     said = plain_console(quiet=True)
-    loaded = load_model(run, training, said)
-    _, checkpoints = chosen_checkpoints(run, SweepConfig(), loaded.like, said)
+    loaded = load_model(Session(run, training, said))
+    _, checkpoints = chosen_checkpoints(run, SweepConfig(), loaded.like, print)
     ((_, params),) = checkpoints
     layers, scaling = training.rotary_layers, training.stage_scaling(0)
     nll_of_last = jax.jit(loaded.nll_of_last, static_argnums=3)
@@ -127,7 +128,7 @@ def test_the_file_lies_beside_the_tokens_and_is_written_once(evaluator, mask):
         found(evaluator, alpha=0.2)
     assert found(evaluator, alpha=0.05, name="lower")[0].name == "lower.json"
     # the corpus is still complete
-    load_model(*evaluator, plain_console(quiet=True))
+    load_model(Session(*evaluator, plain_console(quiet=True)))
 
 
 def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):

@@ -18,6 +18,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError, printable
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.session import Session
 from rope_jax.sweeps.journal import FileJournal
 from rope_jax.sweeps.model import load_model
 from rope_jax.sweeps.run import sweep_run
@@ -167,7 +168,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_continues(run, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("rope_jax.sweeps.files.save_figure", full)
-        with pytest.raises(UserError, match=r"evals/full: cannot be written \(No space left on d"):
+        with pytest.raises(UserError, match=r"evals/full: No space left on d"):
             swept(run, name="full")
     evals = run[0].evals
     assert {path.name for path in evals.glob("*full*")} == {".full.2.journal"}
@@ -218,25 +219,25 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
     def fail(*_):
         pytest.fail("the weights were read")
 
-    found = load_model(*run, plain_console(quiet=True)).memory
+    found = load_model(Session(*run, plain_console(quiet=True))).memory
     weights, window = found.weights, found.window(64).total
     with monkeypatch.context() as patch:
         patch.setattr("rope_jax.sweeps.checkpoints.newest_params", fail)
-        patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights - 1)
+        patch.setattr("rope_jax.sweeps.model.device_bytes", lambda: weights - 1)
         with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights, .* copy of them, take "):
             swept(run, name="large")
-        patch.setattr("rope_jax.sweeps.run.device_bytes", lambda: weights + window // 2)
+        patch.setattr("rope_jax.sweeps.model.device_bytes", lambda: weights + window // 2)
         with pytest.raises(UserError, match=r"^lengths: a window of 64 .* may fit is 16$"):
             swept(run, name="large")
     assert not (run[0].evals / "large").exists()
 
 
 def test_a_sweep_prints_its_plan(run, monkeypatch):
-    found = load_model(*run, plain_console(quiet=True)).memory
+    found = load_model(Session(*run, plain_console(quiet=True))).memory
     _, said = swept(run, name="small", scalings=["trained"])
     assert re.search(r"\n  devices +.*; [0-9.e-]+ of [0-9.,]+ GiB per device, at 64 tokens\n", said)
     available = 1.5 * found.total(64)
-    monkeypatch.setattr("rope_jax.sweeps.run.device_bytes", lambda: available)
+    monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: available)
     _, said = swept(run, name="tight", scalings=["trained"])
     there_are = f"there are {available / 2**20:,.1f}"
     assert f"memory per device for one window, in MiB; {there_are}" in said

@@ -21,6 +21,7 @@ from rope_jax.data.storage import Corpus, open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.init_from import start_from
@@ -60,7 +61,7 @@ def extended(source: RunDirectory, start: Any = "", **changes: Any) -> Config:
 
 
 def prepared(config: Config) -> tuple[Program, Corpus]:
-    program = Program(config, ByteTokenizer.vocab_size, Placement(MeshConfig()))
+    program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(MeshConfig()))
     return program, open_corpus(config.data, ByteTokenizer())
 
 

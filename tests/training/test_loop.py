@@ -21,6 +21,7 @@ from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import Stopped, UserError
+from rope_jax.model.resolve import resolve_model
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import JsonLinesWriter
 from rope_jax.training import loop as train_loop
@@ -42,7 +43,7 @@ def final_params(run: RunDirectory, config_: Config) -> dict:
     from rope_jax.model.decoder import LanguageModel
     from rope_jax.training.checkpoints import newest_params
 
-    model = LanguageModel(config_.model, 257)
+    model = LanguageModel(resolve_model(config_.model), 257)
     step, params = newest_params(
         run.checkpoints, jax.eval_shape(lambda: model.init(0)), warn=pytest.fail
     )

@@ -12,6 +12,7 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import resolve_run
 from rope_jax.training import memory
 from rope_jax.training.loop import Trainer
 from rope_jax.training.memory import check_size, compile_stages, compiled_bytes, stage_bound
@@ -41,7 +42,7 @@ def check(monkeypatch):
 
     def check(config, gib=16.0):
         monkeypatch.setattr(memory, "least_available", lambda *_: gib * 2**30)
-        check_size(Program(config, 257, Placement(MeshConfig())))
+        check_size(Program(resolve_run(config), 257, Placement(MeshConfig())))
 
     return check
 
@@ -141,7 +142,7 @@ def test_a_pattern_is_compiled_layer_by_layer(check):
 def program(config, tmp_path):
     """Return the program of the tiny run."""
     config = config(tmp_path)
-    return Program(config, 257, Placement(config.mesh))
+    return Program(resolve_run(config), 257, Placement(config.mesh))
 
 
 def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monkeypatch):
@@ -167,7 +168,7 @@ def test_the_compilers_figure_decides_what_the_estimate_lets_pass(program, monke
 def test_validation_may_need_more_than_a_training_step(config, tmp_path, monkeypatch):
     stage = {"steps": 5, "seq_len": 64, "batch_size": 256, "grad_accumulation": 256}
     config = config(tmp_path, stages=[stage], optim={"warmup_steps": 1})
-    program = Program(config, 257, Placement(config.mesh))
+    program = Program(resolve_run(config), 257, Placement(config.mesh))
     assert program.stage(0).validation_bytes > 2 * program.stage(0).train_bytes
     monkeypatch.setattr(memory, "least_available", lambda *_: 2 * program.stage(0).train_bytes)
     compile_stages(program, [0], validates=False, warn=lambda _: None)

@@ -9,6 +9,7 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.config.sections import OptimConfig
 from rope_jax.config.training import Config
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.training.optimizer import decayed, learning_rate, optimizer
 
 
@@ -116,7 +117,7 @@ def test_only_kernels_decay():
     model = ModelConfig(
         hidden_size=16, num_attention_heads=2, tie_word_embeddings=False, qk_norm=True
     )
-    params = jax.eval_shape(lambda: LanguageModel(model, 61).init(0))
+    params = jax.eval_shape(lambda: LanguageModel(resolve_model(model), 61).init(0))
     flags = {
         jax.tree_util.keystr(path, simple=True, separator="."): flag
         for path, flag in jax.tree_util.tree_leaves_with_path(decayed(params))
@@ -139,7 +140,7 @@ def test_only_kernels_decay():
 
 def test_biases_are_not_decayed():
     model = ModelConfig(norm="layer_norm", qkv_bias=True, o_bias=True, mlp_bias=True)
-    params = jax.eval_shape(lambda: LanguageModel(model, 61).init(0))
+    params = jax.eval_shape(lambda: LanguageModel(resolve_model(model), 61).init(0))
     flags = jax.tree_util.tree_leaves_with_path(decayed(params))
     biases = [flag for path, flag in flags if path[-1].key == "bias"]
     assert biases == [False] * (7 + 3)  # of projections and norms

@@ -14,6 +14,7 @@ from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.errors import UserError
+from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program
@@ -35,7 +36,7 @@ def stages(*steps: int, **more: object) -> list[dict]:
 
 def parameters(run: RunDirectory, config: Config) -> list[np.ndarray]:
     corpus = open_corpus(config.data, ByteTokenizer())
-    program = Program(config, ByteTokenizer().vocab_size, Placement(config.mesh))
+    program = Program(resolve_run(config), ByteTokenizer().vocab_size, Placement(config.mesh))
     checkpoints = Checkpoints(
         run.checkpoints, 9, provenance_of(config, corpus), program.abstract_state
     )

@@ -19,6 +19,7 @@ from rope_jax.data.batches import Batch, training_batch
 from rope_jax.data.storage import TokenSplit
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Rotary, parse_scaling
 from rope_jax.training.optimizer import optimizer
 from rope_jax.training.step import TrainState, bucket_edges, loss_sums, make_train_step
@@ -78,7 +79,10 @@ def batch_of(split, step=0):
 
 
 def test_golden_losses(split):
-    model, transform = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size), optimizer(CONFIG)
+    model, transform = (
+        LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size),
+        optimizer(CONFIG),
+    )
     params = model.init(CONFIG.seed)
     state = TrainState(params, transform.init(params))
     train_step = make_train_step(model, transform)
@@ -95,7 +99,7 @@ def test_query_scales_follow_a_documents_own_positions(split):
     scaling = parse_scaling({"type": "none", "query_scale": {"type": "ministral", "beta": 2.0}})
     layers = replace(layers, geometry=replace(layers.geometry, train_length=4))
     assert batch.segment_ids.max() >= 1  # some documents begin inside a window
-    model = LanguageModel(CONFIG.model, ByteTokenizer.vocab_size)
+    model = LanguageModel(resolve_model(CONFIG.model), ByteTokenizer.vocab_size)
     params = jax.tree.map(lambda leaf: 8 * leaf, model.init(0))
 
     def with_scales(rotary, positions):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rope_jax import session
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
@@ -64,7 +65,7 @@ def swept(
     config_ = config(
         tmp_path_factory.mktemp("swept"), sweep=SWEEP, checkpoint={"every_steps": 4, "keep": 9}
     )
-    opened, compiled = training_run.open_corpus, []
+    opened, compiled = session.open_corpus, []
 
     def without_test(*arguments: Any) -> Corpus:
         corpus = opened(*arguments)
@@ -78,7 +79,7 @@ def swept(
             return scalars
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "open_corpus", without_test)
+        patch.setattr(session, "open_corpus", without_test)
         patch.setattr(training_run, "TrainingSweep", Counted)
         run = train(config_, quiet())
     # one for each length, and one for the map, which acts at 32 tokens only; in the first sweep of

@@ -17,6 +17,7 @@ from rope_jax.data.batches import Batch, ShortRows, training_batch
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.devices.mesh import Placement
 from rope_jax.model.decoder import language_model
+from rope_jax.model.resolve import resolve_run
 from rope_jax.rope import Rotary
 from rope_jax.training.checkpoints import params_at
 from rope_jax.training.program import Program
@@ -65,7 +66,7 @@ def batch_of(config):
 
 def params_of(config):
     """Return parameters large enough for positions to matter."""
-    params = language_model(config, ByteTokenizer.vocab_size).init(0)
+    params = language_model(resolve_run(config), ByteTokenizer.vocab_size).init(0)
     return jax.tree.map(lambda leaf: 6 * leaf if leaf.ndim > 1 else leaf, params)
 
 
@@ -74,7 +75,10 @@ def loss_by_hand(config, parts):
 
     parts: (batch, scaling, length) of some of the rows.
     """
-    layers, model = config.rotary_layers, language_model(config, ByteTokenizer.vocab_size)
+    layers, model = (
+        config.rotary_layers,
+        language_model(resolve_run(config), ByteTokenizer.vocab_size),
+    )
     tokens = sum(float(batch.weights.sum()) for batch, _, _ in parts)
 
     @jax.jit
@@ -113,7 +117,7 @@ def test_a_mixed_step_is_the_sum_of_two_batches(accumulation, pattern, scaling):
         model=MODEL | {"num_hidden_layers": max(1, len(pattern))},
     )
     stage, batch, params = config.stages[0], batch_of(config), params_of(config)
-    program = Program(config, ByteTokenizer.vocab_size, Placement(config.mesh))
+    program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
     state = program.fresh_state()._replace(params=jax.tree.map(jnp.array, params))
     _, metrics = program.stage(0).train_step(state, Batch(*map(jnp.asarray, batch)))
 
@@ -139,7 +143,7 @@ def test_a_length_dependent_scaling_sees_the_length_trained_for():
     positions = {"type": "randomized", "length": 128}
     config = config_of({"scaling": scaling, "positions": positions})
     batch, params = batch_of(config), params_of(config)
-    program = Program(config, ByteTokenizer.vocab_size, Placement(config.mesh))
+    program = Program(resolve_run(config), ByteTokenizer.vocab_size, Placement(config.mesh))
     sums = program.stage(0).loss_sums(params, Batch(*map(jnp.asarray, batch)))
     wanted = loss_by_hand(config, [(batch, config.stages[0].scaling, 128)])(params)
     assert sums.mean() == pytest.approx(float(wanted), rel=1e-5)
@@ -198,7 +202,7 @@ def test_a_token_depends_on_what_it_sees_and_on_nothing_else(attention, kind):
     stage = STAGES[kind]
     model = MODEL | {"attention": attention, "tie_word_embeddings": False}
     config = config_of(stage, model=model)
-    params, model = params_of(config), language_model(config, ByteTokenizer.vocab_size)
+    params, model = params_of(config), language_model(resolve_run(config), ByteTokenizer.vocab_size)
     row = Batch(*(jnp.asarray(leaf[:1]) for leaf in batch_of(config)))
     tokens = jnp.arange(32)[None]  # every token has an embedding of its own
     frequencies = config.rotary_layers.frequencies(config.rope.scaling, 32)
@@ -224,7 +228,7 @@ def test_with_rope_only_the_differences_between_positions_matter():
     params = params_of(config)
     sums = []
     for each in (config, reset):
-        program = Program(each, ByteTokenizer.vocab_size, Placement(each.mesh))
+        program = Program(resolve_run(each), ByteTokenizer.vocab_size, Placement(each.mesh))
         batch = Batch(*map(jnp.asarray, batch_of(each)))
         sums.append(program.stage(0).loss_sums(params, batch))
     assert not np.array_equal(batch_of(config).positions, batch_of(reset).positions)
@@ -246,7 +250,9 @@ def test_a_run_with_every_kind_of_window_resumes_bit_for_bit(config, tmp_path):
     checkpoints = {"every_steps": 2, "keep": 5}
     config_ = config(tmp_path, stages=[stage], checkpoint=checkpoints)
     run = train(config_, plain_console(quiet=True))
-    like = jax.eval_shape(lambda: language_model(config_, ByteTokenizer.vocab_size).init(0))
+    like = jax.eval_shape(
+        lambda: language_model(resolve_run(config_), ByteTokenizer.vocab_size).init(0)
+    )
     logged, trained = run.metrics_file.read_bytes(), params_at(run.checkpoints, 5, like)
     for step in (4, 5):
         shutil.rmtree(run.checkpoints / str(step))

@@ -12,8 +12,8 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan
 from rope_jax.model.cost import flops_per_token, window_flops
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
-from rope_jax.sweeps import estimate
-from rope_jax.sweeps.estimate import affordable, sweep_flops
+from rope_jax.sweeps import plans
+from rope_jax.sweeps.plans import affordable, sweep_flops
 
 MODEL, VOCABULARY, WINDOW = ModelConfig(), 257, 64
 LAYERS = RotaryLayers(RotaryGeometry(32, 10000.0, WINDOW))
@@ -60,7 +60,7 @@ def chosen(
     """Return what is chosen where an hour is enough for a share of all defaults' FLOPs."""
     plan = plan_of(**texts)
     of_all = flops(plan_of()(config))
-    monkeypatch.setattr(estimate, "nominal_flops", lambda: share * of_all / 3600)
+    monkeypatch.setattr(plans, "nominal_flops", lambda: share * of_all / 3600)
     choice = affordable(config, WINDOW, plan, flops)
     if choice.config.lengths is not None:
         assert choice.plan.lengths == list(choice.config.lengths)

@@ -1,0 +1,126 @@
+"""A run that is opened: what training, sweeps, fits and key tokens share around their work."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+from rope_jax.attention import AttentionName
+from rope_jax.config.data import DataConfig
+from rope_jax.config.devices import DistributedConfig
+from rope_jax.config.training import Config
+from rope_jax.console import plain_console, print_warning
+from rope_jax.data.storage import Corpus, open_corpus
+from rope_jax.data.tokenizers import Tokenizer, describe_tokenizer
+from rope_jax.devices import processes
+from rope_jax.devices.hardware import device_line
+from rope_jax.devices.memory import shortage_as
+from rope_jax.devices.rendezvous import joined
+from rope_jax.errors import UserError
+from rope_jax.kernels.loading import load_kernels
+from rope_jax.model.resolve import (
+    check_backend,
+    describe_precision,
+    resolve_model,
+    resolve_run,
+    with_products,
+)
+from rope_jax.runs.directory import RunDirectory
+
+_TEXTS_TOO_LARGE = "data: there is not enough memory to read it; split large files"
+
+
+@contextlib.contextmanager
+def open_run(
+    run: RunDirectory,
+    config: Config,
+    console: Console,
+    *,
+    attention: AttentionName | None = None,
+    distributed: DistributedConfig | None = None,
+    out_of_memory: str,
+) -> Iterator["Session"]:
+    """Open a run for work on it, in all processes together; only the first one prints.
+
+    out_of_memory: the line that says what to do where there is too little memory. Errors of files
+        become one line, too. The other arguments are those of `Session`.
+    """
+    with joined(distributed):
+        if not processes.is_first():
+            console = plain_console(quiet=True)
+        with shortage_as(out_of_memory), file_errors_as_one_line(run.path):
+            yield Session(run, config, console, attention)
+
+
+@contextlib.contextmanager
+def file_errors_as_one_line(place: Path) -> Iterator[None]:
+    """Turn an OSError, such as that of a full disk, into a UserError. place: if it names none."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{error.filename2 or error.filename or place}: {error.strerror or error}; what is "
+            "done is kept, and once that is fixed, the same command continues"
+        ) from error
+
+
+class Session:
+    """A run with its config resolved for this machine, its tokenizer and its texts.
+
+    recorded: the run's config as its folder keeps it.
+    config: the same as it is computed here. All processes compute alike.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: Config,
+        console: Console,
+        attention: AttentionName | None = None,
+    ) -> None:
+        """attention: backend in place of the run's own. UserError if it cannot run here."""
+        processes.check_same("config", config.model_dump_json(exclude={"distributed"}))
+        self.run, self.console = run, console
+
+        self.recorded = config
+        if config.model.product_dtype == "auto":
+            self.recorded = with_products(config, processes.from_first(self._decide_products))
+        self.config = resolve_run(self.recorded, attention=attention)
+        check_backend(self.config.model)
+        processes.check_same("the kernels for CPUs", str(load_kernels() is None))
+
+    def _decide_products(self) -> str:
+        """Return what `product_dtype: auto` became when the run began, or becomes now."""
+        begun = self.run.config_file.exists()
+        model = (self.run.load_config() if begun else self.recorded).model
+        return resolve_model(model).product_dtype or ""
+
+    def warn(self, message: str) -> None:
+        """Print one line in yellow."""
+        print_warning(self.console, message)
+
+    @functools.cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The run's tokenizer; bpe is trained the first time."""
+        with self.console.status("opening the tokenizer"), shortage_as(_TEXTS_TOO_LARGE):
+            return self.run.open_tokenizer(self.config, self.warn)
+
+    def open_corpus(self, data: DataConfig | None = None, only: str | None = None) -> Corpus:
+        """Open the run's texts, or those of `data`; they are tokenized the first time.
+
+        only: the one split to open; None: all three.
+        """
+        with self.console.status("opening the corpus"), shortage_as(_TEXTS_TOO_LARGE):
+            corpus = open_corpus(data or self.config.data, self.tokenizer, self.warn, only)
+        processes.check_same("data", corpus.fingerprint)
+        return corpus
+
+    def describe_devices(self) -> str:
+        """Return the devices, and in which precision they compute."""
+        return device_line(describe_precision(self.config.model))
+
+    def describe_tokenizer(self) -> str:
+        """Return the kind of tokenizer, its size and its document start."""
+        return describe_tokenizer(self.config.tokenizer, self.tokenizer)

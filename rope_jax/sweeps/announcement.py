@@ -1,0 +1,160 @@
+"""What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
+
+from collections.abc import Sequence
+
+import jax
+
+from rope_jax.config.training import Config
+from rope_jax.config.types import errors_in
+from rope_jax.console import describe_duration, print_overview, print_wrapped
+from rope_jax.data.storage import TokenSplit
+from rope_jax.errors import UserError
+from rope_jax.model.memory import describe_memory, memory_table
+from rope_jax.rope import Scaling
+from rope_jax.rope.describe import describe_scaling
+from rope_jax.sweeps.compatibility import ResolvedSweep
+from rope_jax.sweeps.model import LoadedModel
+from rope_jax.sweeps.plans import LONGEST_DEFAULT, SweepPlans
+
+
+def announce(
+    loaded: LoadedModel, plans: SweepPlans, steps: Sequence[int], split: TokenSplit
+) -> None:
+    """Print what is about to be swept. UserError: the model can read none of the lengths."""
+    session, training, config = loaded.session, loaded.training, plans.config
+    console, longest = session.console, plans.lengths[-1]
+    _print_unreadable(loaded, plans)
+    scalings: dict[str, list[str]] = {}
+    # the stages of the checkpoints only: a run in progress has not reached its last one
+    for stage in dict.fromkeys(map(training.stage_at, steps)):
+        title = f"scalings at {longest:,} tokens"
+        title += f", window {training.trained(stage).window:,}" * bool(scalings)
+        scalings[title] = _describe_scalings(training, config, longest, stage)
+    trained, imported = training.trained_at(steps[-1]), training.imported is not None
+    limits = loaded.available, loaded.memory_gib
+    table = memory_table(loaded.memory, plans.readable, *limits, imported=imported)
+    devices = session.describe_devices()
+    if table is None:
+        devices += f"; {describe_memory(loaded.memory, plans.readable[-1], *limits)}"
+    which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+    print_overview(
+        console,
+        f"sweep {config.name} of {training.name}",
+        {
+            "checkpoint": f"{session.run.path}, {which}; window {trained.window:,} tokens, "
+            f"scaling {trained.scaling.type}",
+            "model": f"{sum(leaf.size for leaf in jax.tree.leaves(loaded.like)):,} parameters",
+            "devices": devices,
+            "tokenizer": session.describe_tokenizer(),
+            config.split: [
+                f"{len(split):,} document{'s' * (len(split) != 1)}, {len(split.tokens):,} tokens",
+                *(loaded.corpus.notes if config.data is not None else ()),
+            ],
+            "lengths": ", ".join(f"{length:,}" for length in plans.lengths),
+            "protocols": ", ".join(config.protocols),
+            **({"tasks": _describe_tasks(config)} if config.tasks else {}),
+            **scalings,
+        },
+    )
+    if table is not None:
+        console.print(table)
+    _warn_of_texts(loaded, config, split)
+    first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
+    is_scaled = trained.scaling.type != "none"
+    if is_scaled and first < trained.window and autos:
+        session.warn(
+            "scalings: auto is length / window, and the window is "
+            f"{trained.window / first:g} times L = {first:,}: "
+            f"{', '.join(entry.label for entry in autos)} change nothing up to the window; give "
+            "factors of length / L"
+        )
+    if imported or is_scaled:
+        print_wrapped(console, _describe_trained(training, trained.scaling), "dim")
+    _warn_of_choice(loaded, plans)
+
+
+def _print_unreadable(loaded: LoadedModel, plans: SweepPlans) -> None:
+    """Print the lengths that the model cannot read. UserError: it can read none."""
+    training, lengths = loaded.training, plans.lengths
+    beyond = lengths[len(plans.readable) :]
+    if not beyond:
+        return
+    ends = f"position {training.model.position.type} ends at {training.encoding.longest:,} tokens"
+    if not plans.readable:
+        raise UserError(f"lengths: {lengths[0]:,} is too long: {ends}")
+    shown = ", ".join(f"{length:,}" for length in beyond)
+    print_wrapped(loaded.session.console, f"no curve at {shown}: {ends}")
+
+
+def _warn_of_texts(loaded: LoadedModel, config: ResolvedSweep, split: TokenSplit) -> None:
+    session = loaded.session
+    files = len({id_.rpartition("#")[0] or id_ for id_ in split.ids})
+    data = config.data or session.config.data
+    if getattr(data, "split_bytes", None) and files < len(split):
+        session.warn(
+            f"data.split_bytes: the {len(split):,} documents are parts of {files:,} "
+            f"file{'s' * (files != 1)}; intervals take parts for independent texts, so they are "
+            "too narrow where those of a file are alike"
+        )
+    if config.data is not None:
+        session.warn(
+            f"data: whether {session.run.path} was trained on these texts cannot be checked; if "
+            "it was, perplexities come out too low"
+        )
+
+
+def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
+    """Say which defaults were not affordable, and what was chosen in their place."""
+    chosen = plans.chosen()
+    if not chosen:
+        return
+    values = {key: list(x) if isinstance(x, tuple) else x for key, x in chosen.items()}
+    given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
+    why = "need longer texts"
+    if plans.seconds_of_defaults > LONGEST_DEFAULT:
+        duration = describe_duration(plans.seconds_of_defaults)
+        why = f"would take {duration} on a machine like this one"
+    loaded.session.warn(
+        f"{', '.join(chosen)}: the defaults {why}; {given} instead, and what you give is kept"
+    )
+
+
+def _describe_trained(training: Config, trained: Scaling) -> str:
+    """Say what the entry `trained` reads with, in every protocol."""
+    who = "as published" if training.imported is not None else "as it was trained"
+    if trained.type == "none":
+        return f"trained: the model {who}, without scaling"
+    factor = trained.extension_factor
+    own = f"{trained.type}" + (f", factor {factor:g}" if factor else "")
+    return (
+        f"trained: the model {who}, with its own {own} of L {training.geometry.train_length:,}, "
+        "which every other entry replaces"
+    )
+
+
+def _describe_tasks(config: ResolvedSweep) -> str:
+    """Return the tasks, and how many samples of each are read at each length."""
+    counts = [task.samples * (len(task.places) + task.has_control) for task in config.tasks]
+    named = zip(config.tasks, counts, strict=True)
+    return ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
+
+
+def _describe_scalings(
+    training: Config, config: ResolvedSweep, longest: int, stage: int
+) -> list[str]:
+    """Describe each entry at the longest length; UserError if one cannot be used there."""
+    window, trained, trained_map = training.trained(stage)
+    position = training.model.position
+    if not position.is_rotary:
+        return [f"{entry.label}: position {position.type}" for entry in config.scalings]
+    lines: list[str] = []
+    for entry in config.scalings:
+        with errors_in(f"scalings: {entry.label}: ", UserError):
+            scaling = entry.at(longest, window, trained)
+            map_ = entry.map_at(longest, window, trained_map)
+            described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
+        if map_ is not None:
+            auto = entry.map is not None and entry.map.is_auto
+            described[-1] += f"; {map_.description}{' (auto)' * auto}"
+        lines += described
+    return lines
