@@ -141,50 +141,48 @@ class Log:
     """The files in which a run or a fit records values by step; none until `open` is called."""
 
     def __init__(self) -> None:
-        self._metrics: JsonLinesWriter | None = None
-        self._throughput: JsonLinesWriter | None = None
-        self._events: TensorBoardWriter | None = None
+        self._exact: list[JsonLinesWriter | TensorBoardWriter] = []
+        self._timed: list[JsonLinesWriter | TensorBoardWriter] = []
+        self._events: list[TensorBoardWriter] = []
 
     def open(self, folder: Path, resume_step: int, *, timed: bool = True) -> TensorBoardWriter:
         """Continue the files in a folder after `resume_step`; return the event file's writer.
 
         timed: whether there is anything for `write_timed`.
         """
-        self._metrics = JsonLinesWriter(folder / "metrics.jsonl", resume_step)
+        events = TensorBoardWriter(folder, resume_step)
+        self._events = [events]
+        self._exact = [JsonLinesWriter(folder / "metrics.jsonl", resume_step), events]
         if timed:
-            self._throughput = JsonLinesWriter(folder / "throughput.jsonl", resume_step)
-        self._events = TensorBoardWriter(folder, resume_step)
-        return self._events
+            self._timed = [JsonLinesWriter(folder / "throughput.jsonl", resume_step), events]
+        return events
 
     def write_exact(self, step: int, values: Scalars) -> None:
         """Record values that a resumed run reproduces bit for bit."""
-        self._write(self._metrics, step, values)
+        for writer in self._exact:
+            writer.scalars(step, values)
 
     def write_timed(self, step: int, values: Scalars) -> None:
         """Record values that depend on the clock."""
-        self._write(self._throughput, step, values)
+        for writer in self._timed:
+            writer.scalars(step, values)
 
     def write_histogram(
         self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]
     ) -> None:
         """Record how many values lie in each bucket, see `TensorBoardWriter.histogram`."""
-        if self._events is not None:
-            self._events.histogram(step, name, edges, counts)
+        for events in self._events:
+            events.histogram(step, name, edges, counts)
 
     def flush(self) -> None:
         """Hand all records to the operating system, so that they survive a kill."""
-        if self._events is not None:
-            self._events.flush()
+        for events in self._events:
+            events.flush()
 
     def close(self) -> None:
         """Flush and close."""
-        if self._events is not None:
-            self._events.close()
-
-    def _write(self, lines: JsonLinesWriter | None, step: int, values: Scalars) -> None:
-        if lines is not None and self._events is not None:
-            lines.scalars(step, values)
-            self._events.scalars(step, values)
+        for events in self._events:
+            events.close()
 
 
 def _grouped(name: str) -> str:

@@ -3,8 +3,8 @@
 python -m rope_jax.runs.tensorboard FOLDER
 """
 
-import os
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -52,16 +52,10 @@ def count_event_folders(folder: Path) -> dict[Path, int]:
 
     A run of TensorBoard is a folder with an event file. A sweep has one per scaling.
     """
-    counts: dict[Path, int] = {}
-    for place, _, files in os.walk(folder):
-        if any("tfevents" in name for name in files):
-            path = Path(place)
-            while True:
-                counts[path] = counts.get(path, 0) + 1
-                if path == folder:
-                    break
-                path = path.parent
-    return counts
+    runs = {path.parent for path in folder.rglob("*tfevents*")}
+    return Counter(
+        place for run in runs for place in (run, *run.parents) if place.is_relative_to(folder)
+    )
 
 
 def _newest(paths: Iterable[Path]) -> list[Path]:
