@@ -20,16 +20,14 @@ from typing import NoReturn
 from rope_jax.errors import Stopped
 from rope_jax.invocation import program
 
-# Seconds from a signal, or from the last sign of life after it, to the end of the process.
-GRACE = 5.0
-# Schedulers send SIGKILL about 30 seconds after SIGTERM.
-_LONGEST_GRACE = 25.0
+# Seconds from a signal, or from the last sign of life after it, to the end of the process. Units of
+# work that take longer get twice their time, but schedulers send SIGKILL 30 s after SIGTERM.
+GRACE, _LONGEST_GRACE = 5.0, 25.0
 # A second signal within this time is taken for the same one: `timeout` and some launchers send it
 # to the process and once more to its group.
 _SAME_SIGNAL = 0.3
 # Seconds that a user at a terminal waits before being told that the signal was heard.
 _PATIENCE = 1.0
-_SIGNALS = signal.SIGINT, signal.SIGTERM
 _SHOW_CURSOR = "\x1b[?25h"
 
 
@@ -39,17 +37,13 @@ class _Request:
 
     signal: int | None = None
     asked_at: float = math.inf
-    seen_at: float = -math.inf
-    """When the work last looked."""
-    unit: float = 0.0
-    """Seconds between the last two looks; 0 before there are two."""
-    uninterrupted: int = 0
-    """How many blocks are under way that must not be cut off."""
-    acknowledged: bool = False
-    """Whether the user has been told that the signal was heard."""
+    seen_at: float = -math.inf  # when the work last looked
+    unit: float = 0.0  # seconds between the last two looks; 0 before there are two
+    uninterrupted: int = 0  # how many blocks are under way that must not be cut off
+    acknowledged: bool = False  # whether the user has been told that the signal was heard
 
     def deadline(self) -> float:
-        """When the process is ended. Work whose units take longer gets twice as long as a unit."""
+        """Return when the process is ended."""
         if self.uninterrupted:
             return math.inf
         return max(self.asked_at, self.seen_at) + max(GRACE, min(2 * self.unit, _LONGEST_GRACE))
@@ -65,8 +59,9 @@ def requested() -> int | None:
     life, which puts off the end of the process.
     """
     now = time.monotonic()
-    is_first = _request.seen_at == -math.inf
-    _request.seen_at, _request.unit = now, 0.0 if is_first else now - _request.seen_at
+    if _request.seen_at != -math.inf:
+        _request.unit = now - _request.seen_at
+    _request.seen_at = now
     return _request.signal
 
 
@@ -100,7 +95,7 @@ def listening() -> Iterator[None]:
     """
     global _request
     _request = _Request()
-    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     # Python's C code writes each signal's number to the pipe as it comes, whatever runs meanwhile.

@@ -72,18 +72,13 @@ def _prune(folder: Path) -> None:
     JAX_COMPILATION_CACHE_MAX_SIZE does not work: a process killed while writing an entry leaves it
     without a timestamp, and every later process warns about it at every compilation.
     """
-    entries = []
-    for entry in os.scandir(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process deleted it first
-            if entry.is_file():
-                entries.append((entry.stat(), entry.path))
-    entries.sort(key=lambda found: found[0].st_atime, reverse=True)
-    kept = 0
-    for status, path in entries:
-        kept += status.st_size
-        if kept > _MAX_BYTES:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(path)
+    with contextlib.suppress(FileNotFoundError):  # another process deleted one first
+        entries = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
+        kept = 0
+        for status, path in sorted(entries, key=lambda entry: entry[0].st_atime, reverse=True):
+            kept += status.st_size
+            if kept > _MAX_BYTES:
+                path.unlink(missing_ok=True)
 
 
 def _machine() -> str:

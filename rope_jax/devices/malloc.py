@@ -1,4 +1,4 @@
-"""Tuning the C library's malloc for XLA on CPU."""
+"""Tuning the C library's malloc for XLA on CPU. Does nothing where that is not glibc."""
 
 import ctypes
 import mmap
@@ -6,7 +6,6 @@ import sys
 
 # glibc's mallopt(3): option numbers from malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
-_NEVER = -1
 _HEAP_BYTES = 2**32
 
 
@@ -17,41 +16,38 @@ def keep_freed_memory() -> None:
     afterwards. By default glibc returns blocks that large to the system, and the next step waits
     for every page to be mapped and zeroed again: 35,000 page faults, a sixth of the step's time.
     All threads share the main arena, the only one that can grow without mmap. Huge pages, requested
-    for the heap's first 4 GiB, have faster address look-ups, which saves 2 to 7% of a step. Does
-    nothing on other systems.
+    for the heap's first 4 GiB, have faster address look-ups, which saves 2 to 7% of a step.
     """
-    if sys.platform != "linux":
+    libc = _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
+    if libc is None:
         return
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        mallopt, malloc, madvise, free = libc.mallopt, libc.malloc, libc.madvise, libc.free
-    except (OSError, AttributeError):  # another C library
-        return
-    mallopt(_M_ARENA_MAX, 1)
-    mallopt(_M_MMAP_MAX, 0)
-    mallopt(_M_TRIM_THRESHOLD, _NEVER)
-    malloc.restype, malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    free.argtypes = (ctypes.c_void_p,)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    libc.free.argtypes = (ctypes.c_void_p,)
     # This only reserves addresses: no page is touched, and the freed block stays in the heap.
-    if heap := malloc(_HEAP_BYTES):
+    if heap := libc.malloc(_HEAP_BYTES):
         first = -(-heap // mmap.PAGESIZE) * mmap.PAGESIZE
-        madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)
-        free(heap)
+        libc.madvise(first, heap + _HEAP_BYTES - first, mmap.MADV_HUGEPAGE)
+        libc.free(heap)
 
 
 def return_freed_memory() -> None:
     """Make glibc return freed blocks of a megabyte or more to the system at once.
 
     By default the threshold follows the sizes in use, up to 32 MiB per block and in one arena per
-    thread, and what a thread has freed stays with the process: an import of 4 GB took 8% more
-    memory so. Does nothing on other systems.
+    thread, and what a thread has freed stays with the process: an import of 4 GB took 8% more.
     """
+    _set({_M_MMAP_THRESHOLD: 2**20, _M_ARENA_MAX: 2})
+
+
+def _set(options: dict[int, int]) -> ctypes.CDLL | None:
+    """Set options of glibc's malloc and return the library; None if there is none."""
     if sys.platform != "linux":
-        return
+        return None
     try:
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        libc = ctypes.CDLL("libc.so.6")
+        for option, value in options.items():
+            libc.mallopt(option, value)
     except (OSError, AttributeError):  # another C library
-        return
-    mallopt(_M_MMAP_THRESHOLD, 2**20)
-    mallopt(_M_ARENA_MAX, 2)
+        return None
+    return libc

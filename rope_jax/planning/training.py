@@ -13,7 +13,7 @@ from rich.text import Text
 
 from rope_jax.config.tokenizer import BPETokenizerConfig
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview, print_wrapped
+from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.data.tokenizers import open_tokenizer
 from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.memory import device_bytes, is_host_memory, shortage_as
@@ -153,7 +153,7 @@ def _print_overview(console: Console, program: Program, target: Target | None) -
         "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
         "training": f"{sum(tokens):,} tokens in {sum(s.steps for s in config.stages):,} steps, "
         f"{sum(tokens) / parameters:.3g} per parameter",
-        "compute": f"{flops:.3g} FLOPs: at least {_duration(flops / peak)} at the peak of "
+        "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
         "devices": device_line(describe_precision(config.model), devices),
     }
@@ -200,11 +200,3 @@ def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
     }
     names = [f"stage {number}" for number in range(len(plans))]
     return quantities(f"per device, memory in {unit}", names, rows)
-
-
-def _duration(seconds: float) -> str:
-    """Return a time in the unit that makes it readable."""
-    for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.1f} seconds"
