@@ -61,17 +61,11 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
 
 def _cache_root(data: DataConfig) -> Path:
     try:
-        root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
-        os.path.abspath(root).encode("utf-8")
+        return user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
     except RuntimeError:
         user = (data.cache_dir or "~").partition("/")[0]
         why = f"there is no user {user}" if data.cache_dir else "you have no home directory"
         raise UserError(f"data.cache_dir: {why}; name another folder") from None
-    except UnicodeEncodeError:  # pyarrow opens no such path
-        raise UserError(
-            f"data.cache_dir: the path of {root} is not UTF-8; name another folder"
-        ) from None
-    return root
 
 
 def make_once(

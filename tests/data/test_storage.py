@@ -221,11 +221,11 @@ def test_only_the_folders_of_dead_writers_are_removed(data):
 
 def test_the_name_of_a_damaged_folder_is_printable(data):
     said = []
-    data = data.model_copy(update={"cache_dir": data.cache_dir + "\n\x1b"})
+    data = data.model_copy(update={"cache_dir": data.cache_dir + "\udcff\n\x1b"})
     open_corpus(data, ByteTokenizer())
     rewrite(cached_files(data) / "test.tokens", flip)
     open_corpus(data, ByteTokenizer(), said.append)
-    assert r"tokens\n\x1b/" in said[0]
+    assert r"tokens\udcff\n\x1b/" in said[0]
 
 
 def test_a_token_outside_the_vocabulary_is_not_written(data, monkeypatch):
@@ -378,10 +378,7 @@ def test_the_name_depends_on_every_field_but_cache_dir(tmp_path):
     assert "~" not in str(moved)
 
 
-def test_a_cache_that_has_no_path_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "\udcff"))
-    with pytest.raises(UserError, match=r"^data\.cache_dir: the path of .*\\udcff/rope_jax is not"):
-        cache_folder(HubData(id="a/b"), "bytes")
+def test_a_cache_that_has_no_path_is_reported(monkeypatch):
     monkeypatch.delenv("XDG_CACHE_HOME")
 
     def no_home(*_):
