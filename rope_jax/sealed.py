@@ -103,8 +103,8 @@ def finish_replacing(folder: Path) -> None:
 
 def unfinished_replacements(parent: Path) -> list[Path]:
     """Return the folders in `parent` that may need `finish_replacing`."""
-    found = (path.name for path in parent.iterdir())
-    names = [name for name in found if name.startswith(".") and name.endswith(_OLD)]
+    siblings = (path.name for path in parent.iterdir())
+    names = [name for name in siblings if name.startswith(".") and name.endswith(_OLD)]
     return sorted(parent / name[1:].removesuffix(_OLD) for name in names)
 
 

@@ -90,8 +90,8 @@ def training_batch(
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
     if short is not None:
         is_short = short.among(numbers)
-        own = seeds(_FOR_SHORT_WINDOWS, numbers[is_short])
-        replacements = _rows_of_short_windows(split, own, seq_len, short.seq_len, documents)
+        short_seeds = seeds(_FOR_SHORT_WINDOWS, numbers[is_short])
+        replacements = _rows_of_short_windows(split, short_seeds, seq_len, short.seq_len, documents)
         pairs = zip(batch, replacements, strict=True)
         batch = Batch(*(_replaced(leaf, is_short, other) for leaf, other in pairs))
     return batch
@@ -118,8 +118,8 @@ def _with_samples(
     segment_ids, positions = batch.segment_ids, batch.positions
     if documents.mask == "document":
         last = np.take_along_axis(segment_ids, np.clip(begins - 1, 0, index.size - 1), axis=1)
-        own = np.where(begins == 0, 0, last + 1).astype(np.int32)
-        segment_ids = np.where(is_sample, own, segment_ids)
+        number = np.where(begins == 0, 0, last + 1).astype(np.int32)
+        segment_ids = np.where(is_sample, number, segment_ids)
     if documents.positions == "reset":
         positions = np.where(is_sample, index - begins, positions).astype(np.int32)
     return Batch(windows[:, :-1], windows[:, 1:], segment_ids, positions, weights)

@@ -68,27 +68,27 @@ def matching_files(data: FileData) -> Matches:
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
     if not by_split:
         raise UserError("data.files: there are no files; name some for a split")
-    found = Matches({}, {})
+    matches = Matches({}, {})
     split_of: dict[str, str] = {}
     for split, patterns in by_split.items():
         if not patterns:
             raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
-        found.files[split], found.patterns[split] = [], []
+        matches.files[split], matches.patterns[split] = [], []
         for pattern in patterns:
-            count = len(found.files[split])
+            count = len(matches.files[split])
             for path in _matching(pattern):
                 identity = os.path.realpath(path)
                 if identity not in split_of:
                     split_of[identity] = split
-                    found.files[split].append(path)
+                    matches.files[split].append(path)
                 elif split_of[identity] != split:
                     raise UserError(
                         f"data.files: {path} is in both {split_of[identity]} and {split}; "
                         "name it in one"
                     )
-            if len(found.files[split]) > count:
-                found.patterns[split].append(pattern)
-    return found
+            if len(matches.files[split]) > count:
+                matches.patterns[split].append(pattern)
+    return matches
 
 
 def _matching(pattern: str) -> list[Path]:

@@ -33,19 +33,21 @@ def hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> dic
             "for local files use type text, jsonl or parquet"
         )
     try:
-        found = load_dataset(data.id, data.subset, revision=data.revision, streaming=data.streaming)
+        dataset = load_dataset(
+            data.id, data.subset, revision=data.revision, streaming=data.streaming
+        )
     except Exception as error:  # the network, the hub, the subset's name, a file in the data set
         message = " ".join(str(error).split())
         raise UserError(f"data.id: cannot load {data.id}: {message}") from error
-    names = [name for name in SPLITS if name in found]
+    names = [name for name in SPLITS if name in dataset]
     if only is not None:
-        names = [only] if only in found else list(found) if len(found) == 1 else names
+        names = [only] if only in dataset else list(dataset) if len(dataset) == 1 else names
     if not names:
         raise UserError(
             f"data.id: {data.id} has no split {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; it has "
-            f"{', '.join(found)}"
+            f"{', '.join(dataset)}"
         )
-    return {name: partial(_texts, found[name], name, data, skipped) for name in names}
+    return {name: partial(_texts, dataset[name], name, data, skipped) for name in names}
 
 
 def _texts(rows: Any, split: str, data: HubData, skipped: dict[str, None]) -> Iterator[Document]:

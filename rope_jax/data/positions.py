@@ -21,17 +21,17 @@ def position_functions(
 
     seeds: one per row. The raw bits of Philox are used, which every version of numpy draws alike.
     """
-    found = np.empty((len(seeds), seq_len), np.int32)
+    functions = np.empty((len(seeds), seq_len), np.int32)
     for row, seed in enumerate(seeds):
         bits = np.random.Philox(seed)
         match positions:
             case RandomizedPositions(length=length):
-                found[row] = randomized(bits, seq_len, length)
+                functions[row] = randomized(bits, seq_len, length)
             case PosePositions(length=length, chunks=chunks):
-                found[row] = pose(bits, seq_len, length, chunks)
+                functions[row] = pose(bits, seq_len, length, chunks)
             case _:
-                found[row] = np.arange(seq_len)
-    return found
+                functions[row] = np.arange(seq_len)
+    return functions
 
 
 def randomized(bits: np.random.Philox, seq_len: int, length: int) -> NDArray[np.int64]:

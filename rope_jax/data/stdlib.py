@@ -53,17 +53,17 @@ def stdlib_root() -> Path:
 
 def source_files(root: Path) -> list[Path]:
     """Return the files of the corpus, sorted by path below `root`, the same on every platform."""
-    found: list[Path] = []
+    files: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         kept = set(subfolders) - _EXCLUDED
         subfolders[:] = [name for name in kept if not name.startswith(_GENERATED_FOLDERS)]
-        found += [
+        files += [
             Path(folder, name)
             for name in names
             if name.endswith(".py") and not name.startswith(_GENERATED_FILES)
         ]
     # A distribution may contain dangling links.
-    return sorted((p for p in found if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
+    return sorted((p for p in files if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
 
 
 def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document]], list[str]]:

@@ -57,8 +57,8 @@ def write_folder(
         for name, figure in drawn.items():
             save_figure(figure, new / name)
         if tasks.rows:
-            own = [row for row in tasks.rows if row.step == newest.step]
-            for name, figure in draw_tasks(own, newest, width=config.figure_width).items():
+            newest_rows = [row for row in tasks.rows if row.step == newest.step]
+            for name, figure in draw_tasks(newest_rows, newest, width=config.figure_width).items():
                 save_figure(figure, new / name)
                 drawn[name] = figure
         figures = [new / name for name in drawn]
@@ -109,7 +109,7 @@ def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
         "compilations": checkpoint.compilations,
         "curves": {name: _curve_content(curve) for name, curve in checkpoint.curves.items()},
         "tasks": {
-            task: {name: _task_content(found) for name, found in by_name.items()}
+            task: {name: _task_content(task_summary) for name, task_summary in by_name.items()}
             for task, by_name in checkpoint.tasks.items()
         },
     }

@@ -86,10 +86,10 @@ def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     library.train_from_iterator(texts, trainer)
-    found = library.get_vocab_size(with_added_tokens=True)
-    if found < vocab_size:
+    size = library.get_vocab_size(with_added_tokens=True)
+    if size < vocab_size:
         raise UserError(
-            f"tokenizer.vocab_size: the train split is enough text for {found:,} tokens, not "
+            f"tokenizer.vocab_size: the train split is enough text for {size:,} tokens, not "
             f"{vocab_size:,}; lower it, or give more text"
         )
     _add_start(library)

@@ -69,8 +69,8 @@ class JsonTokenizer:
     def _encode(self, texts: list[str]) -> list[Tokens]:
         # it fails at a word outside the vocabulary, if there is no token for unknown ones
         with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
-            found = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [self._as_tokens(encoding.ids) for encoding in found]
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [self._as_tokens(encoding.ids) for encoding in encodings]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
         """Return the text without document starts; a truncated character becomes �."""
@@ -103,16 +103,16 @@ class JsonTokenizer:
         Special tokens other than the document start are never produced, and may lie beyond the
         model's vocabulary: Gemma 3's tokenizer has one that its text models do not know.
         """
-        found = {*self._library.get_vocab(with_added_tokens=False).values()}
+        tokens = {*self._library.get_vocab(with_added_tokens=False).values()}
         added = self._library.get_added_tokens_decoder()
-        found |= {
+        tokens |= {
             token
             for token, about in added.items()
             if not about.special and (known is None or token < known)
         }
-        if not found:
+        if not tokens:
             raise UserError(f"tokenizer.path: {self._where} has no tokens")
-        return max(found | ({self.bos_id} if self.bos_id is not None else set())) + 1
+        return max(tokens | ({self.bos_id} if self.bos_id is not None else set())) + 1
 
     def _id_of(self, bos: str) -> int:
         token = self._library.token_to_id(bos)
@@ -142,13 +142,13 @@ class JsonTokenizer:
         )
         if before == [bos] and not after:
             return shown
-        own = "no token" if bos is None else repr(bos)
+        put = "no token" if bos is None else repr(bos)
         if after or len(before) > 1:
             advice = "remove them from the file's post_processor"
         else:
             advice = f"give tokenizer.bos={before[0]}, or remove it from the file's post_processor"
         raise UserError(
-            f"tokenizer.bos: puts {own} before a document, but the post-processor of {self._where} "
+            f"tokenizer.bos: puts {put} before a document, but the post-processor of {self._where} "
             f"would add {shown}; {advice}"
         )
 
@@ -206,8 +206,8 @@ def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
 def _added_tokens(library: "Library") -> tuple[list[str], list[str]]:
     """Return the tokens that a post-processor puts before and after a text."""
     encoding = library.encode("a", add_special_tokens=True)
-    own = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
-    first, last = (own[0], own[-1] + 1) if own else (len(encoding.ids), len(encoding.ids))
+    inner = [place for place, added in enumerate(encoding.special_tokens_mask) if not added]
+    first, last = (inner[0], inner[-1] + 1) if inner else (len(encoding.ids), len(encoding.ids))
     return encoding.tokens[:first], encoding.tokens[last:]
 
 
