@@ -26,7 +26,7 @@ from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params
 from rope_jax.sealed import remove
 from rope_jax.training.checkpoint_errors import brief_reason, drop_leftovers, shows_damage
-from rope_jax.training.provenance import Provenance, check_record, seal
+from rope_jax.training.provenance import Provenance, check_record, sealed_record
 from rope_jax.training.step import TrainState
 
 _ORBAX = Path(ocp.__file__).parent
@@ -98,7 +98,7 @@ class Checkpoints:
         bits = {name: self._bits(part) for name, part in parts.items()}
         args = ocp.args.Composite(
             **{name: _save_in_chunks(part) for name, part in parts.items()},
-            fingerprint=ocp.args.JsonSave(seal(step, bits, self._provenance)),
+            fingerprint=ocp.args.JsonSave(sealed_record(step, bits, self._provenance)),
         )
         self._write(lambda: self._manager.save(step, args=args))
 

@@ -116,7 +116,7 @@ def recorded_provenance(checkpoint: Path) -> Provenance | None:
     return Provenance(corpus, config) if isinstance(corpus, str | None) else None
 
 
-def seal(
+def sealed_record(
     step: int, fingerprints: dict[str, list[int]], provenance: Provenance | None
 ) -> dict[str, Any]:
     """Return the record of one checkpoint as JSON values, with a checksum."""
