@@ -37,13 +37,12 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
 
     Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
     """
-    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix"})
+    settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
     files = dict[str, list[Path]]()
     if isinstance(data, StdlibData):
         files = {"all": source_files(stdlib_root())}
     elif not isinstance(data, HubData):
-        files, patterns = matching_files(data)
-        settings["files"] = patterns if isinstance(data.files, dict) else patterns["train"]
+        files = matching_files(data)
     try:
         status = [(split, path, path.stat()) for split in files for path in files[split]]
     except OSError as error:  # such as a file that was deleted just now
@@ -52,7 +51,10 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
         "recipe": RECIPE,
         "data": settings,
         "tokenizer": tokenizer,
-        "files": [(s, os.path.abspath(path), i.st_size, i.st_mtime_ns) for s, path, i in status],
+        "files": [
+            (split, str(path), os.path.abspath(path), state.st_size, state.st_mtime_ns)
+            for split, path, state in status
+        ],
         "only": only,
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]

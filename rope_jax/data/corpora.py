@@ -69,7 +69,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     elif isinstance(data, HubData):
         given = hub_splits(data, only, skipped)
     else:
-        files = matching_files(data).files
+        files = matching_files(data)
         for name in [only] if only in files else files:
             given[name] = partial(read_documents, files[name], data, skipped)
     if only is None and not isinstance(data, StdlibData):

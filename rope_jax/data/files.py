@@ -8,6 +8,7 @@ import bz2
 import glob
 import gzip
 import io
+import itertools
 import json
 import lzma
 import os
@@ -51,44 +52,33 @@ class Record(NamedTuple):
     text: str | None
 
 
-class Matches(NamedTuple):
-    """What the patterns of `data.files` match, by split; of train alone if they are a list."""
+def matching_files(data: FileData) -> dict[str, list[Path]]:
+    """Find the files of each split that is given; of train alone if `data.files` is a list.
 
-    files: dict[str, list[Path]]
-    """Each file once, however often and under whatever names it is listed."""
-    patterns: dict[str, list[str]]
-    """The patterns without those that match only files already matched."""
-
-
-def matching_files(data: FileData) -> Matches:
-    """Find the files of each split that is given.
+    Each file is returned once, however often and under whatever names it is listed.
 
     Raises UserError if a pattern matches no regular file, or a file is in two splits.
     """
     by_split = data.files if isinstance(data.files, dict) else {"train": data.files}
     if not by_split:
         raise UserError("data.files: there are no files; name some for a split")
-    matches = Matches({}, {})
     split_of: dict[str, str] = {}
+    files = dict[str, list[Path]]()
     for split, patterns in by_split.items():
         if not patterns:
             raise UserError(f"data.files: {split} has no files; name some, or leave {split} out")
-        matches.files[split], matches.patterns[split] = [], []
-        for pattern in patterns:
-            count = len(matches.files[split])
-            for path in _matching(pattern):
-                identity = os.path.realpath(path)
-                if identity not in split_of:
-                    split_of[identity] = split
-                    matches.files[split].append(path)
-                elif split_of[identity] != split:
-                    raise UserError(
-                        f"data.files: {path} is in both {split_of[identity]} and {split}; "
-                        "name it in one"
-                    )
-            if len(matches.files[split]) > count:
-                matches.patterns[split].append(pattern)
-    return matches
+        files[split] = []
+        for path in itertools.chain.from_iterable(map(_matching, patterns)):
+            identity = os.path.realpath(path)
+            if identity not in split_of:
+                split_of[identity] = split
+                files[split].append(path)
+            elif split_of[identity] != split:
+                raise UserError(
+                    f"data.files: {path} is in both {split_of[identity]} and {split}; "
+                    "name it in one"
+                )
+    return files
 
 
 def _matching(pattern: str) -> list[Path]:

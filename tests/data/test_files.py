@@ -71,7 +71,7 @@ def test_rows_of_files_with_odd_names_have_printable_ids(tmp_path, schema, write
     write(tmp_path / "made", ["text"])
     (tmp_path / "made").rename(tmp_path / "a\udcff\n")
     data = schema(**whole(files=[f"{tmp_path}/a*"]))
-    (row,) = read_documents(matching_files(data).files["train"], data, {})
+    (row,) = read_documents(matching_files(data)["train"], data, {})
     number = 1 if schema is JsonLinesData else 0
     assert row == (rf"{tmp_path}/a\udcff\n:{number}", "text")
 
@@ -98,8 +98,7 @@ def test_a_file_listed_twice_is_read_once(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="is in both train and test; name it in one"):
             matching_files(data)
     more = TextData(files=["texts/a", "texts/*", "texts/c"])
-    assert matching_files(more).files == {"train": [Path("texts") / name for name in "abc"]}
-    assert matching_files(more).patterns == {"train": ["texts/a", "texts/*"]}
+    assert matching_files(more) == {"train": [Path("texts") / name for name in "abc"]}
 
 
 def test_a_file_that_disappears_is_reported(tmp_path, monkeypatch):
@@ -178,7 +177,7 @@ def test_compressed_files_are_read_exactly(tmp_path, suffix):
     for number, text in enumerate(TEXTS):
         (tmp_path / f"{number}.txt{suffix}").write_bytes(COMPRESS[suffix](text.encode()))
     data = TextData(**whole(files=[f"{tmp_path}/*"]), cache_dir=str(tmp_path / "cache"))
-    files = matching_files(data).files["train"]
+    files = matching_files(data)["train"]
     assert list(read_documents(files, data, {})) == [
         (f"{tmp_path}/{n}.txt{suffix}", text) for n, text in enumerate(TEXTS)
     ]
