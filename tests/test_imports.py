@@ -25,6 +25,7 @@ LAYERS = (
     ("sealed",),
     ("positions", "protocols", "tasks", "kernels"),
     ("attention",),
+    ("blocks",),
     ("config",),
     ("devices",),
     ("data",),

@@ -38,6 +38,10 @@ def describe(
         raise ValueError(f"model.position: {model.position.type} is in no family of transformers")
     if not model.backend.is_softmax:
         raise ValueError(f"model.attention: {model.attention} is in no family of transformers")
+    if model.feed_forward.type != "mlp":
+        raise ValueError(
+            f"model.feed_forward: {model.feed_forward.type} is in no family of transformers"
+        )
     if training.rope.layout != "half":
         raise ValueError(f"rope.layout: {training.rope.layout} is not that of any family here")
     of_model: list[str] = []

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
+from rope_jax.blocks import MLP, AnyFeedForward
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
 from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
@@ -78,6 +79,9 @@ class ModelConfig(Frozen):
     gated_mlp: bool = Field(
         True,
         description="down(activation(gate(x)) * up(x)); false: down(activation(up(x)))",
+    )
+    feed_forward: AnyFeedForward = Field(
+        MLP(), description="kind of feed-forward, with the settings that only it has"
     )
     scale_embeddings: bool = Field(
         False, description="multiply token embeddings by the root of hidden_size (Gemma)"

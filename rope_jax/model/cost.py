@@ -5,6 +5,7 @@ Notation: D model, N heads, K key-value heads, H head dim, F mlp, V vocabulary, 
 vocab_size is the tokenizer's in every function; it counts where the model's own is null.
 """
 
+from rope_jax.blocks.attention import GroupedQueryAttention
 from rope_jax.config.model import ModelConfig
 
 
@@ -30,15 +31,11 @@ def window_flops(model: ModelConfig, vocab_size: int, length: int, scored: int) 
 
 def _forward_flops(model: ModelConfig, vocab_size: int, seq_len: int) -> tuple[float, float]:
     """FLOPs of one token's forward pass: products with matrices, and attention."""
-    heads = model.num_attention_heads * model.heads_width
-    kv_heads = model.kv_heads * model.heads_width
-    feed_forward = _feed_forward_matrices(model) * model.intermediate_size
-    layer = model.hidden_size * (2 * heads + 2 * kv_heads + feed_forward)
-    vocabulary = model.vocab_size or vocab_size
-    matrices = model.num_hidden_layers * layer + model.hidden_size * vocabulary
-    per_pair = heads if model.backend.is_softmax else 0
-    attention = model.num_hidden_layers * per_pair * seq_len
-    return 2.0 * matrices, 2.0 * attention
+    attention, feed_forward = GroupedQueryAttention(), model.feed_forward
+    layer = attention.flops_per_token(model) + feed_forward.flops_per_token(model)
+    head = 2 * model.hidden_size * (model.vocab_size or vocab_size)
+    pairs = model.num_hidden_layers * seq_len / 2
+    return float(model.num_hidden_layers * layer + head), pairs * attention.flops_per_pair(model)
 
 
 def utilization(
@@ -46,8 +43,3 @@ def utilization(
 ) -> float:
     """Model FLOPs utilization of training (MFU): the model's FLOP/s as a share of the peak's."""
     return tokens_per_second * flops_per_token(model, vocab_size, seq_len) / peak_flops
-
-
-def _feed_forward_matrices(model: ModelConfig) -> int:
-    """Number of D·F matrices of the feed-forward."""
-    return 3 if model.gated_mlp else 2

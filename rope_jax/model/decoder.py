@@ -22,10 +22,11 @@ from flax import nnx
 from jaxtyping import Array, Float, Int, Key
 
 from rope_jax.attention.remat_names import with_remat
+from rope_jax.blocks.base import linear
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
-from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, linear
+from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
@@ -35,6 +36,8 @@ from rope_jax.rope import Rotary
 from rope_jax.rope.geometry import Layout
 
 Params = dict[str, Any]
+# What training adds to the mean loss; None if no block of the model has such a term.
+Auxiliary = Float[Array, ""] | None
 _ROPE = RoPE()
 
 
@@ -56,7 +59,7 @@ class EmbeddingAndHead(nnx.Module):
         )
         self.norm = norm(config, config.hidden_size, rngs)
         if not config.tie_word_embeddings:
-            self.lm_head = linear(config, config.hidden_size, vocab_size, rngs)
+            self.lm_head = Weights(linear(config.hidden_size, vocab_size), config, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
@@ -147,6 +150,18 @@ class LanguageModel:
 
         Where a mesh splits windows, the tokens are this device's own, and `last` must be None.
         """
+        return self._hidden(params, tokens, positions, segment_ids, rotary, last)[0]
+
+    def _hidden(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+        last: int | None,
+    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
+        """Return `hidden_states`, and the sum of the layers' auxiliary losses."""
         outer, position = self._outer(params), params.get("position", {})
         tokens, own_positions = (self.over.own_tokens(x, 1) for x in (tokens, positions))
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
@@ -154,7 +169,8 @@ class LanguageModel:
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
         kinds = self._kinds(rotary, last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
-        return outer.norm(layers(x, params["layers"], inputs, kinds))
+        x, auxiliary = layers(x, params["layers"], inputs, kinds)
+        return outer.norm(x), auxiliary
 
     def nll(
         self,
@@ -170,14 +186,29 @@ class LanguageModel:
 
         last: only for this many targets at the end of each row, which is less work.
         """
+        return self.nll_and_auxiliary(
+            params, tokens, targets, positions, segment_ids, rotary, last
+        )[0]
 
+    def nll_and_auxiliary(
+        self,
+        params: Params,
+        tokens: Int[Array, "B T"],
+        targets: Int[Array, "B T"],
+        positions: Int[Array, "#B T"],
+        segment_ids: Int[Array, "B T"] | None,
+        rotary: Rotary,
+        last: int | None = None,
+    ) -> tuple[Float[Array, "B scored"], Auxiliary]:
+        """Return `nll`, and what training adds to its mean; None if no block has such a loss."""
         how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
 
         def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
             return (token_nll(hidden, kernel, targets, **how),)
 
         given = params, tokens, targets, positions, segment_ids, rotary, last
-        return self._of_targets(nll, *given)[0]
+        (found,), auxiliary = self._of_targets(nll, *given)
+        return found, auxiliary
 
     def scores(
         self,
@@ -201,7 +232,7 @@ class LanguageModel:
             return nll, is_top1.astype(jnp.float32)  # devices exchange no booleans
 
         given = params, tokens, targets, positions, segment_ids, rotary, last
-        nll, is_top1 = self._of_targets(scores, *given)
+        (nll, is_top1), _ = self._of_targets(scores, *given)
         return Scores(nll, is_top1 > 0)
 
     def _of_targets(
@@ -214,17 +245,17 @@ class LanguageModel:
         segment_ids: Int[Array, "B T"] | None,
         rotary: Rotary,
         last: int | None,
-    ) -> list[Array]:
-        """Return function(hidden states, output matrix, targets) as arrays [B, scored]."""
+    ) -> tuple[list[Array], Auxiliary]:
+        """Return function(hidden states, output matrix, targets), arrays [B, scored]; auxiliary."""
         # The last tokens of a window that devices share would all be the first one's.
         computed = last if self.over.context == 1 else None
-        hidden = self.hidden_states(params, tokens, positions, segment_ids, rotary, computed)
+        hidden, auxiliary = self._hidden(params, tokens, positions, segment_ids, rotary, computed)
         if computed is not None:
             targets = targets[:, -computed:]
         targets = self.over.own_tokens(targets, 1)
         found = function(hidden, self._outer(params).output_kernel(), targets.reshape(-1))
         whole = [self.over.all_tokens(x.reshape(targets.shape), 1) for x in found]
-        return whole if last is None else [x[:, -last:] for x in whole]
+        return (whole if last is None else [x[:, -last:] for x in whole]), auxiliary
 
     def _outer(self, params: Params) -> EmbeddingAndHead:
         own = {name: tree for name, tree in params.items() if name not in ("layers", "position")}
@@ -280,17 +311,19 @@ class LanguageModel:
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
         first: int | Int[Array, ""] = 0,
-    ) -> Float[Array, "computed D"]:
+    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Apply consecutive layers, one per kind, beginning with layer `first`.
 
         params: stacked parameters of only these layers.
         """
         # split, not indexing: its gradient is one concatenation instead of L padded sums
+        auxiliary = None
         slices = jax.tree.map(lambda leaf: jax.lax.split(leaf, [1] * len(kinds)), params)
         for index, kind in enumerate(kinds):
             own = jax.tree.map(lambda _, parts, i=index: parts[i][0], params, slices)
-            x = self._layer(x, own, inputs.at(first + index), kind)
-        return x
+            x, more = self._layer(x, own, inputs.at(first + index), kind)
+            auxiliary = more if auxiliary is None else auxiliary + more
+        return x, auxiliary
 
     def _scanned(
         self,
@@ -298,7 +331,7 @@ class LanguageModel:
         params: Params,
         inputs: LayerInputs,
         kinds: Sequence[LayerKind],
-    ) -> Float[Array, "computed D"]:
+    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         """Apply all layers: scan over repeats of the pattern, and unroll the layers within each.
 
         Layers after the last complete repeat are unrolled too, as is a last layer that computes
@@ -312,13 +345,13 @@ class LanguageModel:
 
         def apply_pattern(
             x: Float[Array, "tokens D"], repeat: tuple[Params, Int[Array, ""]]
-        ) -> tuple[Float[Array, "tokens D"], None]:
+        ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
             own, first = repeat
-            return self._unrolled(x, own, inputs, pattern, first), None
+            return self._unrolled(x, own, inputs, pattern, first)
 
         def apply_pattern_at(
             x: Float[Array, "tokens D"], first: Int[Array, ""]
-        ) -> tuple[Float[Array, "tokens D"], None]:
+        ) -> tuple[Float[Array, "tokens D"], Auxiliary]:
             own = jax.tree.map(
                 lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, period), params
             )
@@ -329,19 +362,21 @@ class LanguageModel:
             stacked = jax.tree.map(
                 lambda leaf: leaf[:scanned].reshape(-1, period, *leaf.shape[1:]), params
             )
-            x, _ = jax.lax.scan(apply_pattern, x, (stacked, firsts))
+            x, each = jax.lax.scan(apply_pattern, x, (stacked, firsts))
         else:
             # The slice above would be a copy of nearly all weights. Without it, their gradients
             # take time quadratic in the number of layers, but here nobody asks for them.
-            x, _ = jax.lax.scan(apply_pattern_at, x, firsts)
+            x, each = jax.lax.scan(apply_pattern_at, x, firsts)
+        auxiliary = None if each is None else each.sum()
         if scanned == count:
-            return x
+            return x, auxiliary
         rest = jax.tree.map(lambda leaf: leaf[scanned:], params)
-        return self._unrolled(x, rest, inputs, kinds[scanned:], scanned)
+        x, more = self._unrolled(x, rest, inputs, kinds[scanned:], scanned)
+        return x, (None if auxiliary is None else auxiliary + more)
 
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind
-    ) -> Float[Array, "computed D"]:
+    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
         return nnx.merge(self._layer_graph, self.over.whole(params, self.config.dtype))(
             x, inputs, kind
         )

@@ -6,8 +6,6 @@ last T tokens of every window. Where a mesh splits windows or heads, S, T, N, K 
 layer's size are this device's own, and segment_ids has all tokens of a window.
 """
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,16 +14,19 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from rope_jax.attention.remat_names import projected
-from rope_jax.config.model import ActivationName, ModelConfig
+from rope_jax.blocks.attention import GroupedQueryAttention
+from rope_jax.blocks.base import Norm, Parameter, Parameters
+from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import Collectives
-from rope_jax.kernels.projections import has_kernels, project
+from rope_jax.kernels.projections import project
 from rope_jax.model.attention import attend
-from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.norms import norm
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
+
+_ATTENTION = GroupedQueryAttention()
 
 
 class LayerInputs(NamedTuple):
@@ -71,78 +72,95 @@ class LayerKind:
     masks: tuple[BandMask, ...] = (BandMask(),)
 
 
-def linear(
-    config: ModelConfig, inputs: int, outputs: int, rngs: nnx.Rngs, *, bias: bool = False
-) -> nnx.Linear:
-    """Return a linear map, initialized as the config says; a fresh bias is 0."""
-    init = nnx.initializers.normal(config.initializer_range)
-    rounded = config.product_dtype == "bfloat16"
-    return nnx.Linear(
-        inputs,
-        outputs,
-        use_bias=bias,
-        dtype=config.dtype,
-        param_dtype=config.param_dtype,
-        kernel_init=init,
-        dot_general=lambda x, kernel, *_, **__: project(x, kernel, rounded),  # its only one
-        rngs=rngs,
-    )
+class Weights(nnx.Module):
+    """The parameters that a block declares: params["up_proj"]["kernel"], params["q_norm"](x)."""
+
+    def __init__(self, declared: Parameters, config: ModelConfig, rngs: nnx.Rngs) -> None:
+        initializers: dict[str, Any] = {
+            "normal": nnx.initializers.normal(config.initializer_range),
+            "zeros": nnx.initializers.zeros,
+            "ones": nnx.initializers.ones,
+        }
+        for name, entry in declared.items():
+            value: Any
+            if isinstance(entry, Parameter):
+                draw = initializers[entry.initial]
+                value = nnx.Param(draw(rngs.params(), entry.shape, config.param_dtype))
+            elif isinstance(entry, Norm):
+                value = norm(config, entry.width, rngs)
+            else:
+                value = Weights(entry, config, rngs)
+            setattr(self, name, value)
+
+    def __contains__(self, name: str) -> bool:
+        return hasattr(self, name)
+
+    def __getitem__(self, name: str) -> Any:
+        value = getattr(self, name)
+        return value[...] if isinstance(value, nnx.Param) else value
 
 
-class SelfAttention(nnx.Module):
-    """Grouped-query attention. QK-norm, where configured, comes before the rotation."""
+@dataclass(frozen=True)
+class LayerContext:
+    """What a block of a layer computes with, besides its parameters and the residual stream."""
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        encoding: Encoding,
-        layout: Layout,
-        over: Collectives,
-        rngs: nnx.Rngs,
-    ) -> None:
-        self.config, self.encoding, self.layout, self.over = config, encoding, layout, over
-        width, heads, kv_heads = config.heads_width, config.num_attention_heads, config.kv_heads
-        d, bias = config.hidden_size, config.qkv_bias
-        self.q_proj = linear(config, d, heads * width, rngs, bias=bias)
-        self.k_proj = linear(config, d, kv_heads * width, rngs, bias=bias)
-        self.v_proj = linear(config, d, kv_heads * width, rngs, bias=bias)
-        self.o_proj = linear(config, heads * width, d, rngs, bias=config.o_bias)
-        if config.qk_norm:
-            together = config.qk_norm == "all_heads"
-            self.q_norm = norm(config, heads * width if together else width, rngs)
-            self.k_norm = norm(config, kv_heads * width if together else width, rngs)
+    config: ModelConfig
+    encoding: Encoding
+    layout: Layout
+    over: Collectives
+    inputs: LayerInputs
+    kind: LayerKind
 
-    def __call__(
-        self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
-    ) -> Float[Array, "computed D"]:
-        """Attend from the computed tokens to all tokens of their window."""
-        width = self.config.heads_width
-        x_computed = last_of_window(x, inputs.length, kind.last)
-        q, k, v = map(projected, (self.q_proj(x_computed), self.k_proj(x), self.v_proj(x)))
-        if self.config.qk_norm == "all_heads":
-            q, k = self.q_norm(q), self.k_norm(k)
-        batch = x.shape[0] // inputs.length
-        q, k, v = (y.reshape(batch, -1, y.shape[1] // width, width) for y in (q, k, v))
-        if self.config.qk_norm is True:
-            q, k = self.q_norm(q), self.k_norm(k)
-        out = attend(
+    @property
+    def rounded(self) -> bool:
+        """Whether the factors of matrix products are rounded to bfloat16."""
+        return self.config.product_dtype == "bfloat16"
+
+    def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
+        """Return the tokens that the layer computes, of every window its last ones."""
+        return last_of_window(x, self.inputs.length, self.kind.last)
+
+    def column_parallel(
+        self, x: Float[Array, "tokens D"], weights: Weights
+    ) -> Float[Array, "tokens F"]:
+        """Return x·kernel + bias, of whose columns each device has its own."""
+        return projected(self._linear(x, weights))
+
+    def row_parallel(
+        self, x: Float[Array, "tokens F"], weights: Weights
+    ) -> Float[Array, "tokens D"]:
+        """Return x·kernel + bias, of whose inputs each device has its own; summed over devices."""
+        return self.summed(self._linear(x, weights))
+
+    def summed(self, share: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
+        """Sum the shares of the devices that split heads or hidden layer."""
+        return projected(self.over.sum_over_tensor(share))
+
+    def _linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
+        dtype = self.config.dtype
+        y = project(x.astype(dtype), weights["kernel"].astype(dtype), self.rounded)
+        return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y
+
+    def attend(
+        self, q: Float[Array, "B T N H"], k: Float[Array, "B S K H"], v: Float[Array, "B S K V"]
+    ) -> Float[Array, "B T N V"]:
+        """Rotate queries and keys, and attend by the configured backend; see `attend`."""
+        return attend(
             *(q, k, v),
-            inputs.rotations,
-            inputs.query_scale,
-            inputs.encoding,
-            inputs.segment_ids,
-            inputs.bias,
+            self.inputs.rotations,
+            self.inputs.query_scale,
+            self.inputs.encoding,
+            self.inputs.segment_ids,
+            self.inputs.bias,
             backend=self.config.attention,
             encoding=self.encoding,
             layout=self.layout,
-            masks=kind.masks,
-            sliding_window=kind.sliding_window,
+            masks=self.kind.masks,
+            sliding_window=self.kind.sliding_window,
             softcap=self.config.attention_softcap,
-            rounded=self.config.product_dtype == "bfloat16",
+            rounded=self.rounded,
             over=self.over,
         )
-        own_heads = self.o_proj(out.reshape(out.shape[0] * out.shape[1], -1))
-        return projected(self.over.sum_over_tensor(own_heads))
 
 
 def last_of_window(
@@ -152,51 +170,6 @@ def last_of_window(
     if last is None:
         return x
     return x.reshape(-1, length, x.shape[1])[:, -last:].reshape(-1, x.shape[1])
-
-
-# x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter by an approximation with tanh.
-_ACTIVATIONS: dict[ActivationName, Callable[[Array], Array]] = {
-    "silu": jax.nn.silu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-}
-
-
-class MLP(nnx.Module):
-    """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x)))."""
-
-    def __init__(self, config: ModelConfig, over: Collectives, rngs: nnx.Rngs) -> None:
-        self.config, self.over = config, over
-        d, f, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        # Gate and up stay separate: one fused matrix product is slower on a CPU.
-        if config.gated_mlp:
-            self.gate_proj = linear(config, d, f, rngs, bias=bias)
-        self.up_proj = linear(config, d, f, rngs, bias=bias)
-        self.down_proj = linear(config, f, d, rngs, bias=bias)
-
-    def __call__(self, x: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
-        if self._is_one_call(x):
-            maps = self.gate_proj, self.up_proj, self.down_proj
-            weights = (each.kernel[...].astype(x.dtype) for each in maps)
-            out = gated_feed_forward(x, *weights, self.config.product_dtype == "bfloat16")
-            return projected(self.over.sum_over_tensor(out))
-        activation = _ACTIVATIONS[self.config.activation]
-        if self.config.gated_mlp:
-            # The backward pass computes the activation again: reading it back would take longer.
-            gated = jax.checkpoint(lambda gate, up: activation(gate) * up)
-            hidden = gated(projected(self.gate_proj(x)), projected(self.up_proj(x)))
-        else:
-            hidden = activation(projected(self.up_proj(x)))
-        return projected(self.over.sum_over_tensor(self.down_proj(hidden)))
-
-    def _is_one_call(self, x: Float[Array, "tokens D"]) -> bool:
-        """Whether our kernels compute it, which know only a Llama's."""
-        config = self.config
-        is_llamas = config.gated_mlp and config.activation == "silu" and not config.mlp_bias
-        rounded = config.product_dtype == "bfloat16"
-        # the width on this device, which is odd where a mesh splits it so
-        in_pairs = not rounded or self.up_proj.kernel[...].shape[1] % 2 == 0
-        return is_llamas and in_pairs and has_kernels(x, rounded=rounded)
 
 
 class DecoderLayer(nnx.Module):
@@ -215,30 +188,36 @@ class DecoderLayer(nnx.Module):
         over: Collectives,
         rngs: nnx.Rngs,
     ) -> None:
-        self.config = config
+        self.config, self.encoding, self.layout, self.over = config, encoding, layout, over
         placement, width = config.norm_placement, config.hidden_size
         if placement != "after":
             self.input_layernorm = norm(config, width, rngs)
-        self.self_attn = SelfAttention(config, encoding, layout, over, rngs)
+        self.self_attn = Weights(_ATTENTION.parameters(config), config, rngs)
         self.post_attention_layernorm = norm(config, width, rngs)
         if placement == "both":
             self.pre_feedforward_layernorm = norm(config, width, rngs)
-        self.mlp = MLP(config, over, rngs)
+        self.mlp = Weights(config.feed_forward.parameters(config), config, rngs)
         if placement != "before":
             self.post_feedforward_layernorm = norm(config, width, rngs)
 
     def __call__(
         self, x: Float[Array, "tokens D"], inputs: LayerInputs, kind: LayerKind
-    ) -> Float[Array, "computed D"]:
-        placement = self.config.norm_placement
+    ) -> tuple[Float[Array, "computed D"], Float[Array, ""] | None]:
+        """Return the residual stream, and the feed-forward's auxiliary loss if it has one."""
+        config, placement = self.config, self.config.norm_placement
+        layer = LayerContext(config, self.encoding, self.layout, self.over, inputs, kind)
         normed = x if placement == "after" else self.input_layernorm(x)
-        attended = self.self_attn(normed, inputs, kind)
-        x = last_of_window(x, inputs.length, kind.last)
-        if self.config.parallel_residual:
-            return x + attended + self.mlp(self.post_attention_layernorm(x))
+        attended = _ATTENTION.apply(config, self.self_attn, normed, layer)
+        x = layer.computed(x)
         if placement == "before":
-            x = x + attended
-            return x + self.mlp(self.post_attention_layernorm(x))
+            stream = x + attended
+            normed = self.post_attention_layernorm(x if config.parallel_residual else stream)
+            y, auxiliary = self._feed_forward(normed, layer)
+            return stream + y, auxiliary
         x = x + self.post_attention_layernorm(attended)
         normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
-        return x + self.post_feedforward_layernorm(self.mlp(normed))
+        y, auxiliary = self._feed_forward(normed, layer)
+        return x + self.post_feedforward_layernorm(y), auxiliary
+
+    def _feed_forward(self, x: Float[Array, "computed D"], layer: LayerContext) -> tuple[Any, Any]:
+        return self.config.feed_forward.apply(self.config, self.mlp, x, layer)

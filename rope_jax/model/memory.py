@@ -110,7 +110,8 @@ def window_bytes(
     heads = model.num_attention_heads * model.heads_width
     kv_heads = model.kv_heads * model.heads_width
     # results of every matrix product, and the input of the last one
-    wide = max(3 * heads + 3 * kv_heads, (3 if model.gated_mlp else 2) * model.intermediate_size)
+    feed_forward = model.feed_forward.flops_per_token(model) // (2 * model.hidden_size)
+    wide = max(3 * heads + 3 * kv_heads, feed_forward)
     keys_and_values = itemsize * length * 2 * kv_heads // tensor
     # Measured: XLA allocates several chunks of query rows at once.
     scores = 1.2 * model.num_attention_heads * length * own

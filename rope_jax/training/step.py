@@ -80,7 +80,11 @@ TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]
 
 def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
     """Weighted sums of a batch's negative log-likelihood, by place within the document."""
-    nll = model.nll(params, batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary)
+    given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
+    return _sums(model.nll(params, *given), batch)
+
+
+def _sums(nll: Float[Array, "B T"], batch: Batch) -> LossSums:
     edges = jnp.asarray(bucket_edges(batch.tokens.shape[1]), jnp.int32)
     places = document_positions(batch.segment_ids)
     bucket = (places[..., None] >= edges[None, None]).sum(-1) - 1
@@ -113,9 +117,14 @@ def make_train_step(
     def loss_share(
         params: Params, batch: Batch, rotary: Rotary, tokens: Float[Array, ""]
     ) -> tuple[Float[Array, ""], LossSums]:
-        sums = loss_sums(model, params, batch, rotary)
+        given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
+        nll, auxiliary = model.nll_and_auxiliary(params, *given)
+        sums = _sums(nll, batch)
         # Divide the loss, not the gradient: one number instead of one per parameter.
-        return sums.nll.sum() / tokens, sums
+        loss = sums.nll.sum() / tokens
+        if auxiliary is not None:  # the mean over all rows, as of the loss
+            loss = loss + auxiliary * batch.weights.sum() / tokens
+        return loss, sums
 
     gradient = gradient_of(loss_share)
 

@@ -1,0 +1,43 @@
+"""The blocks of a decoder layer: attention, and the kinds of feed-forward by name.
+
+Imports no jax until a model is built. To add a feed-forward, write a file here with a subclass of
+`FeedForward` and list it below.
+"""
+
+from typing import TYPE_CHECKING, Annotated, Union
+
+from pydantic import Field
+
+from rope_jax.blocks.attention import GroupedQueryAttention
+from rope_jax.blocks.base import Block, FeedForward, Sharding
+from rope_jax.blocks.mlp import MLP
+
+__all__ = ["FEED_FORWARDS", "MLP", "SHARDINGS", "AnyFeedForward", "Block", "FeedForward"]
+
+_ALL: tuple[type[FeedForward], ...] = (MLP,)
+FEED_FORWARDS = {block.model_fields["type"].default: block for block in _ALL}
+"""The class of each feed-forward, by its `type`."""
+
+if TYPE_CHECKING:
+    AnyFeedForward = FeedForward
+    """The type of a config field that holds a feed-forward: the union of all, by `type`."""
+else:
+    AnyFeedForward = (
+        Annotated[Union[*FEED_FORWARDS.values()], Field(discriminator="type")]
+        if len(_ALL) > 1
+        else MLP
+    )
+
+
+def _shardings() -> dict[tuple[str, ...], Sharding]:
+    found: dict[tuple[str, ...], Sharding] = {}
+    for block in (GroupedQueryAttention, *_ALL):
+        for name, sharding in block.sharding.items():
+            path = (block.slot, *name.split("."))
+            if found.setdefault(path, sharding) != sharding:
+                raise TypeError(f"{block.__name__}: {name} is split otherwise in another block")
+    return found
+
+
+SHARDINGS = _shardings()
+"""How each parameter of every block is split, by its path in a layer's parameters."""

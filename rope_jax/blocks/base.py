@@ -1,0 +1,115 @@
+"""The base classes of a decoder layer's blocks. Imports no jax until a model is built.
+
+Shapes: tokens: B·T, the windows laid end to end; D model, F mlp. `model` is a `ModelConfig`.
+"""
+
+import math
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+FSDP, TENSOR = "fsdp", "tensor"
+"""The mesh axes that split parameters: each copy of them, and heads or hidden layer."""
+
+
+class Sharding(NamedTuple):
+    """How a parameter is split, without its axis of layers.
+
+    axes:       the mesh axis that splits each of its axes; None: not split.
+    added_once: a bias that is added to a sum over "tensor", so only one device may add it.
+    """
+
+    axes: tuple[str | None, ...] = ()
+    added_once: bool = False
+
+    def axis_over(self, mesh_axis: str) -> int | None:
+        """Return which of the parameter's axes is split over a mesh axis; None: none is."""
+        return self.axes.index(mesh_axis) if mesh_axis in self.axes else None
+
+
+class Parameter(NamedTuple):
+    """Shape of one parameter, and its initial value: normal with the model's initializer_range."""
+
+    shape: tuple[int, ...]
+    initial: Literal["normal", "zeros", "ones"] = "normal"
+
+
+class Norm(NamedTuple):
+    """A norm of the model's kind over a last axis of `width`; every device has all of it."""
+
+    width: int
+
+
+# The parameters of a block, or of a part of it, by name.
+Parameters = dict[str, Any]
+
+
+def linear(inputs: int, outputs: int, bias: bool = False) -> Parameters:
+    """Return the parameters of a linear map."""
+    kernel = {"kernel": Parameter((inputs, outputs))}
+    return kernel | ({"bias": Parameter((outputs,), "zeros")} if bias else {})
+
+
+def column_parallel(*names: str) -> dict[str, Sharding]:
+    """Return the sharding of linear maps whose outputs are split over "tensor"."""
+    kernels = {f"{name}.kernel": Sharding((FSDP, TENSOR)) for name in names}
+    return kernels | {f"{name}.bias": Sharding((TENSOR,)) for name in names}
+
+
+def row_parallel(*names: str) -> dict[str, Sharding]:
+    """Return the sharding of linear maps whose inputs are: each device has a share of the sums."""
+    kernels = {f"{name}.kernel": Sharding((TENSOR, FSDP)) for name in names}
+    return kernels | {f"{name}.bias": Sharding((None,), added_once=True) for name in names}
+
+
+class Block(BaseModel):
+    """A part of a decoder layer: its settings, its parameters, and what it computes.
+
+    The first line of a subclass's docstring is its entry in the documentation.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    slot: ClassVar[str]
+    """Its name among a layer's parameters."""
+    sharding: ClassVar[dict[str, Sharding]] = {}
+    """How each parameter is split, by names joined with dots; one that is not here is not."""
+
+    def parameters(self, model: Any) -> Parameters:
+        """Return a tree of `Parameter` and `Norm`. The order decides the random numbers."""
+        raise NotImplementedError
+
+    def flops_per_token(self, model: Any) -> int:
+        """FLOPs of one token's forward pass, without pairs: by default, 2 for each matrix entry."""
+
+        def entries(parameters: Parameters) -> int:
+            kinds = parameters.values()
+            matrices = [x for x in kinds if isinstance(x, Parameter) and len(x.shape) > 1]
+            inner = sum(entries(x) for x in kinds if isinstance(x, dict))
+            return inner + sum(math.prod(x.shape) for x in matrices)
+
+        return 2 * entries(self.parameters(model))
+
+    def flops_per_pair(self, model: Any) -> int:
+        """FLOPs of the forward pass for each pair of a query and a key that it sees."""
+        return 0
+
+
+class FeedForward(Block):
+    """What a layer computes of each token by itself, between attention and the next layer."""
+
+    slot: ClassVar[str] = "mlp"
+
+    type: str
+
+    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, Any]:
+        """Return the output [tokens, D], and an auxiliary loss that training adds; None: none.
+
+        params: the declared tree; params["up_proj"]["kernel"] is an array, of which a mesh leaves
+            this device its shard, and params["norm"](x) applies a norm.
+        layer:  a `LayerContext`: `column_parallel(x, params["up_proj"])` and `row_parallel`
+            multiply by shards in the configured types, and sum over devices where it takes it.
+
+        The auxiliary loss is the mean over these tokens of a float32 number, times its weight.
+        """
+        raise NotImplementedError

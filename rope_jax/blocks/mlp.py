@@ -1,0 +1,59 @@
+"""`mlp`: the feed-forward of a Llama, or without its gate that of a GPT."""
+
+from typing import Any, ClassVar, Literal
+
+from rope_jax.blocks.base import (
+    FeedForward,
+    Parameters,
+    Sharding,
+    column_parallel,
+    linear,
+    row_parallel,
+)
+
+
+class MLP(FeedForward):
+    """down(activation(gate(x)) · up(x)), or without a gate down(activation(up(x)))."""
+
+    sharding: ClassVar[dict[str, Sharding]] = {
+        **column_parallel("gate_proj", "up_proj"),
+        **row_parallel("down_proj"),
+    }
+    type: Literal["mlp"] = "mlp"
+
+    def parameters(self, model: Any) -> Parameters:
+        d, f, bias = model.hidden_size, model.intermediate_size, model.mlp_bias
+        # Gate and up stay separate: one fused matrix product is slower on a CPU.
+        gate = {"gate_proj": linear(d, f, bias)} if model.gated_mlp else {}
+        return gate | {"up_proj": linear(d, f, bias), "down_proj": linear(f, d, bias)}
+
+    def apply(self, model: Any, params: Any, x: Any, layer: Any) -> tuple[Any, None]:
+        import functools
+
+        import jax
+
+        from rope_jax.kernels.projections import has_kernels
+
+        is_llamas = model.gated_mlp and model.activation == "silu" and not model.mlp_bias
+        # the width on this device, which is odd where a mesh splits it so
+        in_pairs = not layer.rounded or params["up_proj"]["kernel"].shape[1] % 2 == 0
+        if is_llamas and in_pairs and has_kernels(x, rounded=layer.rounded):
+            from rope_jax.blocks.gated import gated_feed_forward
+
+            names = "gate_proj", "up_proj", "down_proj"
+            weights = (params[name]["kernel"].astype(x.dtype) for name in names)
+            return layer.summed(gated_feed_forward(x, *weights, layer.rounded)), None
+        # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter approximated with tanh
+        activation = {
+            "silu": jax.nn.silu,
+            "gelu": functools.partial(jax.nn.gelu, approximate=False),
+            "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
+        }[model.activation]
+        if model.gated_mlp:
+            # The backward pass computes the activation again: reading it back would take longer.
+            gated = jax.checkpoint(lambda gate, up: activation(gate) * up)
+            gate = layer.column_parallel(x, params["gate_proj"])
+            hidden = gated(gate, layer.column_parallel(x, params["up_proj"]))
+        else:
+            hidden = activation(layer.column_parallel(x, params["up_proj"]))
+        return layer.row_parallel(hidden, params["down_proj"]), None
