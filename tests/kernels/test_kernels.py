@@ -8,13 +8,13 @@ import pytest
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.cpu import banded_cpu, cpu_attention
 from rope_jax.attention.dense import banded_dense
+from rope_jax.blocks.gated import gated_feed_forward
 from rope_jax.config.model import ModelConfig
 from rope_jax.errors import UserError
 from rope_jax.kernels import loading, projections
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.resolve import check_backend, choose_backend, resolve_model
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask

@@ -9,13 +9,13 @@ import pytest
 
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.cpu import banded_cpu, cpu_attention
+from rope_jax.blocks.gated import gated_feed_forward
 from rope_jax.config.model import ModelConfig
 from rope_jax.kernels import loading, projections
 from rope_jax.kernels.gated import hidden_layer
 from rope_jax.kernels.loading import has_amx
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.feed_forward import gated_feed_forward
 from rope_jax.model.resolve import resolve_model
 from rope_jax.positions.interaction import Interaction, capped, dot_product
 from rope_jax.rope import Frequencies, Rotary
