@@ -29,7 +29,6 @@ from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
 from rope_jax.session import Session
 from rope_jax.sweeps.compatibility import ResolvedSweep
-from rope_jax.tasks import Words
 from rope_jax.training.provenance import check_provenance
 
 
@@ -85,11 +84,6 @@ class LoadedModel:
 
         return placed
 
-    @property
-    def words(self) -> Words:
-        """How the model's tokens are made."""
-        return words_of(self.corpus.tokenizer)
-
     def plan(
         self,
         config: ResolvedSweep,
@@ -112,7 +106,7 @@ class LoadedModel:
             trained_map=trained.map,
             takes_maps=True,
             longest=training.encoding.longest,
-            words=self.words,
+            words=words_of(self.corpus.tokenizer),
             token_bytes=token_bytes,
         )
 

@@ -143,10 +143,9 @@ def _train_in(
 def flops_after(done: int, config: Config, vocab_size: int) -> float:
     """Return the FLOPs of the training steps after step `done`. vocab_size: the tokenizer's."""
     total = 0.0
-    for stage, span in zip(config.stages, config.spans, strict=True):
-        steps = max(0, span.end - max(done, span.end - stage.steps))
-        tokens = steps * stage.batch_size * stage.seq_len
-        total += tokens * flops_per_token(config.model, vocab_size, stage.seq_len)
+    for span in config.spans:
+        tokens = max(0, span.end - max(done, span.begin)) * span.tokens_per_step
+        total += tokens * flops_per_token(config.model, vocab_size, span.stage.seq_len)
     return total
 
 
