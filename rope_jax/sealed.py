@@ -180,8 +180,8 @@ def is_complete(folder: Path) -> bool:
     checksums = read_checksums(folder)
     if checksums is None:
         return False
-    for path in folder.iterdir():
-        if path.name not in {*checksums, CHECKSUMS}:
+    for path in folder.iterdir():  # what others keep beside the files is in folders
+        if path.name not in {*checksums, CHECKSUMS} and not path.is_dir():
             raise Damaged(f"{path}: is not in {CHECKSUMS}")
     paths = [folder / name for name in checksums]
     for path in paths:
