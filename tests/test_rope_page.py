@@ -25,7 +25,7 @@ GEOMETRY = RotaryGeometry(64, 1e4, 4096)
 
 @pytest.fixture(scope="module")
 def known():
-    return {model.name: Geometry.of_model(model) for model in KNOWN_MODELS}
+    return {model.name: Geometry(model) for model in KNOWN_MODELS}
 
 
 def row(*cells):

@@ -100,13 +100,8 @@ class Curve:
     pairs: Pairs
 
 
-@dataclass(frozen=True)
-class _Request:
-    """A scaling to show, with its curve's name and kind."""
-
-    name: str
-    kind: str
-    scaling: Scaling
+# A curve's name, its kind, and the scaling to show.
+_Request = tuple[str, str, Scaling]
 
 
 def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
@@ -118,16 +113,16 @@ def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> 
     UserError: a scaling does not fit the model.
     """
     curves: dict[str, Curve] = {}
-    for request in _requests(model, asked, length):
+    for name, kind, scaling in _requests(model, asked, length):
         try:
-            groups = _group_alike_layers(model, request.scaling)
+            groups = _group_alike_layers(model, scaling)
             for layers in groups:
-                curve = _make_curve(model, request, layers[0], length)
+                curve = _make_curve(model, (name, kind, scaling), layers[0], length)
                 if len(groups) > 1:
                     curve = replace(curve, name=f"{curve.name} ({_layer_numbers(layers)})")
                 curves[curve.name] = curve
         except ValueError as error:  # the message names a setting
-            raise UserError(f"scalings: {request.name}: {error}") from None
+            raise UserError(f"scalings: {name}: {error}") from None
     return list(curves.values())
 
 
@@ -161,15 +156,15 @@ def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> li
             for number, scaling in enumerate(model.stages)
             if scaling not in (*model.stages[:number], model.trained)
         }
-        stages = [_Request(name, scaling.type, scaling) for name, scaling in earlier.items()]
-        return [*stages, _Request("trained", "trained", model.trained)]
-    requests = []
+        stages = [(name, scaling.type, scaling) for name, scaling in earlier.items()]
+        return [*stages, ("trained", "trained", model.trained)]
+    requests: list[_Request] = []
     for entry in asked.scalings:
         try:
             scaling = entry.at(length, model.window, model.trained)
         except ValueError as error:  # the factor that `auto` stands for does not fit
             raise UserError(f"scalings: {entry.label}: {error}") from None
-        requests.append(_Request(entry.label, entry.type, scaling))
+        requests.append((entry.label, entry.type, scaling))
     return requests
 
 
@@ -186,8 +181,8 @@ def _group_alike_layers(model: InspectedModel, scaling: Scaling) -> list[list[in
 
 
 def _make_curve(model: InspectedModel, request: _Request, layer: int, length: int) -> Curve:
-    name, kind = request.name, request.kind
-    geometry, own = model.layers.for_layer(layer, request.scaling)
+    name, kind, scaling = request
+    geometry, own = model.layers.for_layer(layer, scaling)
     _, trained = model.layers.for_layer(layer, model.trained)
     if model.overrides_scaling(layer):
         name, kind = scaling_label(own), own.type

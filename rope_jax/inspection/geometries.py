@@ -4,7 +4,6 @@ No scaling is involved. Imports no jax.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,42 +28,27 @@ from rope_jax.rope.pairs import Pairwise, turns, unseen_share, wavelengths
 _FARTHEST = 2**18  # tokens; farther negative scores are not searched for
 
 
-@dataclass(frozen=True)
 class Geometry:
     """A model's geometry with what follows from it.
 
     longest_wavelength: 2π·b^((d − 2)/d), of the slowest pair, in tokens.
     first_negative:     see `first_negative_distance`; None beyond 2^18.
     turns:              L·θ_i/(2π), turns of each pair in the training window.
+    full_circles:       the number of pairs that turn at least once in the training window.
     """
 
-    name: str
-    geometry: RotaryGeometry
-    longest_wavelength: float
-    first_negative: int | None
-    turns: Pairwise
-
-    @classmethod
-    def of_model(cls, model: ModelGeometry) -> "Geometry":
-        """Compute these numbers for a model."""
-        theta = model.geometry.inv_freq()
-        return cls(
-            name=model.name,
-            geometry=model.geometry,
-            longest_wavelength=float(wavelengths(theta)[-1]),
-            first_negative=first_negative_distance(theta, _FARTHEST),
-            turns=turns(theta, model.train_length),
-        )
-
-    @property
-    def full_circles(self) -> int:
-        """The number of pairs that turn at least once in the training window."""
-        return int((self.turns >= 1).sum())
+    def __init__(self, model: ModelGeometry) -> None:
+        self.name, self.geometry = model.name, model.geometry
+        self._theta = model.geometry.inv_freq()
+        self.longest_wavelength = float(wavelengths(self._theta)[-1])
+        self.first_negative = first_negative_distance(self._theta, _FARTHEST)
+        self.turns = turns(self._theta, model.train_length)
+        self.full_circles = int((self.turns >= 1).sum())
 
     def unseen(self, windows: int) -> Pairwise:
         """Share of the circle that a text of `windows`·L tokens covers but training did not."""
-        theta, length = self.geometry.inv_freq(), self.geometry.train_length
-        return unseen_share(theta, windows * length, theta, length)
+        length = self.geometry.train_length
+        return unseen_share(self._theta, windows * length, self._theta, length)
 
 
 def show_geometries(
@@ -75,7 +59,7 @@ def show_geometries(
     UserError: `output` cannot be written.
     """
     stopping.check()
-    geometries = [Geometry.of_model(model) for model in models]
+    geometries = [Geometry(model) for model in models]
     console = plain_console()
     _print_table(console, geometries)
     stopping.check()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -73,12 +73,8 @@ class TaskPoint(Protocol):
     def chance(self) -> float | None: ...
 
 
-class _Panel(NamedTuple):
-    """Shares of exact answers by length; rows by their label, from the top."""
-
-    title: str
-    rows: Mapping[str, Mapping[int, float]]
-    taken_out: Mapping[int, float]
+# Shares of exact answers by length, by the label of a row, from the top.
+Rows = dict[str, dict[int, float]]
 
 
 def draw_heat(
@@ -101,15 +97,15 @@ def draw_heat(
     exact = [point for point in points if point.metric == "exact"]
     lengths = sorted({point.length for point in exact})
     has_depths = any(point.depth is not None for point in exact)
-    panels = _panels(exact, effective) if has_depths else [_panel_of_scalings(exact, effective)]
+    panels = _panels(exact, effective)
     columns = min(_COLUMNS[width], len(panels))
     rows = -(-len(panels) // columns)
     inches = WIDTHS[width]
     title = fold_title(title, inches)
-    height = rows * (0.42 + _ROW_HEIGHT * (max(len(panel.rows) for panel in panels) + 1.3)) + 0.55
+    height = rows * (0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3)) + 0.55
     height += 0.16 * (title.count("\n") + 1) + 0.4 * (width == "column")
     # what the colour bar and the labels of the rows leave
-    labels = 0.05 * max(len(label) for panel in panels for label in (*panel.rows, _TAKEN_OUT))
+    labels = 0.05 * max(len(label) for own in panels.values() for label in own)
     cell = ((0.95 if width == "column" else 0.88) * inches - labels) / columns / len(lengths)
     with figure_style():
         figure = ShownFigure(figsize=(inches, height), layout="constrained")
@@ -117,14 +113,14 @@ def draw_heat(
         axes = figure.subplots(rows, columns, sharey=True, squeeze=False)
         for axis in axes.flat[len(panels) :]:
             axis.set_visible(False)
-        for place, (panel, axis) in enumerate(zip(panels, axes.flat, strict=False)):
-            _draw_panel(axis, panel, lengths, 72 * cell)
+        for place, (heading, axis) in enumerate(zip(panels, axes.flat, strict=False)):
+            _draw_panel(axis, panels[heading], lengths, 72 * cell)
             trained = sum(length <= window for length in lengths)
             if 0 < trained < len(lengths):
                 axis.axvline(trained, color="white", linewidth=2.0)
                 axis.axvline(trained, color=NOTE, linewidth=0.8, linestyle=(0, (2, 1)))
-            heading = fold_text(panel.title, int(15.5 * inches / columns))
-            axis.set_title(heading, fontsize=SMALL_SIZE)
+            folded = fold_text(heading, int(15.5 * inches / columns))
+            axis.set_title(folded, fontsize=SMALL_SIZE)
             label_lowest(axis, "length (tokens)", place, len(panels), columns)
             if place % columns == 0 and has_depths:
                 axis.set_ylabel("depth (%)")
@@ -133,49 +129,42 @@ def draw_heat(
     return figure
 
 
-def _panels(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> list[_Panel]:
-    """Return one panel per scaling, with a row per depth."""
-    panels = []
-    depths = sorted({point.depth for point in points if point.depth is not None})
-    for name in dict.fromkeys(point.name for point in points):
-        own = [point for point in points if point.name == name]
-        rows = {
-            f"{100 * depth:g}": {p.length: p.value for p in own if p.depth == depth}
-            for depth in depths
-        }
-        title = f"{name}\neffective: {effective[name]}" if name in effective else name
-        panels.append(_Panel(title, rows, {p.length: p.value for p in own if p.taken_out}))
+def _panels(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> dict[str, Rows]:
+    """Return the rows of each panel by its title: one panel per scaling with a row per depth.
+
+    Without depths it is one panel with a row per scaling. The last row is what was taken out.
+    """
+    panels: dict[str, Rows] = {}
+    has_depths = any(point.depth is not None for point in points)
+    by_depth = sorted(points, key=lambda point: (point.taken_out, point.depth or 0.0))
+    names = list(dict.fromkeys(point.name for point in points))
+    for point in sorted(by_depth, key=lambda point: names.index(point.name)):
+        gap = "\n" if has_depths else ", "
+        label = point.name
+        if point.name in effective:
+            label += f"{gap}effective: {effective[point.name]}"
+        row = f"{100 * (point.depth or 0):g}" if has_depths else label
+        rows = panels.setdefault(label if has_depths else "", {})
+        cells = rows.setdefault(_TAKEN_OUT if point.taken_out else row, {})
+        cells[point.length] = max(point.value, cells.get(point.length, -math.inf))
+    for rows in panels.values():
+        if _TAKEN_OUT in rows:
+            rows[_TAKEN_OUT] = rows.pop(_TAKEN_OUT)
     return panels
 
 
-def _panel_of_scalings(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> _Panel:
-    """Return a panel with one row per scaling."""
-    rows: dict[str, dict[int, float]] = {}
-    taken_out: dict[int, float] = {}
-    for point in points:
-        if point.taken_out:
-            taken_out[point.length] = max(taken_out.get(point.length, 0.0), point.value)
-            continue
-        label = point.name
-        if point.name in effective:
-            label += f", effective: {effective[point.name]}"
-        rows.setdefault(label, {})[point.length] = point.value
-    return _Panel("", rows, taken_out)
-
-
-def _draw_panel(axis: Axes, panel: _Panel, lengths: Sequence[int], cell: float) -> None:
+def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> None:
     """Draw a panel's cells, with a number in each; a length that was not measured stays empty.
 
     cell: the width of a cell in points; numbers that do not fit are left out.
     """
-    rows = list(panel.rows.items())
+    labels = list(rows)
     edges = np.arange(len(rows) + 1.0)
-    middles = [*(edges[:-1] + 0.5)]
-    if panel.taken_out:
-        rows += [("", {}), (_TAKEN_OUT, panel.taken_out)]
-        edges = np.append(edges, [len(panel.rows) + _GAP, len(panel.rows) + _GAP + 1])
-        middles += [math.nan, edges[-1] - 0.5]
-    values = np.array([[by_length.get(n, math.nan) for n in lengths] for _, by_length in rows])
+    if _TAKEN_OUT in rows:
+        labels.insert(-1, "")  # an empty row sets it apart
+        edges = np.append(edges[:-1], [edges[-2] + _GAP, edges[-1] + _GAP])
+    middles = (edges[:-1] + edges[1:]) / 2
+    values = np.array([[rows.get(row, {}).get(n, math.nan) for n in lengths] for row in labels])
     axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
     size = min(SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
     for (row, x), value in np.ndenumerate(values):
@@ -188,8 +177,7 @@ def _draw_panel(axis: Axes, panel: _Panel, lengths: Sequence[int], cell: float) 
     axis.tick_params(axis="x", labelrotation=45)
     for text in axis.get_xticklabels():
         text.set(ha="right", rotation_mode="anchor")
-    labelled = [(y, label) for y, (label, _) in zip(middles, rows, strict=True) if label]
-    axis.set_yticks(*zip(*labelled, strict=True))
+    axis.set_yticks(middles[np.char.str_len(labels) > 0], list(rows))
     axis.tick_params(length=0)
     axis.spines[["left", "bottom"]].set_visible(False)
 
