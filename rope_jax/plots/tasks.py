@@ -106,7 +106,7 @@ def draw_heat(
     height += 0.16 * (title.count("\n") + 1) + 0.4 * (width == "column")
     # what the colour bar and the labels of the rows leave
     labels = 0.05 * max(len(label) for own in panels.values() for label in own)
-    cell = ((0.95 if width == "column" else 0.88) * inches - labels) / columns / len(lengths)
+    cell = (0.88 * inches - labels) / columns / len(lengths)
     with figure_style():
         figure = ShownFigure(figsize=(inches, height), layout="constrained")
         figure.suptitle(title)
