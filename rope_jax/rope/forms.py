@@ -5,7 +5,7 @@ are written to be read and to be compared with, in plain float64 NumPy on the ho
 has the one that models use.
 
 Shapes: d rotary dimension, pairs d/2, head_dim at least d, `batch` any leading axes. An angle is
-position × frequency, without m.
+position × frequency, without m. All of them raise a ValueError for an unknown layout.
 """
 
 import numpy as np
@@ -42,8 +42,6 @@ def pair_dimensions(pairs: int, layout: Layout) -> tuple[Dimensions, Dimensions]
     """Return the first and the second dimension of every pair.
 
     Layout "half" pairs (i, i + d/2), "interleaved" pairs (2i, 2i + 1).
-
-    ValueError: the layout is unknown.
     """
     i = np.arange(pairs)
     if layout == "half":
@@ -57,8 +55,6 @@ def rotate_complex(x: Vectors, angles: Angles, layout: Layout = "half") -> Vecto
     """Rotate each pair as a complex number: z_i ↦ z_i·e^(j·φ_i), where z_i = x_a + j·x_b.
 
     RoFormer, eq. 12. Dimensions from d on are returned unchanged.
-
-    ValueError: the layout is unknown.
     """
     first, second = pair_dimensions(angles.shape[-1], layout)
     z = (x[..., first] + 1j * x[..., second]) * np.exp(1j * angles)
@@ -78,8 +74,6 @@ def rotation_matrix(
         sin φ_i   cos φ_i
 
     and 1 on the diagonal from dimension d on. In the layout "half" rows and columns are permuted.
-
-    ValueError: the layout is unknown.
     """
     first, second = pair_dimensions(angles.shape[-1], layout)
     matrix = np.zeros((*angles.shape[:-1], head_dim, head_dim))
@@ -91,10 +85,7 @@ def rotation_matrix(
 
 
 def rotate_by_matrix(x: Vectors, angles: Angles, layout: Layout = "half") -> Vectors:
-    """Rotate vectors by `rotation_matrix`, which takes d² products where the others take 2d.
-
-    ValueError: the layout is unknown.
-    """
+    """Rotate vectors by `rotation_matrix`, which takes d² products where the others take 2d."""
     return (rotation_matrix(angles, x.shape[-1], layout) @ x[..., None])[..., 0]
 
 
@@ -102,8 +93,6 @@ def rotate_half(x: Vectors, layout: Layout = "half") -> Vectors:
     """Return each pair (x_a, x_b) as (−x_b, x_a), a quarter turn. All dimensions are paired.
 
     Named as in Hugging Face, after the layout "half", where it swaps the halves of the vector.
-
-    ValueError: the layout is unknown.
     """
     first, second = pair_dimensions(x.shape[-1] // 2, layout)
     out = np.empty_like(x)
@@ -116,8 +105,6 @@ def rotate_elementwise(x: Vectors, angles: Angles, layout: Layout = "half") -> V
 
     RoFormer, eq. 34. Each cos and sin is used for both dimensions of its pair. Dimensions from d
     on are returned unchanged.
-
-    ValueError: the layout is unknown.
     """
     pairs = angles.shape[-1]
     by_dimension = np.empty((*angles.shape[:-1], 2 * pairs))

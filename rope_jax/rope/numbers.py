@@ -20,6 +20,8 @@ Factor = Annotated[
     EXTENSION,
 ]
 AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PairFactors = Annotated[tuple[Positive, ...], Field(strict=False)]
 
 
 def single_error(message: str) -> WrapValidator:

@@ -77,14 +77,13 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
     """Return, for each layer, whether it rotates."""
-    if config.get("model_type") in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get(
-        "sliding_window"
-    ):
-        return [kind != "full_attention" for kind in layer_types(config, count)]
+    kind = config.get("model_type")
+    if kind in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get("sliding_window"):
+        return [layer != "full_attention" for layer in layer_types(config, count)]
     own = config.get("no_rope_layers")
     if not own:
         every = config.get("no_rope_layer_interval")
-        if every is None and config.get("model_type") in _EVERY_FOURTH:
+        if every is None and kind in _EVERY_FOURTH:
             every = 4
         return [not every or (layer + 1) % every != 0 for layer in range(count)]
     if len(own) != count:
@@ -94,9 +93,8 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 
 def _nope_query_scale(config: Config) -> dict[str, Any]:
     """Return the setting for the query scale of layers without positions; {} if there is none."""
-    if config.get("model_type") not in ("llama4", "llama4_text"):
-        return {}
-    if not config.get("attn_temperature_tuning", True):
+    is_llama4 = config.get("model_type") in ("llama4", "llama4_text")
+    if not is_llama4 or not config.get("attn_temperature_tuning", True):
         return {}
     settings = {key: config[key] for key in ("attn_scale", "floor_scale") if key in config}
     return {"query_scale": {"type": "llama4"} | settings}

@@ -80,15 +80,8 @@ _HEAD_DIM_IS_DERIVED = {
 # Model types that rotate part of the head even if their config does not say so.
 _PART_OF_HEAD = {
     *("bamba", "glm", "glm4", "glm4_moe", "glm4v_moe_text", "gpt_neox", "mistral4", "nemotron"),
-    *(
-        "persimmon",
-        "phi",
-        "qwen3_5_moe_text",
-        "qwen3_5_text",
-        "qwen3_next",
-        "recurrent_gemma",
-        "stablelm",
-    ),
+    *("persimmon", "phi", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"),
+    *("recurrent_gemma", "stablelm"),
 }
 
 

@@ -112,9 +112,8 @@ class Scaling(BaseModel):
             )
         scaled = self.frequencies(geometry, seq_len)
         factor = self.extension_factor or 1.0
-        if (
-            factor <= 1 or self.length_dependent
-        ):  # a length-dependent strategy changes nothing at short lengths
+        # a length-dependent strategy changes nothing at short lengths
+        if factor <= 1 or self.length_dependent:
             return
         plain = Frequencies.from_float64(geometry.inv_freq())
         if all(np.array_equal(a, b) for a, b in zip(scaled, plain, strict=True)):

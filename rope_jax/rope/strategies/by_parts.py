@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor
+from rope_jax.rope.numbers import AttentionFactor, Positive
 from rope_jax.rope.strategies.base import Scaling, WithFactor, align_pairs, dynamic_factor
 
 
@@ -32,22 +32,15 @@ class ByParts(Scaling):
     Positions are not also divided by s.
     """
 
-    beta_fast: float = Field(
-        32.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="a pair with at least this many turns in L keeps θ",
+    beta_fast: Positive = Field(
+        32.0, description="a pair with at least this many turns in L keeps θ"
     )
-    beta_slow: float = Field(
-        1.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="a pair with at most this many turns in L gets θ/s",
+    beta_slow: Positive = Field(
+        1.0, description="a pair with at most this many turns in L gets θ/s"
     )
     truncate: bool = Field(True, description="round the ramp's ends outward to whole pairs")
     ramp: Literal["index", "rotations"] = Field(
-        "index",
-        description="linear in the pair's index (the code) or in its turns (the paper)",
+        "index", description="linear in the pair's index (the code) or in its turns (the paper)"
     )
 
     @model_validator(mode="after")
@@ -130,10 +123,7 @@ class YaRNScaling(ByParts, WithFactor):
     type: Literal["yarn"] = "yarn"
     attention_factor: AttentionFactor | None = Field(None, description="m; null: computed from s")
     mscale: float | None = Field(
-        None,
-        ge=0,
-        lt=1e6,
-        description="numerator of DeepSeek's m, with mscale_all_dim; 0: off",
+        None, ge=0, lt=1e6, description="numerator of DeepSeek's m, with mscale_all_dim; 0: off"
     )
     mscale_all_dim: float | None = Field(
         None, ge=0, lt=1e6, description="denominator of DeepSeek's m; 0: off"

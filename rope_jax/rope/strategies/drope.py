@@ -43,6 +43,5 @@ class DRoPEScaling(Scaling):
         return self.factor > 1
 
     def scaled(self, geometry: RotaryGeometry) -> tuple[np.ndarray, float]:
-        return np.zeros(geometry.rotary_dim // 2), math.sqrt(
-            1 + (self.c or 0) * math.log(self.factor)
-        )
+        m = math.sqrt(1 + (self.c or 0) * math.log(self.factor))
+        return np.zeros(geometry.rotary_dim // 2), m

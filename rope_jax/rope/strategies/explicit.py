@@ -9,12 +9,11 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from rope_jax.rope.files import read_limited
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor, Whole
+from rope_jax.rope.numbers import AttentionFactor, PairFactors, Whole
 from rope_jax.rope.strategies.base import Scaling, per_pair
 
 # Above π radians per token a frequency looks like a slower one that rotates the other way.
 Frequency = Annotated[float, Field(ge=0, le=np.pi)]
-PairFactor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 # Each setting below is either shared by all layers or given per layer. The value's nesting decides
 # which form Pydantic checks, so that an error names one form rather than both.
@@ -26,22 +25,15 @@ def _shared_or_per_layer(value: Any) -> str:
     return "per layer" if nested else "shared"
 
 
+FrequencyList = Annotated[tuple[Frequency, ...], Field(strict=False)]
 FrequencyLists = Annotated[
-    Annotated[tuple[Frequency, ...], Field(strict=False), Tag("shared")]
-    | Annotated[
-        tuple[Annotated[tuple[Frequency, ...], Field(strict=False)], ...],
-        Field(strict=False),
-        Tag("per layer"),
-    ],
+    Annotated[FrequencyList, Tag("shared")]
+    | Annotated[tuple[FrequencyList, ...], Field(strict=False), Tag("per layer")],
     Discriminator(_shared_or_per_layer),
 ]
 FactorLists = Annotated[
-    Annotated[tuple[PairFactor, ...], Field(strict=False), Tag("shared")]
-    | Annotated[
-        tuple[Annotated[tuple[PairFactor, ...], Field(strict=False)], ...],
-        Field(strict=False),
-        Tag("per layer"),
-    ],
+    Annotated[PairFactors, Tag("shared")]
+    | Annotated[tuple[PairFactors, ...], Field(strict=False), Tag("per layer")],
     Discriminator(_shared_or_per_layer),
 ]
 AttentionFactors = Annotated[

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import Factor
+from rope_jax.rope.numbers import Factor, Positive
 from rope_jax.rope.strategies.base import Scaling
 
 
@@ -26,17 +26,11 @@ class Llama3Scaling(Scaling):
     source: ClassVar[str] = "Llama 3.1, arXiv 2407.21783; Hugging Face `llama3`"
     type: Literal["llama3"] = "llama3"
     factor: Factor = 8.0
-    low_freq_factor: float = Field(
-        1.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="a pair with at most this many turns in L gets θ/s",
+    low_freq_factor: Positive = Field(
+        1.0, description="a pair with at most this many turns in L gets θ/s"
     )
-    high_freq_factor: float = Field(
-        4.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="a pair with at least this many turns in L keeps θ",
+    high_freq_factor: Positive = Field(
+        4.0, description="a pair with at least this many turns in L keeps θ"
     )
 
     @model_validator(mode="after")

@@ -2,18 +2,14 @@
 
 import math
 from types import ModuleType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.geometry import RotaryGeometry
-from rope_jax.rope.numbers import AttentionFactor, Factor
+from rope_jax.rope.numbers import AttentionFactor, Factor, PairFactors
 from rope_jax.rope.strategies.base import Scaling, per_pair
-
-PairFactors = Annotated[
-    tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], Field(strict=False)
-]
 
 
 class LongRoPEScaling(Scaling):
