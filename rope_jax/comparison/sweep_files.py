@@ -5,14 +5,13 @@ writes.
 """
 
 import csv
-import functools
 import io
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -34,36 +33,13 @@ _MOST_BYTES = 2**28
 _MOST_LINES = 4_000_000
 _MOST_DIGITS = 15  # in a whole number
 _LARGEST = 1e100  # of sums over documents, which then add up to finite numbers
-_INTEGERS = {
-    *("length", "first_position", "last_position", "step", "seed", "tokens", "documents", "stride"),
-    *("units", "document", "unit", "distance", "samples", "answers"),
-}
 _FROM_ONE = {"length", "last_position", "documents", "units"}
-_FLOATS = {
-    "factor",
-    "nll",
-    "ppl",
-    "bpb",
-    "bpb_low",
-    "bpb_high",
-    "bytes",
-    "value",
-    "ci_low",
-    "ci_high",
-    "seconds",
-    "weight",
-    "depth",
-    "chance",
-}
-_FLAGS = {"auto", "reliable", "taken_out"}
-_MAY_BE_EMPTY = {
-    *("factor", "bpb", "bpb_low", "bpb_high", "bytes", "stride", "depth", "distance", "chance")
-}
 # Columns that earlier versions did not write, with the column that had the same, or None: empty.
 _LATER = {
     **{"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"},
     **dict.fromkeys(("bpb_low", "bpb_high", "bytes")),
 }
+_Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
@@ -124,23 +100,15 @@ class SweepFiles:
             raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
 
     def rows(self) -> list[Row]:
-        """Return the rows of results.csv.
-
-        Bits per byte of an earlier version count only where a token is a byte: they were of all
-        texts, which the scored tokens need not have.
-        """
+        """Return the rows of results.csv."""
         path = self._folder / "results.csv"
-        rows = [_known_bits(Row(*values)) for values in self._read_table(path, Row._fields)]
-        if not rows:
-            raise UserError(f"{path}: holds no results; sweep again")
-        return rows
+        return read_results(path, self._read(path))
 
     def sums(self) -> dict[PointKey, Sums]:
         """Return the sums of each point, with the units in the order of their numbers."""
         by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
         path = self._folder / "documents.csv"
-        for values in self._read_table(path, DocumentRow._fields):
-            row = DocumentRow(*values)
+        for row in _read_table(path, self._read(path), DocumentRow):
             by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.unit] = (
                 row.nll,
                 row.weight,
@@ -162,7 +130,7 @@ class SweepFiles:
         path = self._folder / "tasks.csv"
         if not path.exists() and "tasks.csv" not in (self._checksums or {}):
             return []
-        return [TaskRow(*values) for values in self._read_table(path, TaskRow._fields)]
+        return list(_read_table(path, self._read(path), TaskRow))
 
     def summaries(self) -> list[CheckpointSummary]:
         """Return the summaries of the checkpoints, the newest first."""
@@ -190,90 +158,102 @@ class SweepFiles:
         check_content(path, content, self._checksums)
         return content
 
-    def _read_table(self, path: Path, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Return the values of each line of a CSV file, in the order of these columns."""
-        content = self._read(path)
-        if content.count(b"\n") > _MOST_LINES:
-            raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
-        try:
-            text = content.decode("utf-8")
-            header, *lines = [
-                line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line
-            ] or [[]]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-        absent = {new: old for new, old in _LATER.items() if new not in header}
-        missing = [column for column in columns if column not in {*header, *absent}]
-        if missing:
-            raise UserError(
-                f"{path}: has no column {', '.join(missing)}; it is damaged or was made by "
-                "another version: sweep again"
-            )
-        for number, line in enumerate(lines, start=2):
-            if len(line) != len(header):
-                raise UserError(f"{path}: line {number} is incomplete; sweep again")
-        if not text.endswith("\n"):
-            raise UserError(f"{path}: its last line is incomplete; sweep again")
-        by_name = dict(zip(header, zip(*lines, strict=True), strict=False)) if lines else {}
-        nothing = ("",) * len(lines)
-        by_name |= {
-            new: by_name.get(old, nothing) if old else nothing for new, old in absent.items()
-        }
-        cells = [by_name.get(column, nothing) for column in columns]
-        return zip(*map(functools.partial(_values, path), columns, cells), strict=True)
+
+def read_results(path: Path, content: bytes, *, optional: Sequence[str] = ()) -> list[Row]:
+    """Return the rows of results.csv; optional: columns of text that may be missing.
+
+    Bits per byte of an earlier version count only where a token is a byte: they were of all texts,
+    which the scored tokens need not have.
+    """
+    rows = []
+    for row in _read_table(path, content, Row, optional):
+        is_known = row.bpb is None or row.bpb_low is not None
+        if not is_known and not math.isclose((row.bpb or 0.0) * math.log(2), row.nll):
+            row = row._replace(bpb=None)
+        rows.append(row)
+    if not rows:
+        raise UserError(f"{path}: holds no results; sweep again")
+    return rows
 
 
-def _known_bits(row: Row) -> Row:
-    """Return a row without the bits per byte of an earlier version, unless a token is a byte."""
-    if row.bpb is None or row.bpb_low is not None or math.isclose(row.bpb * math.log(2), row.nll):
-        return row
-    return row._replace(bpb=None)
+def _read_table(
+    path: Path, content: bytes, kind: type[_Row], optional: Sequence[str] = ()
+) -> Iterator[_Row]:
+    """Yield the lines of a CSV file as rows of this kind, whose fields are columns."""
+    if content.count(b"\n") > _MOST_LINES:
+        raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
+    try:
+        text = content.decode("utf-8")
+        header, *lines = [
+            line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line
+        ] or [[]]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+    absent: dict[str, str | None] = dict.fromkeys(optional)
+    absent = {new: old for new, old in (absent | _LATER).items() if new not in header}
+    missing = [column for column in kind._fields if column not in {*header, *absent}]
+    if missing:
+        raise UserError(
+            f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
+            "version: sweep again"
+        )
+    for number, line in enumerate(lines, start=2):
+        if len(line) != len(header):
+            raise UserError(f"{path}: line {number} is incomplete; sweep again")
+    if not text.endswith("\n"):
+        raise UserError(f"{path}: its last line is incomplete; sweep again")
+    by_name = dict(zip(header, zip(*lines, strict=True), strict=False)) if lines else {}
+    columns = []
+    for column, hint in get_type_hints(kind).items():
+        types = get_args(hint) or (hint,)
+        cells = by_name.get(absent.get(column) or column)
+        if cells is None:
+            default = None if type(None) in types else "nats" if column == "metric" else ""
+            columns.append([default] * len(lines))
+        else:
+            columns.append(_values(path, column, types, cells))
+    yield from map(kind._make, zip(*columns, strict=True))
 
 
-def _values(path: Path, column: str, cells: Sequence[str]) -> list[Any]:
+def _values(path: Path, column: str, types: Sequence[Any], cells: Sequence[str]) -> list[Any]:
     """Return the values of a column. Each is read once, however many lines have it."""
     values: dict[str, Any] = {}
     for cell in dict.fromkeys(cells):
         try:
-            values[cell] = _value(column, text_of_cell(cell))
+            values[cell] = _value(column, types, text_of_cell(cell))
         except ValueError as error:
             number = cells.index(cell) + 2
             raise UserError(f"{path}: line {number}: {error}; sweep again") from None
     return [values[cell] for cell in cells]
 
 
-def _value(column: str, text: str) -> Any:
+def _value(column: str, types: Sequence[Any], text: str) -> Any:
     """Return a cell's value; ValueError if no sweep writes it."""
-    if text == "" and column in _MAY_BE_EMPTY:
+    if text == "" and type(None) in types:
         return None
-    if column == "metric":
-        if text not in ("", *get_args(MetricName)):  # earlier versions did not write it
-            raise ValueError(f"metric should be nats or exact, not {shorten(repr(text))}")
-        return text or "nats"
-    if column in _INTEGERS:
-        return _whole_number(column, text)
-    if column in _FLOATS:
+    if float in types:
         return _number(column, text)
-    if column in _FLAGS:
-        if text not in ("True", "False"):
-            raise ValueError(f"{column} should be True or False, not {shorten(repr(text))}")
-        return text == "True"
-    known = PROTOCOLS if column == "protocol" else ()
+    if int in types:
+        least = int(column in _FROM_ONE)
+        number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
+        if number < least or str(number) != text:
+            expected = f"a whole number of at least {least}"
+            raise ValueError(f"{column} should be {expected}, not {shorten(repr(text))}")
+        return number
+    known: Collection[str] = ()
+    if bool in types:
+        known = "True", "False"
+    elif column == "protocol":
+        known = PROTOCOLS.keys()
+    elif column == "metric":
+        known = get_args(MetricName)
     if known and text not in known:
-        raise ValueError(f"{column} should be {', '.join(known)}, not {shorten(repr(text))}")
+        *most, last = known
+        expected = f"{', '.join(most)} or {last}"
+        raise ValueError(f"{column} should be {expected}, not {shorten(repr(text))}")
     if not _NAME.fullmatch(text) and (column, text) != ("map", ""):
         raise ValueError(f"{column} should be a name, not {shorten(repr(text))}")
-    return text
-
-
-def _whole_number(column: str, text: str) -> int:
-    number = int(text) if len(text) <= _MOST_DIGITS else -1
-    least = int(column in _FROM_ONE)
-    if number < least or str(number) != text:
-        raise ValueError(
-            f"{column} should be a whole number of at least {least}, not {shorten(repr(text))}"
-        )
-    return number
+    return text == "True" if bool in types else text
 
 
 def _number(column: str, text: str) -> float:

@@ -3,34 +3,24 @@
 Others may have written the files: nothing in them is trusted.
 """
 
-import csv
-import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.comparison.sweep_files import SweepFiles, read_results
 from rope_jax.config.redraw import RedrawConfig
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_figure
-from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep_figures import SweptCheckpoint, draw_sweep
 from rope_jax.results.rows import Row
 from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import shorten
-from rope_jax.runs.tables import text_of_cell
 
 _MOST_BYTES = 2**26
 _SUMMARY = "summary.json"
-# What a table from an earlier version lacks, with what stands for it; no figure shows it but `map`.
-_ABSENT = {"map": "", "corpus": "", "bos": "", "targets": "", "units": "0"}
-_ABSENT |= {"bpb_low": "", "bpb_high": ""}
-_FLOATS = ("nll", "ci_low", "ci_high")
-_OPTIONAL = ("factor", "bpb", "bpb_low", "bpb_high")
-_INTEGERS = ("length", "first_position", "last_position", "step", "documents", "units")
 
 
 class _Checkpoint(NamedTuple):
@@ -93,53 +83,12 @@ def _save(figures: Mapping[str, Figure], place: Path) -> list[Path]:
 
 
 def _read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table; columns that no figure needs may be missing."""
+    """Return the rows of a table without a summary; columns that no figure needs may be missing."""
     try:
-        text = read_limited(path, _MOST_BYTES).decode("utf-8")
-        table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        found = [*(table.fieldnames or ()), *_ABSENT]
-        lines = [(number, line) for number, line in enumerate(table, start=2)]
+        content = read_limited(path, _MOST_BYTES)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is no table of results ({error})") from None
-    missing = [column for column in Row._fields if column not in found]
-    if missing:
-        raise UserError(f"{path}: has no column {', '.join(missing)}; is it a results.csv?")
-    if not lines:
-        raise UserError(f"{path}: holds no results")
-    rows = []
-    for number, line in lines:
-        if None in line or None in line.values():
-            raise UserError(f"{path}: line {number} is incomplete")
-        try:
-            rows.append(_row(_ABSENT | line))
-        except ValueError as error:
-            raise UserError(f"{path}: line {number}: {error}") from None
-    return rows
-
-
-def _row(line: Mapping[str, str]) -> Row:
-    values: dict[str, object] = {key: text_of_cell(line[key]) for key in Row._fields}
-    values |= {column: _number(line, column, float) for column in _FLOATS}
-    values |= {c: _number(line, c, float) if line[c] else None for c in _OPTIONAL}
-    values |= {column: _number(line, column, int) for column in _INTEGERS}
-    if not 0 < _number(line, "last_position", int) < 2**31:
-        raise ValueError(f"last_position should be a length, not {line['last_position']}")
-    if line["protocol"] not in PROTOCOLS:
-        known = ", ".join(PROTOCOLS)
-        raise ValueError(f"protocol should be {known}, not {shorten(repr(line['protocol']))}")
-    for column in ("auto", "reliable"):
-        values[column] = line[column] == "True"
-    return Row(**values)  # type: ignore[arg-type]
-
-
-def _number(line: Mapping[str, str], column: str, kind: Callable[[str], float]) -> Any:
-    try:
-        return kind(line[column])
-    except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        raise ValueError(f"{column} should be {what}, not {shorten(repr(line[column]))}") from None
+    return read_results(path, content, optional=("corpus", "bos", "targets"))
 
 
 def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_Checkpoint]:

@@ -109,12 +109,16 @@ def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
     ("edit", "words", "says"),
     [
         (None, ["nowhere.csv"], "nowhere.csv: cannot be read (No such file or directory)"),
-        (("name,", "nom,"), [], "one.csv: has no column name; is it a results.csv?"),
+        (
+            ("name,", "nom,"),
+            [],
+            "one.csv: has no column name; it is damaged ",
+        ),
         (("trained,none", "trained"), [], "one.csv: line 2 is incomplete"),
         (
             (",same_tokens,8,", ",same_tokens,x,"),
             [],
-            "one.csv: line 2: length should be a whole number, not 'x'",
+            "one.csv: line 2: length should be a whole number of at least 1, not 'x'",
         ),
         ((",same_tokens,8,", ",same,8,"), [], "one.csv: line 2: protocol should be same_tokens, "),
         (None, ["one.csv"], "window: one.csv does not say at which window the model was trained"),
