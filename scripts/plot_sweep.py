@@ -15,7 +15,7 @@ from rope_jax.errors import printable
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.load import dump, load
-    from rope_jax.config.redraw import RedrawConfig
+    from rope_jax.config.presentation import RedrawConfig
 
     parser = cli.parser(
         "SWEEP [key=value ...] [--print-config]",

@@ -8,8 +8,8 @@ from rope_jax.errors import printable
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.comparison import CompareConfig
     from rope_jax.config.load import dump, load
+    from rope_jax.config.presentation import CompareConfig
     from rope_jax.invocation import browser_line
 
     parser = cli.parser(
@@ -32,8 +32,7 @@ def main(argv: list[str]) -> None:
     # matplotlib and scipy take seconds to import; help and config errors don't wait for them.
     from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
-    from rope_jax.comparison.find import find_sweeps
-    from rope_jax.comparison.read import read_sweep
+    from rope_jax.comparison.read import find_sweeps, read_sweep
     from rope_jax.console import plain_console
     from rope_jax.devices.memory import shortage_as
     from rope_jax.report.comparison import FILES, check_output, print_comparison, write_comparison

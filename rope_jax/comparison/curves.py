@@ -9,8 +9,7 @@ from rope_jax import stopping
 from rope_jax.comparison.comparable import Mismatch, truncation_key, write_notes, write_remarks
 from rope_jax.comparison.groups import Group, group_sweeps
 from rope_jax.comparison.sweeps import PointKey, Sweep
-from rope_jax.config.comparison import CompareConfig
-from rope_jax.config.presentation import FigureWidth, Show
+from rope_jax.config.presentation import CompareConfig, FigureWidth, Show
 from rope_jax.errors import UserError
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Row
@@ -26,6 +25,9 @@ from rope_jax.results.statistics import (
     pooled_mean,
 )
 from rope_jax.results.summary import CheckpointSummary
+
+DIFFERENCES = ("difference", "gain", "from_first", "above_truncation")
+"""The fields of a point that are differences in nats per token."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from rope_jax.config.comparison import CompareConfig
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import (
     FolderName,
     Frozen,

@@ -1,10 +1,18 @@
-"""Schema of how results are shown. Imports no jax."""
+"""Schemas of how results are shown, compared and drawn again. Imports no jax."""
 
 from typing import Literal
 
 from pydantic import Field
 
-from rope_jax.config.types import Frozen
+from rope_jax.config.types import (
+    FolderName,
+    Frozen,
+    PathText,
+    PositiveFloat,
+    PositiveInt,
+    Resamples,
+    Seed,
+)
 
 Show = Literal["perplexity", "nats", "bits_per_byte"]
 FigureWidth = Literal["column", "page"]
@@ -20,4 +28,47 @@ class Presentation(Frozen):
     figure_width: FigureWidth = Field(
         "page",
         description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
+    )
+
+
+class CompareConfig(Presentation):
+    """The results of several sweeps, overlaid."""
+
+    sweep: FolderName | None = Field(
+        None,
+        description="name of the sweep to take from every run; null: the one sweep that all runs "
+        "share, or else all sweeps",
+    )
+    output: PathText = Field("comparison", description="folder to write to")
+    force: bool = Field(
+        False,
+        description="draw results even if they are not comparable, marked as such in every output",
+    )
+    replace: bool = Field(
+        False, description="replace a comparison of other sweeps in the folder `output`"
+    )
+    tolerance: PositiveFloat = Field(
+        0.02,
+        description="usable length: largest rise of the NLL over its value at the window, in nats",
+    )
+    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
+    seed: Seed = Field(0, description="seed of the bootstrap")
+
+
+class RedrawConfig(Frozen):
+    """Config of scripts/plot_sweep.py."""
+
+    figure_width: FigureWidth = Field(
+        "page",
+        description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
+    )
+    output: PathText | None = Field(
+        None,
+        description="curve: the file to write, .png; .pdf and .svg are written beside it; null: "
+        "curve.png beside the results",
+    )
+    window: PositiveInt | None = Field(
+        None,
+        description="training window, for a .csv without a summary.json; null: what its automatic "
+        "factors say",
     )

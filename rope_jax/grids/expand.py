@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rope_jax.config.comparison import CompareConfig
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.load import read_raw
 from rope_jax.config.named import config_path
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.errors import UserError
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob, last_step

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
 from rope_jax.comparison.groups import describe_settings
 from rope_jax.comparison.sweeps import Sweep, readable_path
 from rope_jax.console import print_wrapped
@@ -58,10 +58,8 @@ _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
     *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
     *("ci_high", "ppl", "bpb", "bpb_low", "bpb_high", "tokens", "documents", "units"),
-    *("nll_by_seed", "difference", "difference_low", "difference_high"),
-    *("gain", "gain_low", "gain_high"),
-    *("from_first", "from_first_low", "from_first_high"),
-    *("above_truncation", "above_truncation_low", "above_truncation_high", "settings"),
+    *("nll_by_seed", *(name + end for name in DIFFERENCES for end in ("", "_low", "_high"))),
+    "settings",
 )
 
 
@@ -103,7 +101,7 @@ def _csv_cells(curve: Curve, point: Point) -> dict[str, Any]:
         **vars(point),
         "nll_by_seed": " ".join(map(repr, point.nll_by_seed)),
     }
-    for name in ("difference", "gain", "from_first", "above_truncation"):
+    for name in DIFFERENCES:
         ends = getattr(point, name) or (None,) * 3
         cells |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
     return cells

@@ -8,7 +8,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs
 
-from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
 from rope_jax.comparison.groups import Group, describe_settings
 from rope_jax.errors import printable
 from rope_jax.protocols import BASELINE, PROTOCOLS
@@ -21,7 +21,6 @@ from rope_jax.report.measured import (
 )
 from rope_jax.report.tasks import task_maps
 from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
-from rope_jax.results.statistics import Estimate
 
 # With more curves than this, bands would hide everything else.
 MOST_BANDS = 6
@@ -145,16 +144,13 @@ def _point_data(point: Point) -> dict[str, Any]:
         "tokens": point.tokens,
         "resampled": units_text(point.units, point.documents),
         "seeds": [_number(nll) for nll in point.nll_by_seed],
-        "difference": _estimate(point.difference),
-        "gain": _estimate(point.gain),
         "below_truncation": measured_cell(point, "nats").is_below,
-        "from_first": _estimate(point.from_first),
-        "above_truncation": _estimate(point.above_truncation),
+        **{
+            name: estimate and [_number(value) for value in estimate]
+            for name in DIFFERENCES
+            for estimate in [getattr(point, name)]
+        },
     }
-
-
-def _estimate(estimate: Estimate | None) -> list[Any] | None:
-    return None if estimate is None else [_number(value) for value in estimate]
 
 
 def _number(value: float) -> Any:

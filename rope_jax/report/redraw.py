@@ -6,30 +6,20 @@ Others may have written the files: nothing in them is trusted.
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
-from rope_jax.comparison.sweep_files import SweepFiles, read_results
-from rope_jax.config.redraw import RedrawConfig
+from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles, read_results
+from rope_jax.config.presentation import RedrawConfig
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_figure
 from rope_jax.protocols import BASELINE
-from rope_jax.report.sweep_figures import SweptCheckpoint, draw_sweep
+from rope_jax.report.sweep_figures import draw_sweep
 from rope_jax.results.rows import Row
 from rope_jax.rope.files import read_limited
 
 _MOST_BYTES = 2**26
 _SUMMARY = "summary.json"
-
-
-class _Checkpoint(NamedTuple):
-    """What summary.json would say."""
-
-    run: str
-    step: int
-    window: int
-    nll_at_window: float | None
 
 
 def redraw(path: Path, config: RedrawConfig) -> list[Path]:
@@ -49,7 +39,7 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
             "out"
         )
     rows = SweepFiles(folder).rows() if is_folder else _read_rows(path)
-    checkpoints: Sequence[SweptCheckpoint]
+    checkpoints: Sequence[CheckpointSummary]
     if has_summary:
         steps = {row.step for row in rows}
         checkpoints = [one for one in SweepFiles(folder).summaries() if one.step in steps]
@@ -91,7 +81,7 @@ def _read_rows(path: Path) -> list[Row]:
     return read_results(path, content, optional=("corpus", "bos", "targets"))
 
 
-def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_Checkpoint]:
+def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[CheckpointSummary]:
     """Return the checkpoints of a table, the newest first, all with the same window."""
     if window is None:
         # an automatic factor is the length over the window
@@ -113,7 +103,7 @@ def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[_C
             for row in rows
             if (row.name, row.protocol, row.length, row.step) == ("trained", BASELINE, window, step)
         ]
-        checkpoints.append(
-            _Checkpoint(rows[0].run, step, window, at_window[0] if at_window else None)
-        )
+        nll = at_window[0] if at_window and math.isfinite(at_window[0]) else None
+        made = CheckpointSummary(run=rows[0].run, step=step, window=window, nll_at_window=nll)
+        checkpoints.append(made)
     return checkpoints

@@ -1,7 +1,6 @@
 """The figures of a sweep: its newest checkpoint, and how its curves evolve in training."""
 
 from collections.abc import Collection, Sequence
-from typing import Protocol, runtime_checkable
 
 import matplotlib
 import numpy as np
@@ -10,28 +9,21 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rope_jax.comparison import sweep_files
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.curves import draw_curves, draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
 from rope_jax.plots.style import MARKERS, LineStyle, figure_style
+from rope_jax.report.text import units_text
+from rope_jax.results import summary
 from rope_jax.results.rows import Row
 
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
 
 
-@runtime_checkable
-class SweptCheckpoint(Protocol):
-    """What the figures say about a checkpoint beside its rows."""
-
-    @property
-    def run(self) -> str: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def window(self) -> int: ...
-    @property
-    def nll_at_window(self) -> float | None: ...
+SweptCheckpoint = summary.CheckpointSummary | sweep_files.CheckpointSummary
+"""A checkpoint as its sweep summarizes it, or as summary.json does."""
 
 
 def draw_sweep(
@@ -45,7 +37,7 @@ def draw_sweep(
     newest = checkpoints[0]
     of_newest = [row for row in rows if row.step == newest.step]
     split = of_newest[0].split
-    scored = _scored(of_newest)
+    scored = units_text(of_newest[0].units, of_newest[0].documents)
     trained = f"trained at {newest.window:,} tokens"
     figures: dict[str, Figure] = {
         "curve.png": draw_curves(
@@ -64,13 +56,6 @@ def draw_sweep(
             width=width,
         )
     return figures
-
-
-def _scored(rows: Sequence[Row]) -> str:
-    """Return what was scored: "64 documents", or "33 blocks of 3 documents"."""
-    documents, units = rows[0].documents, rows[0].units
-    text = f"{documents:,} document{'s' * (documents != 1)}"
-    return f"{units:,} blocks of {text}" if units > documents else text
 
 
 def draw_checkpoints(

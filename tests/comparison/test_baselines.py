@@ -7,9 +7,8 @@ import pytest
 
 from rope_jax.comparison.comparable import align_baselines, find_mismatches, truncation_key
 from rope_jax.comparison.curves import compare
-from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.read import read_sweep
-from rope_jax.config.comparison import CompareConfig
+from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.report.comparison import comparison_markdown, print_comparison
 from rope_jax.report.page import format_page

@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import describe_settings, distinguish, group_sweeps
-from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.read import find_sweeps, read_sweep
 
 STAGE = {"steps": 1000, "seq_len": 128, "batch_size": 16}
 

@@ -9,10 +9,9 @@ from matplotlib.colors import to_rgba
 
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import Comparison, compare
-from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import Group
-from rope_jax.comparison.read import read_sweep
-from rope_jax.config.comparison import CompareConfig
+from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.plots.style import BACKGROUND, MARKERS, REFERENCE
 from rope_jax.report.figure import describe_group, draw_comparison, shared_key
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.comparison.find import find_sweeps
+from rope_jax.comparison.read import find_sweeps
 from rope_jax.errors import UserError
 
 

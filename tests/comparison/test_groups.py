@@ -2,9 +2,8 @@
 
 import pytest
 
-from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import group_sweeps, without_seed
-from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.read import find_sweeps, read_sweep
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,9 @@ from rich.console import Console
 from rope_jax import cli
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import Comparison, compare
-from rope_jax.comparison.find import find_sweeps
 from rope_jax.comparison.groups import Group
-from rope_jax.comparison.read import read_sweep
-from rope_jax.config.comparison import CompareConfig
+from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import save_figure

@@ -11,9 +11,8 @@ import pytest
 
 from rope_jax.comparison.comparable import find_mismatches
 from rope_jax.comparison.curves import compare
-from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.read import read_sweep
-from rope_jax.config.comparison import CompareConfig
+from rope_jax.comparison.read import find_sweeps, read_sweep
+from rope_jax.config.presentation import CompareConfig
 from rope_jax.plots.style import PALETTE, assign_styles
 from rope_jax.report.page import DARK_COLOURS, format_page
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rope_jax.comparison.find import find_sweeps
-from rope_jax.comparison.read import read_sweep
+from rope_jax.comparison.read import find_sweeps, read_sweep
 from rope_jax.comparison.sweeps import PointKey
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
