@@ -90,6 +90,8 @@ class Curve:
     points: tuple[Point, ...]
     usable: UsableLength | None
     """None where it was not measured."""
+    truncation: float | None = None
+    """What truncation to the window gives, in nats per token; None: what the gains say."""
 
     @property
     def is_newest(self) -> bool:
@@ -99,7 +101,12 @@ class Curve:
     @property
     def label(self) -> str:
         """The group's label and the scaling's name."""
-        return f"{self.group.label}: {self.name}"
+        return f"{self.group.label}: {self.name}" if self.group.label else self.name
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it has a factor above 1 that is the same at every length."""
+        return self.name != "trained" and not self.auto and (self.points[-1].factor or 1) > 1
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,7 @@ def compare_checkpoints(
                     auto=own[0].auto,
                     points=tuple(points),
                     usable=None if summary is None else summary.usable,
+                    truncation=checkpoint.nll_at_window,
                 )
             )
     return Comparison(

@@ -184,9 +184,8 @@ def _read_table(
         raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
     try:
         text = content.decode("utf-8")
-        header, *lines = [
-            line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line
-        ] or [[]]
+        table = csv.reader(io.StringIO(text, newline=""), strict=True)
+        header, *lines = [line for line in table if line] or [list[str]()]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
     absent: dict[str, str | None] = dict.fromkeys(optional)

@@ -19,6 +19,7 @@ from rope_jax.results.statistics import (
     mean_nll,
     perplexity,
 )
+from rope_jax.results.summary import CheckpointSummary
 from rope_jax.rope import Scaling
 
 if TYPE_CHECKING:
@@ -108,19 +109,16 @@ class SweepResult:
         The figure is as wide as `figure_width` of the sweep's settings says. It is made without
         pyplot; a notebook shows it, and `savefig` writes it to a file.
         """
-        from rope_jax.plots.curves import draw_curves  # loads matplotlib, which takes a second
+        from rope_jax.report.figure import draw_run  # loads matplotlib, which takes a second
 
-        return draw_curves(
-            rows(self, _NO_ORIGIN),
-            window=self.window,
-            truncation=None if self.baseline is None else self.baseline.sums.mean(),
-            title=title,
-            width=self.config.figure_width,
-        )
+        nll = None if self.baseline is None else self.baseline.sums.mean()
+        checkpoint = CheckpointSummary(run="", step=0, window=self.window, nll_at_window=nll)
+        width = self.config.figure_width
+        return draw_run(rows(self, _NO_ORIGIN), checkpoint, title=title, width=width)
 
     def _repr_html_(self) -> str:
         """Return the table that a notebook shows."""
-        return results_html(rows(self, _NO_ORIGIN), self.config.show, self.unit_kind)
+        return results_html(rows(self, _NO_ORIGIN), self.config.show)
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from rope_jax.comparison.curves import Comparison, Curve, Point
+from rope_jax.comparison.curves import Comparison, Curve, Point, compare_checkpoints
 from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.curves import draw_background, draw_line
@@ -45,6 +45,8 @@ from rope_jax.plots.style import (
 )
 from rope_jax.protocols import BASELINE
 from rope_jax.report.measured import describe_groups, newest_curves
+from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary
 
 # With more curves in a panel than this, bands become fainter.
 _MOST_FULL_BANDS = 4
@@ -109,8 +111,11 @@ class _Plan:
         return Counter(self.key.values()).values()
 
 
-def draw_comparison(comparison: Comparison) -> Figure:
-    """Draw each group's newest checkpoint, at the comparison's `figure_width`."""
+def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
+    """Draw each group's newest checkpoint, at the comparison's `figure_width`.
+
+    title: in place of one that names the groups.
+    """
     width = comparison.figure_width
     curves = newest_curves(comparison)
     points = [point for curve in curves for point in curve.points]
@@ -122,15 +127,19 @@ def draw_comparison(comparison: Comparison) -> Figure:
             windows=windows,
             truncation=truncation_levels(curves),
             banded=points,
-            title=_title(comparison, width),
+            title=_title(comparison, width) if title is None else title,
             width=width,
             keys=plan.keys,
         )
         for (protocol, key), axis in panels.axes.items():
             _draw_panel(axis, protocol, key, plan)
+        legend = list(plan.legend.items())
+        if comparison.only and len(panels.axes) == 1:  # as the right ends, which are beside it
+            ends = {curve.name: curve.points[-1].nll for curve in curves}
+            legend.sort(key=lambda entry: -ends[entry[0]])
         handles: list[Artist] = [
             Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
-            for label, style in plan.legend.items()
+            for label, style in legend
         ]
         handles += _meanings(plan, curves, comparison)
         if panels.of_same_tokens and truncation_levels(curves):
@@ -141,9 +150,23 @@ def draw_comparison(comparison: Comparison) -> Figure:
     return panels.figure
 
 
+def draw_run(
+    rows: Sequence[Row], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth = "page"
+) -> Figure:
+    """Draw the curves of one checkpoint; curves with a fixed factor are dashed.
+
+    Of more than six scalings, each has its own panel, with the others in grey behind it. width: of
+    a paper's column, 3.3 inches, or page, 6.8.
+    """
+    comparison = compare_checkpoints(rows, [checkpoint], figure_width=width)
+    return draw_comparison(comparison, title=title)
+
+
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     """Choose the panels for `curves`, each group's newest."""
     groups, by_name = comparison.groups, assign_curve_styles(curves)
+    if comparison.only:
+        by_name |= {c.name: replace(by_name[c.name], linestyle="--") for c in curves if c.is_fixed}
     key = shared_key(groups)
     names = {group.label: describe_group(group, key=key) for group in groups}
     titles_of = {group.label: describe_group(group, "\n", key=key) for group in groups}
@@ -153,12 +176,13 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
             own = {curve: by_group[curve.group.label] for curve in curves}
             legend = {names[label]: style for label, style in by_group.items()}
             return _Plan(dict.fromkeys(curves, ""), own, legend, colours=_colours(by_group))
-        own = {
-            curve: replace(by_name[curve.name], linestyle=dash_of(curve.group, groups).matplotlib)
-            for curve in curves
-        }
+        own = {curve: by_name[curve.name] for curve in curves}
         legend = dict(by_name)
         if len(groups) > 1 or groups[0].marked:
+            own = {
+                curve: replace(style, linestyle=dash_of(curve.group, groups).matplotlib)
+                for curve, style in own.items()
+            }
             legend |= {
                 names[g.label]: LineStyle("0.3", "", dash_of(g, groups).matplotlib) for g in groups
             }
@@ -256,8 +280,11 @@ def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> l
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
     if plan.apart:
         whose = " of the same runs" if len(comparison.groups) > 1 else ""
+        others = "the other scalings" if comparison.only else "the others"
         dashed = f"{comparison.baseline}{whose}" if plan.reference else None
-        return [*apart_handles("the others", dashed), *handles]
+        return [*apart_handles(others, dashed), *handles]
+    if comparison.only:
+        return handles
     return [*handles, Patch(color="0.4", alpha=BAND_OPACITY, linewidth=0, label="95% interval")]
 
 
@@ -298,6 +325,7 @@ def _groups_by_level(curves: Sequence[Curve]) -> dict[float, list[str]]:
         for point in curve.points
         if point.gain is not None and math.isfinite(point.gain.value)
     }
+    levels |= {c.group.label: c.truncation for c in curves if c.truncation is not None}
     groups: dict[float, list[str]] = {}
     for label, nll in levels.items():
         groups.setdefault(round(nll, 9), []).append(label)

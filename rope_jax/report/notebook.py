@@ -7,7 +7,7 @@ from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import Show
 from rope_jax.report.measured import measured_table, protocols_of
 from rope_jax.report.table import format_html
-from rope_jax.results.rows import Row, UnitKind
+from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
 
 if TYPE_CHECKING:
@@ -27,23 +27,9 @@ def results_frame(rows: Sequence[Row]) -> "pandas.DataFrame":
     return frame.astype({**floats, "stride": "Int64"})
 
 
-def results_html(rows: Sequence[Row], show: Show, unit_kind: UnitKind) -> str:
+def results_html(rows: Sequence[Row], show: Show) -> str:
     """Return one table per protocol: a row for each scaling, a column for each context length."""
-    nowhere = CheckpointSummary(
-        run="",
-        step=rows[0].step,
-        window=0,
-        nll_at_window=None,
-        perplexity_at_window=None,
-        bpb_at_window=None,
-        tolerance=0.0,
-        documents=rows[0].documents,
-        unit_kind=unit_kind,
-        units=rows[0].units,
-        distance=0,
-        compilations=0,
-        curves={},
-    )
-    comparison = compare_checkpoints(rows, [nowhere], show=show)
+    checkpoint = CheckpointSummary(run="", step=rows[0].step, window=0)
+    comparison = compare_checkpoints(rows, [checkpoint], show=show)
     tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
     return "\n".join(map(format_html, tables))

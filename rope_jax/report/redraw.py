@@ -9,13 +9,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles, read_results
+from rope_jax.comparison.sweep_files import SweepFiles, read_results
 from rope_jax.config.presentation import RedrawConfig
 from rope_jax.errors import UserError
 from rope_jax.plots.saving import figure_files, save_figure
 from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep_figures import draw_sweep
 from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary
 from rope_jax.rope.files import read_limited
 
 _MOST_BYTES = 2**26
@@ -42,7 +43,11 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
     checkpoints: Sequence[CheckpointSummary]
     if has_summary:
         steps = {row.step for row in rows}
-        checkpoints = [one for one in SweepFiles(folder).summaries() if one.step in steps]
+        checkpoints = [
+            CheckpointSummary(one.run, one.step, one.window, one.nll_at_window)
+            for one in SweepFiles(folder).summaries()
+            if one.step in steps
+        ]
         if not checkpoints:
             raise UserError(f"{folder / _SUMMARY}: names no step of the results; sweep again")
     else:

@@ -9,25 +9,21 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rope_jax.comparison import sweep_files
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.curves import draw_curves, draw_line
+from rope_jax.plots.curves import draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
 from rope_jax.plots.style import MARKERS, LineStyle, figure_style
+from rope_jax.report.figure import draw_run
 from rope_jax.report.text import units_text
-from rope_jax.results import summary
 from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary
 
 # With more checkpoints than this, the legend names evenly spaced ones.
 _MOST_STEPS_IN_LEGEND = 12
 
 
-SweptCheckpoint = summary.CheckpointSummary | sweep_files.CheckpointSummary
-"""A checkpoint as its sweep summarizes it, or as summary.json does."""
-
-
 def draw_sweep(
-    rows: Sequence[Row], checkpoints: Sequence[SweptCheckpoint], *, width: FigureWidth
+    rows: Sequence[Row], checkpoints: Sequence[CheckpointSummary], *, width: FigureWidth
 ) -> dict[str, Figure]:
     """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
 
@@ -40,10 +36,9 @@ def draw_sweep(
     scored = units_text(of_newest[0].units, of_newest[0].documents)
     trained = f"trained at {newest.window:,} tokens"
     figures: dict[str, Figure] = {
-        "curve.png": draw_curves(
+        "curve.png": draw_run(
             of_newest,
-            window=newest.window,
-            truncation=newest.nll_at_window,
+            newest,
             title=f"{newest.run}, step {newest.step}: {trained}; {split} split, {scored}",
             width=width,
         )

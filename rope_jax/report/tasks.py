@@ -50,7 +50,10 @@ def _table(
         # an interval is often one-sided, so both ends are shown
         shares = [tuple(map(share_text, summary.exact[n])) for n in lengths]
         cells = [Cell(value, f"[{low}, {high}]") for value, low, high in shares]
-        reach = effective_text(*summary.effective), usable_text(curve and curve.usable)
+        reach = (
+            effective_text(*summary.effective),
+            usable_text(None if curve is None else curve.usable),
+        )
         lines.append(Line((name,), [*cells, *map(Cell, reach)]))
     caption = (
         f"Exact answers in %, over all depths, by context length: {checkpoint.run}, step "

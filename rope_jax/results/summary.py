@@ -36,20 +36,20 @@ class CheckpointSummary:
     run: str
     step: int
     window: int
-    nll_at_window: float | None
-    perplexity_at_window: float | None
-    bpb_at_window: float | None
-    tolerance: float
+    nll_at_window: float | None = None
+    perplexity_at_window: float | None = None
+    bpb_at_window: float | None = None
+    tolerance: float = 0.0
     """How much more than the baseline a usable length may lose, in nats."""
-    documents: int
-    unit_kind: UnitKind
+    documents: int = 0
+    unit_kind: UnitKind = "documents"
     """What intervals resample; documents also where each of them is one block."""
-    units: int
+    units: int = 0
     """How many, in the protocol that has the fewest."""
-    distance: int
+    distance: int = 0
     """Scored tokens of two blocks are more than this many tokens apart: the longest length."""
-    compilations: int
-    curves: Mapping[str, CurveSummary]
+    compilations: int = 0
+    curves: Mapping[str, CurveSummary] = field(default_factory=dict)
     """Keyed by the entry's name; empty without a baseline."""
     tasks: Mapping[str, Mapping[str, TaskSummary]] = field(default_factory=dict)
     """By the task's name, and then by the entry's."""

@@ -11,11 +11,12 @@ from matplotlib.colors import to_rgba
 from matplotlib.text import Text
 from PIL import Image
 
-from rope_jax.plots.curves import draw_curves
 from rope_jax.plots.saving import save_figure
 from rope_jax.plots.style import BACKGROUND
+from rope_jax.report.figure import draw_run
 from rope_jax.report.sweep_figures import draw_checkpoints
 from rope_jax.results.rows import Row
+from rope_jax.results.summary import CheckpointSummary
 
 
 def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
@@ -62,8 +63,9 @@ CURVES = {
 ROWS = [row(name, n, nll) for name, by_length in CURVES.items() for n, nll in by_length.items()]
 
 
-def draw(rows, **settings):
-    return draw_curves(rows, **({"window": 32, "truncation": 1.0, "title": "A title"} | settings))
+def draw(rows, window=32, truncation=1.0, title="A title", **settings):
+    checkpoint = CheckpointSummary("", 1, window, truncation)
+    return draw_run(rows, checkpoint, title=title, **settings)
 
 
 def levels(axis):
