@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rope_jax.config.tasks import MixedTask
 from rope_jax.data.tokenizers.base import Tokenizer
 from rope_jax.errors import UserError
-from rope_jax.tasks import Draws, Words
+from rope_jax.tasks import Draws, Request, Words
 
 # Draws for other purposes are those of `batches`.
 _FOR_TASKS = 3
@@ -47,7 +47,8 @@ class Mix(NamedTuple):
                     length = shortest + draws.below(longest - shortest + 1)
                     depth = draws.fraction()
                     try:
-                        sample = task.sample(self.words, windows[place], draws, length, depth)
+                        request = Request(self.words, windows[place], draws, length, depth)
+                        sample = task.sample(request)
                     except ValueError as error:  # a key of more tokens than the one of `check`
                         raise UserError(f"data.mix.{index}.{error}") from None
                     begins[place] = longest - length
@@ -66,7 +67,7 @@ class Mix(NamedTuple):
                 )
             shortest = min(task.shortest or seq_len, seq_len)
             try:
-                task.sample(self.words, text, Draws(0), shortest, 0.5)
+                task.sample(Request(self.words, text, Draws(0), shortest, 0.5))
             except ValueError as error:
                 raise UserError(
                     f"data.mix.{index}.{error}; stages[{stage}].seq_len is {seq_len}"

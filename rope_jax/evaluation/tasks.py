@@ -22,7 +22,7 @@ from rope_jax.evaluation.key_tokens import (
 )
 from rope_jax.evaluation.metrics import Metric, TaskCell
 from rope_jax.protocols.windows import RELIABLE_UNITS, Bos, Streams, Windows, streams_of
-from rope_jax.tasks import Draws, Words
+from rope_jax.tasks import Draws, Request, Words
 
 # What draws are for: equal numbers for different purposes must not be the same.
 _FOR_TEXT, _FOR_QUESTION, _FOR_BLOCKS = 0, 1, 2
@@ -93,12 +93,14 @@ class SampledTaskMetric(TaskMetric):
         """Return the tokens and the answers of all samples; ValueError if they do not fit."""
         samples = [
             self.settings.sample(
-                self._words,
-                self._text(number),
-                Draws(self._seed, number, purpose=_FOR_QUESTION),
-                length,
-                0.5 if cell.depth is None else cell.depth,
-                ablated=cell.ablated,
+                Request(
+                    self._words,
+                    self._text(number),
+                    Draws(self._seed, number, purpose=_FOR_QUESTION),
+                    length,
+                    0.5 if cell.depth is None else cell.depth,
+                    cell.ablated,
+                )
             )
             for number in range(self.settings.samples)
         ]

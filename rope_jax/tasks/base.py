@@ -56,6 +56,23 @@ class Sample(NamedTuple):
     """Which answer a target belongs to, numbered from 0; −1: it is not asked for."""
 
 
+class Request(NamedTuple):
+    """What a sample is made of."""
+
+    words: Words
+    text: NDArray[np.integer]
+    """At least `length` tokens to fill the window with, of which the last ones are used."""
+    draws: Draws
+    """Equal ones give equal keys and values at every length and depth."""
+    length: int
+    """n, how many targets it has."""
+    depth: float
+    """Where what is asked for is placed: 0 at the start of the window, 1 before the question. It
+    has no effect unless the task `has_depth`."""
+    ablated: bool = False
+    """Whether what is asked for is replaced by other text, for comparison."""
+
+
 class Question(BaseModel):
     """What is asked: settings, and what they mean for the answers."""
 
@@ -92,23 +109,8 @@ class Task(Question):
     """A task's settings, and how its samples are made."""
 
     @abstractmethod
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
         """Return a sample of n = length targets.
-
-        text: at least n tokens to fill the window with, of which the last ones are used.
-        draws: equal ones give equal keys and values at every length and depth.
-        depth: where what is asked for is placed: 0 at the start of the window, 1 before the
-            question. It has no effect unless `has_depth`.
-        ablated: whether what is asked for is replaced by other text, for comparison.
 
         ValueError: the window is too short; the message begins with the setting that is too large.
         """
@@ -121,26 +123,27 @@ class Needle(NamedTuple):
     """The share of the text that lies before them."""
     tokens: NDArray[np.integer]
     asked: bool = False
-    """Whether they are left out where what is asked for is taken out."""
+    """Whether they are left out of an ablated sample."""
 
 
 def hide(
     needles: Sequence[Needle],
-    text: NDArray[np.integer],
+    request: Request,
     *,
-    start: NDArray[np.integer],
     question: NDArray[np.integer],
     answer: NDArray[np.integer],
-    length: int,
-    ablated: bool,
     setting: str,
+    start: NDArray[np.integer] | None = None,
 ) -> Sample:
-    """Return the sample of n = length targets: start, text with the needles, question, answer.
+    """Return the sample with start, text that holds the needles, question, answer.
 
-    Needles at the same place keep their order. Needles taken out make room for more text.
+    Needles at the same place keep their order. Needles that are left out make room for more text.
     setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
         too short for all of them.
+    start: None: the document-start token.
     """
+    text, length = request.text, request.length
+    start = request.words.start() if start is None else start
     free = length + 1 - len(start) - len(question) - len(answer)
     missing = sum(len(needle.tokens) for needle in needles) - free
     if missing > 0:
@@ -148,7 +151,7 @@ def hide(
             f"{setting} need a window of {length + missing:,} tokens, not {length:,}; take a "
             "longer one, or fewer"
         )
-    hidden = [needle for needle in needles if not (ablated and needle.asked)]
+    hidden = [needle for needle in needles if not (request.ablated and needle.asked)]
     count = free - sum(len(needle.tokens) for needle in hidden)
     filler = text[len(text) - count :]
     pieces, before = [start], 0

@@ -3,13 +3,11 @@
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
 from rope_jax.tasks import values
-from rope_jax.tasks.base import Needle, Sample, Task, Words, hide
-from rope_jax.tasks.draws import Draws
+from rope_jax.tasks.base import Needle, Request, Sample, Task, hide
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -49,16 +47,8 @@ class Chain(Task):
     def chance(self) -> float:
         return 1 / self.chains if self.chains > 1 else 10.0**-self.digits
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words, draws, depth = request.words, request.draws, request.depth
         each = self.hops + 1
         names = [_NAMES[n] for n in draws.different(len(_NAMES), self.chains * each)]
         numbers = values.different(lambda: values.digits(draws, self.digits), self.chains)
@@ -76,11 +66,8 @@ class Chain(Task):
                 needles.append(Needle(place, np.concatenate(statement)))
         return hide(
             needles,
-            text,
-            start=words.start(),
+            request,
             question=words.encode(f"VALUE {names[self.hops]} = "),
             answer=words.encode(numbers[0]),
-            length=length,
-            ablated=ablated,
             setting=f"hops: {self.hops}",
         )

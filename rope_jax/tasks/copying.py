@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks.base import Sample, Task, Words
+from rope_jax.tasks.base import Request, Sample, Task, Words
 from rope_jax.tasks.draws import Draws
 
 
@@ -30,16 +30,8 @@ class Induction(Task):
     def distance(self, length: int) -> int:
         return length // 2
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words, draws, length = request.words, request.draws, request.length
         n = self.distance(length)
         if n < 2:
             raise ValueError(
@@ -47,7 +39,7 @@ class Induction(Task):
             )
         copy, others = words.random(draws.part(), n), words.random(draws.part(), n)
         opening = _opening(words, draws, length + 1 - 2 * n)
-        tokens = np.concatenate([opening, others if ablated else copy, copy])
+        tokens = np.concatenate([opening, others if request.ablated else copy, copy])
         return _each_at_end(tokens, n - 1)
 
 
@@ -72,25 +64,17 @@ class Repeat(Task):
     def distance(self, length: int) -> int:
         return length - self.stretch
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        text, length = request.text, request.length
         if length < 2 * self.stretch:
             raise ValueError(
                 f"stretch: {self.stretch:,} tokens twice need a window of {2 * self.stretch:,} "
                 f"tokens, not {length:,}; take a longer one, or a smaller stretch"
             )
         last = text[len(text) - length :]
-        if not ablated:
+        if not request.ablated:
             last = np.concatenate([text[len(text) - self.stretch :], last[self.stretch :]])
-        tokens = np.concatenate([_opening(words, draws, 1), last])
+        tokens = np.concatenate([_opening(request.words, request.draws, 1), last])
         return _each_at_end(tokens, self.stretch - 1)
 
 

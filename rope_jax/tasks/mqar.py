@@ -4,11 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int64
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks.base import Sample, Task, Words
+from rope_jax.tasks.base import Request, Sample, Task
 from rope_jax.tasks.draws import Draws
 
 _VOCABULARY = 8192
@@ -53,16 +52,8 @@ class MQAR(Task):
     def chance(self) -> float | None:
         return 1 / (self.pairs or _PAIRS) if self.load is None else None
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words, draws, length = request.words, request.draws, request.length
         k = self._count(length)
         setting = "pairs" if self.load is None else "load"
         start, tokens = words.start(), words.ordinary(_VOCABULARY)
@@ -82,7 +73,7 @@ class MQAR(Task):
         gaps = _gaps(draws.part(), (length + 1 - len(start) - 2 * k) // 2, k)
         others, filling = draws.part(), draws.part()
         shown = values
-        if ablated:
+        if request.ablated:
             shifts = [1 + others.below(len(tokens) - half - 1) for _ in range(k)]
             shown = (values + shifts) % (len(tokens) - half)
         filler = np.delete(tokens, keys)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rope_jax.rope.numbers import Whole
 from rope_jax.tasks import values as own
-from rope_jax.tasks.base import Needle, Sample, Task, Words, hide
+from rope_jax.tasks.base import Needle, Request, Sample, Task, Words, hide
 from rope_jax.tasks.draws import Draws
 
 _TASK = (
@@ -42,27 +42,17 @@ class PasskeyText(Task):
     def chance(self) -> float:
         return 1 / _numbers(self.digits)
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
-        key = f" {own.number(draws, self.digits)}"
+    def sample(self, request: Request) -> Sample:
+        words = request.words
+        key = f" {own.number(request.draws, self.digits)}"
         needle = ["\nThe pass key is", key, ". Remember it.", key, " is the pass key.\n"]
         filler = _continued(words, f" {_FILLER}")
         return hide(
-            [Needle(depth, _joined(words, needle), asked=True)],
-            np.tile(filler, -(-length // len(filler))),
+            [Needle(request.depth, _joined(words, needle), asked=True)],
+            request._replace(text=np.tile(filler, -(-request.length // len(filler)))),
             start=np.concatenate([words.start(), words.encode(f"{_TASK}\n")]),
             question=_continued(words, "\nWhat is the pass key? The pass key is"),
             answer=_continued(words, key),
-            length=length,
-            ablated=ablated,
             setting=f"digits: {self.digits}",
         )
 
@@ -111,16 +101,8 @@ class RulerNeedle(Task):
     def _keys(self) -> int:
         return max(self.keys, self.queries)
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words, draws, depth = request.words, request.draws, request.depth
         keys = own.different(lambda: own.named(draws), self._keys)
         drawn = own.different(lambda: self._value(draws), self._keys * self.values)
         hidden = [drawn[key * self.values :][: self.values] for key in range(self._keys)]
@@ -138,12 +120,10 @@ class RulerNeedle(Task):
         task, question = self._prompts(keys[: self.queries])
         return hide(
             needles,
-            text,
+            request,
             start=np.concatenate([words.start(), words.encode(task)]),
             question=_continued(words, question),
             answer=_joined(words, answer),
-            length=length,
-            ablated=ablated,
             setting=f"keys: {self._keys}",
         )
 

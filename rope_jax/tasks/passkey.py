@@ -3,12 +3,11 @@
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
 from rope_jax.tasks import values
-from rope_jax.tasks.base import Needle, Sample, Task, Words, hide
+from rope_jax.tasks.base import Needle, Request, Sample, Task, hide
 from rope_jax.tasks.draws import Draws
 
 Digits = Annotated[int, Field(ge=1, le=64), Whole]
@@ -29,27 +28,16 @@ class Passkey(Task):
     def chance(self) -> float:
         return 10.0**-self.digits
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words = request.words
         question = words.encode("<<PASS:")
-        answer = words.encode("-".join(values.digits(draws, self.digits)))
+        answer = words.encode("-".join(values.digits(request.draws, self.digits)))
         needle = np.concatenate([question, answer, words.encode(">>")])
         return hide(
-            [Needle(depth, needle, asked=True)],
-            text,
-            start=words.start(),
+            [Needle(request.depth, needle, asked=True)],
+            request,
             question=question,
             answer=answer,
-            length=length,
-            ablated=ablated,
             setting=f"digits: {self.digits}",
         )
 
@@ -84,20 +72,12 @@ class Multikey(Task):
     def chance(self) -> float:
         return 1 / self.keys
 
-    def sample(
-        self,
-        words: Words,
-        text: NDArray[np.integer],
-        draws: Draws,
-        length: int,
-        depth: float,
-        *,
-        ablated: bool = False,
-    ) -> Sample:
+    def sample(self, request: Request) -> Sample:
+        words, draws = request.words, request.draws
         names = [values.NAMES[n] for n in draws.different(len(values.NAMES), self.keys)]
         hidden = values.different(lambda: self._value(draws), self.keys)
         others = self.keys - 1
-        places = [depth, *((part + draws.fraction()) / others for part in range(others))]
+        places = [request.depth, *((part + draws.fraction()) / others for part in range(others))]
         end = words.encode(">>")
         questions = [words.encode(f"<<{name}:") for name in names]
         answers = [words.encode(value) for value in hidden]
@@ -109,12 +89,9 @@ class Multikey(Task):
         ]
         return hide(
             needles,
-            text,
-            start=words.start(),
+            request,
             question=questions[0],
             answer=answers[0],
-            length=length,
-            ablated=ablated,
             setting=f"keys: {self.keys}",
         )
 

@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.tasks import TASKS, Draws, Words
+from rope_jax.tasks import TASKS, Draws, Request, Words
 
 BYTES = Words(ByteTokenizer().encode, 257, 256, has_words=False)
 NO_START = BYTES._replace(bos_id=None)
@@ -35,7 +35,7 @@ class Merging:
 def sample(task, length, depth=0.0, *, words=BYTES, text=TEXT, seed=0, ablated=False, **settings):
     """Return one sample of a task by its name."""
     made = TASKS[task](**settings)
-    return made.sample(words, text, Draws(7, seed), length, depth, ablated=ablated)
+    return made.sample(Request(words, text, Draws(7, seed), length, depth, ablated))
 
 
 def read(tokens):
