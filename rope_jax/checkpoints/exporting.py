@@ -14,7 +14,7 @@ from rope_jax.checkpoints.describing import Written, describe
 from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
 from rope_jax.checkpoints.opening import read_json
-from rope_jax.checkpoints.writing import write_weights
+from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.checkpoints import ExportConfig
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig

@@ -18,15 +18,12 @@ REQUIRED = object()
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(
+        ("gelu_pytorch_tanh", "gelu_new", "gelu_fast", "gelu_accurate", "gelu_python_tanh"),
+        "gelu_tanh",
+    ),
 }
 
 
@@ -50,8 +47,7 @@ class Key(NamedTuple):
             raise ValueError(f"{self.name}: is required but was not given")
         if self.values is not None:
             if not isinstance(value, str) or value not in self.values:
-                known = ", ".join(self.values)
-                raise ValueError(f"{self.name}: {value!r} is not one of {known}")
+                raise ValueError(f"{self.name}: {value!r} is not one of {', '.join(self.values)}")
             value = self.values[value]
         return dict.fromkeys(self.fields, value)
 
@@ -127,7 +123,81 @@ def _every_layer(config: Mapping[str, Any], count: int) -> list[str]:
     return [_SLIDING] * count
 
 
-_NO_WINDOWS = Windows(exist=False)
+def _rows_with(attention: Sequence[Row], mlp: Sequence[Row]) -> tuple[Row, ...]:
+    """Return rows with Llama's names, for these projections."""
+    layer = "model.layers.{}."
+    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
+             "post_feedforward_layernorm")  # fmt: skip
+    return (
+        Row("model.embed_tokens.weight", ("embed_tokens/embedding",)),
+        *(Row(f"{layer}{name}.weight", (f"layers/{name}/scale",)) for name in norms),
+        *attention,
+        *(
+            Row(f"{layer}self_attn.{name}.weight", (f"layers/self_attn/{name}/scale",))
+            for name in ("q_norm", "k_norm")
+        ),
+        *mlp,
+        Row("model.norm.weight", ("norm/scale",)),
+        Row("lm_head.weight", ("lm_head/kernel",)),
+    )
+
+
+def _linear(name: str, path: str) -> tuple[Row, Row]:
+    return Row(f"{name}.weight", (f"{path}/kernel",)), Row(f"{name}.bias", (f"{path}/bias",))
+
+
+def _llama_rows(model: ModelConfig) -> tuple[Row, ...]:
+    def linear(part: str, names: Sequence[str]) -> list[Row]:
+        return [
+            row
+            for name in names
+            for row in _linear(f"model.layers.{{}}.{part}.{name}", f"layers/{part}/{name}")
+        ]
+
+    return _rows_with(
+        linear("self_attn", ("q_proj", "k_proj", "v_proj", "o_proj")),
+        linear("mlp", ("gate_proj", "up_proj", "down_proj")),
+    )
+
+
+def _phi3_rows(model: ModelConfig) -> tuple[Row, ...]:
+    def fused(part: str, name: str, parts: Sequence[str]) -> Row:
+        paths = tuple(f"layers/{part}/{one}_proj/kernel" for one in parts)
+        return Row(f"model.layers.{{}}.{part}.{name}_proj.weight", paths)
+
+    return _rows_with(
+        [fused("self_attn", "qkv", ("q", "k", "v")), fused("self_attn", "o", ("o",))],
+        [fused("mlp", "gate_up", ("gate", "up")), fused("mlp", "down", ("down",))],
+    )
+
+
+def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
+    layer, attention = "gpt_neox.layers.{}.", "layers/self_attn"
+    norms = {
+        "gpt_neox.final_layer_norm": "norm",
+        f"{layer}input_layernorm": "layers/input_layernorm",
+        f"{layer}post_attention_layernorm": "layers/post_attention_layernorm",
+    }
+    return (
+        Row("gpt_neox.embed_in.weight", ("embed_tokens/embedding",)),
+        *(
+            Row(f"{name}.{theirs}", (f"{path}/{ours}",))
+            for name, path in norms.items()
+            for theirs, ours in (("weight", "scale"), ("bias", "bias"))
+        ),
+        *(
+            Row(
+                f"{layer}attention.query_key_value.{theirs}",
+                tuple(f"{attention}/{name}/{ours}" for name in ("q_proj", "k_proj", "v_proj")),
+                groups=model.num_attention_heads,
+            )
+            for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
+        ),
+        *_linear(f"{layer}attention.dense", f"{attention}/o_proj"),
+        *_linear(f"{layer}mlp.dense_h_to_4h", "layers/mlp/up_proj"),
+        *_linear(f"{layer}mlp.dense_4h_to_h", "layers/mlp/down_proj"),
+        Row("embed_out.weight", ("lm_head/kernel",)),
+    )
 
 
 @dataclass(frozen=True)
@@ -149,9 +219,9 @@ class Family:
     model_type: str
     architecture: str
     keys: tuple[Key, ...]
-    rows: Callable[[ModelConfig], tuple[Row, ...]]
+    rows: Callable[[ModelConfig], tuple[Row, ...]] = _llama_rows
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    windows: Windows = _NO_WINDOWS
+    windows: Windows = field(default_factory=lambda: Windows(exist=False))
     defaults: Mapping[str, Any] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     partial: bool = False
@@ -183,89 +253,10 @@ def _unrotated_layers(config: Mapping[str, Any], count: int) -> list[str]:
     return [_FULL if own else _SLIDING for own in rotates]
 
 
-def _rows_with(attention: Sequence[Row], mlp: Sequence[Row]) -> tuple[Row, ...]:
-    """Return rows with Llama's names, for these projections."""
-    layer = "model.layers.{}."
-    norms = ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm",
-             "post_feedforward_layernorm")  # fmt: skip
-    return (
-        Row("model.embed_tokens.weight", ("embed_tokens/embedding",)),
-        *(Row(f"{layer}{name}.weight", (f"layers/{name}/scale",)) for name in norms),
-        *attention,
-        *(
-            Row(f"{layer}self_attn.{name}.weight", (f"layers/self_attn/{name}/scale",))
-            for name in ("q_norm", "k_norm")
-        ),
-        *mlp,
-        Row("model.norm.weight", ("norm/scale",)),
-        Row("lm_head.weight", ("lm_head/kernel",)),
-    )
-
-
-def _linear(name: str, path: str) -> tuple[Row, Row]:
-    return Row(f"{name}.weight", (f"{path}/kernel",)), Row(f"{name}.bias", (f"{path}/bias",))
-
-
-def _llama_rows(model: ModelConfig) -> tuple[Row, ...]:
-    layer = "model.layers.{}."
-    return _rows_with(
-        [
-            row
-            for name in ("q_proj", "k_proj", "v_proj", "o_proj")
-            for row in _linear(f"{layer}self_attn.{name}", f"layers/self_attn/{name}")
-        ],
-        [
-            row
-            for name in ("gate_proj", "up_proj", "down_proj")
-            for row in _linear(f"{layer}mlp.{name}", f"layers/mlp/{name}")
-        ],
-    )
-
-
-def _phi3_rows(model: ModelConfig) -> tuple[Row, ...]:
-    layer, attention, mlp = "model.layers.{}.", "layers/self_attn", "layers/mlp"
-    qkv = tuple(f"{attention}/{name}/kernel" for name in ("q_proj", "k_proj", "v_proj"))
-    gate_up = tuple(f"{mlp}/{name}/kernel" for name in ("gate_proj", "up_proj"))
-    return _rows_with(
-        [
-            Row(f"{layer}self_attn.qkv_proj.weight", qkv),
-            Row(f"{layer}self_attn.o_proj.weight", (f"{attention}/o_proj/kernel",)),
-        ],
-        [
-            Row(f"{layer}mlp.gate_up_proj.weight", gate_up),
-            Row(f"{layer}mlp.down_proj.weight", (f"{mlp}/down_proj/kernel",)),
-        ],
-    )
-
-
-def _gpt_neox_rows(model: ModelConfig) -> tuple[Row, ...]:
-    layer, attention = "gpt_neox.layers.{}.", "layers/self_attn"
-    norms = {
-        "gpt_neox.final_layer_norm": "norm",
-        f"{layer}input_layernorm": "layers/input_layernorm",
-        f"{layer}post_attention_layernorm": "layers/post_attention_layernorm",
-    }
-    fused = [
-        Row(
-            f"{layer}attention.query_key_value.{theirs}",
-            tuple(f"{attention}/{name}/{ours}" for name in ("q_proj", "k_proj", "v_proj")),
-            groups=model.num_attention_heads,
-        )
-        for theirs, ours in (("weight", "kernel"), ("bias", "bias"))
-    ]
-    return (
-        Row("gpt_neox.embed_in.weight", ("embed_tokens/embedding",)),
-        *(
-            Row(f"{name}.{theirs}", (f"{path}/{ours}",))
-            for name, path in norms.items()
-            for theirs, ours in (("weight", "scale"), ("bias", "bias"))
-        ),
-        *fused,
-        *_linear(f"{layer}attention.dense", f"{attention}/o_proj"),
-        *_linear(f"{layer}mlp.dense_h_to_4h", "layers/mlp/up_proj"),
-        *_linear(f"{layer}mlp.dense_4h_to_h", "layers/mlp/down_proj"),
-        Row("embed_out.weight", ("lm_head/kernel",)),
-    )
+_SIZES = tuple(
+    Key(name, (name,))
+    for name in ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+)
 
 
 def _keys(
@@ -273,21 +264,20 @@ def _keys(
     heads: int | object = REQUIRED,
     kv_heads: int | None = None,
     head_dim: int | None = None,
-    activation: str = "hidden_act",
-    activation_default: str = "silu",
+    activation: tuple[str, str] = ("hidden_act", "silu"),
     eps: float = 1e-6,
     tied: bool = False,
 ) -> tuple[Key, ...]:
-    """Return the keys that all families have, except GPT-NeoX, with a family's defaults."""
+    """Return the keys that all families have, except GPT-NeoX, with a family's defaults.
+
+    activation: the key of the activation, and its default.
+    """
     return (
-        Key("vocab_size", ("vocab_size",)),
-        Key("hidden_size", ("hidden_size",)),
-        Key("intermediate_size", ("intermediate_size",)),
-        Key("num_hidden_layers", ("num_hidden_layers",)),
+        *_SIZES,
         Key("num_attention_heads", ("num_attention_heads",), heads),
         Key("num_key_value_heads", ("num_key_value_heads",), kv_heads),
         Key("head_dim", ("head_dim",), head_dim),
-        Key(activation, ("activation",), activation_default, _ACTIVATIONS),
+        Key(activation[0], ("activation",), activation[1], _ACTIVATIONS),
         Key("rms_norm_eps", ("rms_norm_eps",), eps),
         Key("initializer_range", ("initializer_range",), 0.02),
         Key("tie_word_embeddings", ("tie_word_embeddings",), tied),
@@ -296,20 +286,10 @@ def _keys(
 
 _ATTENTION_BIAS = Key("attention_bias", ("qkv_bias", "o_bias"), False)
 _MLP_BIAS = Key("mlp_bias", ("mlp_bias",), False)
-_GEMMA = {
-    "norm": "rms_norm_plus_one",
-    "norm_placement": "both",
-    "scale_embeddings": True,
-}
+_GEMMA = {"norm": "rms_norm_plus_one", "norm_placement": "both", "scale_embeddings": True}
+_GEMMA_ACTIVATION = ("hidden_activation", "gelu_pytorch_tanh")
 _GEMMA_KEYS = (
-    *_keys(
-        heads=8,
-        kv_heads=4,
-        head_dim=256,
-        activation="hidden_activation",
-        activation_default="gelu_pytorch_tanh",
-        tied=True,
-    ),
+    *_keys(heads=8, kv_heads=4, head_dim=256, activation=_GEMMA_ACTIVATION, tied=True),
     _ATTENTION_BIAS,
     Key("query_pre_attn_scalar", ("query_pre_attn_scalar",), 256),
 )
@@ -319,21 +299,18 @@ _ALL = (
         "llama",
         "LlamaForCausalLM",
         (*_keys(), _ATTENTION_BIAS, _MLP_BIAS),
-        _llama_rows,
         ignored=frozenset({"rope_interleaved"}),  # SmolLM2's
     ),
     Family(
         "mistral",
         "MistralForCausalLM",
         _keys(kv_heads=8),
-        _llama_rows,
         windows=Windows(default=4096, types=_every_layer),
     ),
     Family(
         "qwen3",
         "Qwen3ForCausalLM",
         (*_keys(kv_heads=32, head_dim=128), _ATTENTION_BIAS),
-        _llama_rows,
         fixed={"qk_norm": True},
         windows=Windows(default=4096, types=_upper_layers, switch=True),
         ignored=frozenset({"max_window_layers"}),
@@ -342,7 +319,6 @@ _ALL = (
         "qwen2",
         "Qwen2ForCausalLM",
         _keys(kv_heads=32),
-        _llama_rows,
         fixed={"qkv_bias": True},
         windows=Windows(default=4096, types=_upper_layers, switch=True),
         ignored=frozenset({"max_window_layers", "use_mrope"}),
@@ -351,7 +327,6 @@ _ALL = (
         "smollm3",
         "SmolLM3ForCausalLM",
         (*_keys(kv_heads=4, tied=True), _ATTENTION_BIAS, _MLP_BIAS),
-        _llama_rows,
         windows=Windows(types=_unrotated_layers, switch=True),
         defaults={"rope_theta": 2_000_000.0},
         ignored=frozenset({"max_window_layers"}),
@@ -361,7 +336,7 @@ _ALL = (
         "phi3",
         "Phi3ForCausalLM",
         _keys(eps=1e-5),
-        _phi3_rows,
+        rows=_phi3_rows,
         windows=Windows(),
         # transformers' value counts even beside another one in rope_parameters
         defaults={"original_max_position_embeddings": 4096},
@@ -379,7 +354,6 @@ _ALL = (
             Key("attn_logit_softcapping", ("attention_softcap",), 50.0),
             Key("final_logit_softcapping", ("logit_softcap",), 30.0),
         ),
-        _llama_rows,
         fixed=_GEMMA,
         windows=Windows(default=4096, types=_every(2)),
         ignored=frozenset({"hidden_act", "sliding_window_size"}),
@@ -388,7 +362,6 @@ _ALL = (
         "gemma3_text",
         "Gemma3ForCausalLM",
         (*_GEMMA_KEYS, Key("final_logit_softcapping", ("logit_softcap",), None)),
-        _llama_rows,
         fixed=_GEMMA | {"qk_norm": True},
         windows=Windows(default=4096, types=_every(6)),
         defaults={"rope_theta": 1_000_000.0, "rope_local_base_freq": 10_000.0},
@@ -400,17 +373,13 @@ _ALL = (
         "olmo2",
         "Olmo2ForCausalLM",
         (*_keys(eps=1e-5), _ATTENTION_BIAS),
-        _llama_rows,
         fixed={"norm_placement": "after", "qk_norm": "all_heads"},
     ),
     Family(
         "gpt_neox",
         "GPTNeoXForCausalLM",
         (
-            Key("vocab_size", ("vocab_size",)),
-            Key("hidden_size", ("hidden_size",)),
-            Key("intermediate_size", ("intermediate_size",)),
-            Key("num_hidden_layers", ("num_hidden_layers",)),
+            *_SIZES,
             Key("num_attention_heads", ("num_attention_heads",)),
             Key("hidden_act", ("activation",), "gelu", _ACTIVATIONS),
             Key("layer_norm_eps", ("rms_norm_eps",), 1e-5),
@@ -419,7 +388,7 @@ _ALL = (
             Key("use_parallel_residual", ("parallel_residual",), True),
             Key("attention_bias", ("qkv_bias", "o_bias"), True),
         ),
-        _gpt_neox_rows,
+        rows=_gpt_neox_rows,
         fixed={"norm": "layer_norm", "gated_mlp": False, "mlp_bias": True},
         defaults={"rotary_emb_base": 10_000.0, "rotary_pct": 0.25},
         partial=True,
@@ -428,14 +397,3 @@ _ALL = (
 
 FAMILIES = {family.model_type: family for family in _ALL}
 """By model_type, in the order in which an export tries them."""
-
-POSITION_KEYS = frozenset(
-    {
-        *("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"),
-        *("partial_rotary_factor", "rotary_pct", "rotary_emb_base"),
-        *("original_max_position_embeddings", "layer_types", "sliding_window"),
-        *("use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern"),
-        *("no_rope_layers", "no_rope_layer_interval", "head_dim", "position_embedding_type"),
-    }
-)
-"""Keys about positions, which are read whatever the family."""

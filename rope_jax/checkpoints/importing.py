@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from filelock import FileLock, Timeout
+from filelock import Timeout
 from rich.console import Console
 
 from rope_jax.checkpoints.files import (
@@ -15,10 +15,10 @@ from rope_jax.checkpoints.files import (
     CheckpointFiles,
     open_checkpoint,
 )
-from rope_jax.checkpoints.loading import load_parameters
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.sentence_pieces import converted
+from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig, Imported
 from rope_jax.config.differences import different_keys
 from rope_jax.config.explain import validate
@@ -36,7 +36,7 @@ from rope_jax.model.memory import bytes_per_device
 from rope_jax.model.resolve import resolve_run
 from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
-from rope_jax.sealed import finish_replacing, replacing_folder, write_text
+from rope_jax.sealed import finish_replacing, locked, replacing_folder, write_text
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.provenance import Provenance
 from rope_jax.training.step import TrainState
@@ -182,13 +182,8 @@ def _import(
     )
     with console.status("reading the weights"):
         params = load_parameters(files, description.family.rows(training.model), like)
-    try:
-        with console.status("writing the run"), replacing_folder(run.path) as new:
-            _write(RunDirectory(new), training, params, tokenizer, files.folder)
-    except OSError as error:
-        raise UserError(
-            f"{error.filename or run.path}: cannot be written ({error.strerror or error})"
-        ) from error
+    with console.status("writing the run"), replacing_folder(run.path) as new:
+        _write(RunDirectory(new), training, params, tokenizer, files.folder)
 
 
 def _write(
@@ -210,26 +205,21 @@ def _write(
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Let only one process import into a folder. The lock itself is deleted again."""
-    path = folder.with_name(f".{folder.name}.import.lock")
+    """Let only one process import into a folder. A parent made for it does not stay empty."""
+    is_new = not folder.parent.exists()
     try:
-        is_new = not folder.parent.exists()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path, blocking=False):
-            try:
-                yield
-            finally:
-                # while it is locked: a process that has opened it already sees that it is gone
-                with contextlib.suppress(OSError):
-                    path.unlink()
-                if is_new:
-                    with contextlib.suppress(OSError):  # it is not empty
-                        folder.parent.rmdir()
+        with locked(folder.with_name(f".{folder.name}.import.lock"), blocking=False):
+            yield
     except Timeout:
         raise UserError(
             f"{folder}: another process is importing into it; wait for it, or choose another name"
         ) from None
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder.parent}: cannot be written ({error.strerror or error})"
+            f"{error.filename or folder}: cannot be written ({error.strerror or error})"
         ) from error
+    finally:
+        if is_new:
+            with contextlib.suppress(OSError):  # it is not empty
+                folder.parent.rmdir()

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from rope_jax.checkpoints.families import FAMILIES, POSITION_KEYS, Family
+from rope_jax.checkpoints.families import FAMILIES, Family
 from rope_jax.checkpoints.keys import unread_keys
 from rope_jax.config.model import MOST_LAYERS
 from rope_jax.errors import UserError
@@ -12,6 +12,16 @@ from rope_jax.rope import RotaryLayers, Scaling
 from rope_jax.rope.hf import layers_from_hf
 from rope_jax.rope.messages import show_value
 
+POSITION_KEYS = frozenset(
+    {
+        *("rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"),
+        *("partial_rotary_factor", "rotary_pct", "rotary_emb_base"),
+        *("original_max_position_embeddings", "layer_types", "sliding_window"),
+        *("use_sliding_window", "sliding_window_pattern", "_sliding_window_pattern"),
+        *("no_rope_layers", "no_rope_layer_interval", "head_dim", "position_embedding_type"),
+    }
+)
+"""Keys about positions, which are read whatever the family."""
 _ROPE = ("rope_scaling", "rope_parameters")
 # Keys of other rope types that may be left over beside `rope_type: default`, which does not scale;
 # and LongRoPE's that transformers reads for Phi-3.5-MoE only.

@@ -7,11 +7,11 @@ Shapes: L layers, O outputs, I inputs.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 from numpy.typing import NDArray
 
 from rope_jax.model.decoder import Params
@@ -53,35 +53,27 @@ def _turned(path: str, array: NDArray[Any]) -> NDArray[Any]:
     return array.T if path.endswith("/kernel") else array
 
 
-@dataclass(frozen=True)
-class Place:
-    """A parameter's place for one tensor: its path, and the layer if it is stacked."""
-
-    path: str
-    layer: int | None
-
-
 class Table:
     """The rows of a family that a model with these parameters has."""
 
     def __init__(self, rows: Iterable[Row], like: Params) -> None:
         """like: the shapes of the parameters."""
-        self.shapes = {path: leaf.shape for path, leaf in flattened(like).items()}
+        self.shapes = {path: leaf.shape for path, leaf in flatten_dict(like, sep="/").items()}
         self._rows = {row.name: row for row in rows if set(row.paths) <= set(self.shapes)}
         covered = {path for row in self._rows.values() for path in row.paths}
         if unknown := sorted(set(self.shapes) - covered):
             raise ValueError(f"the parameter {unknown[0]} has no tensor in this family")
 
-    def find(self, name: str) -> tuple[Row, list[Place]] | None:
-        """Return the row of a tensor and the places of its parameters; None: it has no row."""
-        found = _LAYER.search(name)
-        layer = None if found is None else int(found[1])
+    def find(self, name: str) -> tuple[Row, int | None] | None:
+        """Return a tensor's row, and its layer if it is in one; None: it has no row."""
+        in_layer = _LAYER.search(name)
+        layer = None if in_layer is None else int(in_layer[1])
         row = self._rows.get(name if layer is None else _LAYER.sub(".{}.", name, count=1))
         if row is None or row.name.format(layer) != name:
             return None
         if layer is not None and layer >= self.shapes[row.paths[0]][0]:
             return None
-        return row, [Place(path, layer) for path in row.paths]
+        return row, layer
 
     def names(self) -> list[tuple[str, Row, int | None]]:
         """Return all tensors in the order in which they are written: name, row, layer."""
@@ -92,45 +84,16 @@ class Table:
             (name.format(layer), row, layer) for layer in range(layers) for name, row in stacked
         ]
 
-    def shape(self, place: Place) -> tuple[int, ...]:
-        """Return the shape of one layer of a parameter, or of a parameter outside the layers."""
-        shape = self.shapes[place.path]
-        return shape if place.layer is None else shape[1:]
-
     def tensor_shape(self, row: Row, layer: int | None) -> tuple[int, ...]:
         """Return the shape of a row's tensor."""
-        shapes = [self.shape(Place(path, layer)) for path in row.paths]
-        turned = [
-            shape[::-1] if path.endswith("/kernel") else shape
-            for path, shape in zip(row.paths, shapes, strict=True)
-        ]
-        return (sum(shape[0] for shape in turned), *turned[0][1:])
+        shapes = self._shapes(row, layer)
+        return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
     def outputs(self, row: Row, layer: int | None) -> list[int]:
         """Return O of each of a row's parameters."""
-        shapes = [self.shape(Place(path, layer)) for path in row.paths]
-        return [
-            shape[-1] if path.endswith("/kernel") else shape[0]
-            for path, shape in zip(row.paths, shapes, strict=True)
-        ]
+        return [shape[0] for shape in self._shapes(row, layer)]
 
-
-def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested dictionaries by path, such as layers/mlp/up_proj/kernel."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        found |= flattened(value, f"{path}/") if isinstance(value, Mapping) else {path: value}
-    return found
-
-
-def nested(leaves: Mapping[str, Any]) -> Params:
-    """Undo `flattened`."""
-    tree: Params = {}
-    for path, leaf in leaves.items():
-        *folders, name = path.split("/")
-        node = tree
-        for folder in folders:
-            node = node.setdefault(folder, {})
-        node[name] = leaf
-    return tree
+    def _shapes(self, row: Row, layer: int | None) -> list[tuple[int, ...]]:
+        """Return the shapes of a row's parameters in one layer, as the tensor has them."""
+        shapes = [(path, self.shapes[path][0 if layer is None else 1 :]) for path in row.paths]
+        return [shape[::-1] if path.endswith("/kernel") else shape for path, shape in shapes]

@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float32, Int32
 
 from rope_jax.devices.mesh import Placement
@@ -33,14 +32,12 @@ def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
 
     The devices split the rows, and each window if the mesh has an axis for that.
     """
-    model = model.on(placement.collectives)
-    return _of_last(model.nll, placement)
+    return _of_last(model.on(placement.collectives).nll, placement)
 
 
 def scores_of_last(model: LanguageModel, placement: Placement) -> LastScoresFunction:
     """Return the same with whether each target is the model's first choice."""
-    model = model.on(placement.collectives)
-    return _of_last(model.scores, placement)
+    return _of_last(model.on(placement.collectives).scores, placement)
 
 
 def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., Any]:
@@ -57,7 +54,10 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
         padding = 0 if placement.chunks == 1 else -length % (placement.chunks * _CHUNK)
         if padding:  # at the end, where no token sees it
             tokens = jnp.pad(tokens, ((0, 0), (0, padding)))
-            rotary = of_tokens(rotary, lambda x: _padded(x, padding))
+            # the last number of the last axis is repeated
+            rotary = of_tokens(
+                rotary, lambda x: jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), "edge")
+            )
         # The last one is repeated: an encoding may have no position after it, and give NaN there.
         positions = jnp.minimum(jnp.arange(length + padding), length - 1)[None]
         inputs, targets = tokens[:, :-1], tokens[:, 1:]
@@ -66,11 +66,6 @@ def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., A
         return jax.tree.map(lambda x: x[:, : x.shape[1] - padding], found)
 
     return of_last
-
-
-def _padded(x: Array | np.ndarray, padding: int) -> Array:
-    """Repeat the last number of the last axis."""
-    return jnp.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, padding),), mode="edge")
 
 
 def of_all(of_last: Callable[..., Any]) -> Callable[..., Any]:

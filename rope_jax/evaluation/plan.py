@@ -5,7 +5,6 @@ Shapes: W windows, U units (see `protocols`); count, last_or_more: targets at th
 
 import functools
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 
 from rope_jax.config.entries import SweepEntry, TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_stride, check_targets
-from rope_jax.config.tasks import LongPPL, SampledTask
+from rope_jax.config.tasks import LongPPL, SampledTask, SweepTask
 from rope_jax.errors import UserError
+from rope_jax.evaluation.entries import check_entries
 from rope_jax.evaluation.metrics import Metric, Perplexity, TaskCell
 from rope_jax.evaluation.reader import EvalBatch, structure_of
 from rope_jax.evaluation.tasks import (
@@ -174,10 +174,7 @@ class Plan:
         largest = max(int(stream[1:].max()) for stream in chosen.tokens)  # of the targets
         if token_bytes is not None and largest >= len(token_bytes):
             raise UserError(f"token_bytes: has no entry for token {largest} of the documents")
-        self.metrics = (
-            *self._protocols(chosen),
-            *self._tasks(chosen, documents, words),
-        )
+        self.metrics = self._metrics(chosen, documents, words)
         check_entries(
             config, layers, trained, window, self.lengths[-1], trained_map, takes_maps=takes_maps
         )
@@ -236,32 +233,34 @@ class Plan:
 
     def _job(self, entry: SweepEntry, metric: Metric, length: int, cell: TaskCell) -> Job:
         windows = metric.windows(length, cell)
-        scaling = entry.at(length, self.window, self.trained)
         read_length = length
         if metric.by_position and self.reads_prefixes(entry, length):
             read_length = self.readable_lengths[-1]
-        windows_hash = metric.windows_hash(windows, read_length, cell)
-        batch = EvalBatch(
-            length=read_length,
-            windows=len(windows.start),
-            windows_hash=windows_hash,
-            tokens=functools.partial(metric.tokens, windows, read_length, cell),
-            rotary=self._rotary(entry, read_length),
-        )
         return Job(
             entry=entry.label,
-            scaling=scaling,
+            scaling=entry.at(length, self.window, self.trained),
             map=entry.map_at(length, self.window, self.trained_map),
             metric=metric,
             cell=cell,
             length=length,
             windows=windows,
-            batch=batch,
+            batch=EvalBatch(
+                length=read_length,
+                windows=len(windows.start),
+                windows_hash=metric.windows_hash(windows, read_length, cell),
+                tokens=functools.partial(metric.tokens, windows, read_length, cell),
+                rotary=self._rotary(entry, read_length),
+            ),
         )
 
-    def _protocols(self, streams: Streams) -> list[Metric]:
+    def _metrics(
+        self,
+        streams: Streams,
+        documents: Sequence[NDArray[np.integer]],
+        words: Words | None,
+    ) -> list[Metric]:
         config = self.config
-        return [
+        metrics: list[Metric] = [
             Perplexity(
                 PROTOCOLS[name](
                     streams,
@@ -275,54 +274,45 @@ class Plan:
             )
             for name in config.protocols
         ]
+        for settings in config.tasks:
+            try:
+                metrics.append(self._task(settings, streams, documents, words))
+            except ValueError as error:
+                raise UserError(f"tasks: {settings.label}: {error}") from None
+        return metrics
 
-    def _tasks(
+    def _task(
         self,
+        settings: SweepTask,
         streams: Streams,
         documents: Sequence[NDArray[np.integer]],
         words: Words | None,
-    ) -> list[Metric]:
-        """Return the tasks; UserError if one needs longer windows, or cannot be asked at all."""
-        found: list[Metric] = []
-        for settings in self.config.tasks:
-            if isinstance(settings, LongPPL):
-                found.append(self._key_tokens(settings, documents))
-                continue
-            assert isinstance(settings, SampledTask)
-            if words is None:
-                raise UserError(
-                    f"tasks: {settings.label}: sweep() needs words, which make tokens of texts"
-                )
-            if settings.needs_words and not words.has_words:
-                raise UserError(
-                    f"tasks: {settings.label}: {settings.task} is for models with a tokenizer, and "
-                    "this one reads bytes; choose passkey or multikey"
-                )
-            words = words._replace(bos_id=None if self.config.bos == "none" else self.bos_id)
-            task = SampledTaskMetric(
-                settings, words, streams, longest=self.lengths[-1], seed=self.config.seed
-            )
-            try:
-                for cell in task.cells:
-                    task.windows(self.lengths[0], cell)
-            except ValueError as error:
-                raise UserError(f"tasks: {settings.label}: {error}") from None
-            found.append(task)
-        return found
-
-    def _key_tokens(self, settings: LongPPL, documents: Sequence[NDArray[np.integer]]) -> Metric:
-        try:
+    ) -> Metric:
+        """Return a task; ValueError if it needs longer windows, or cannot be asked at all."""
+        longest, seed, bos = self.lengths[-1], self.config.seed, self.config.bos
+        if isinstance(settings, LongPPL):
             return KeyTokenMetric(
                 settings,
                 documents,
-                longest=self.lengths[-1],
+                longest=longest,
                 width=self.targets,
-                seed=self.config.seed,
-                bos=self.config.bos,
+                seed=seed,
+                bos=bos,
                 bos_id=self.bos_id,
             )
-        except ValueError as error:
-            raise UserError(f"tasks: {settings.label}: {error}") from None
+        assert isinstance(settings, SampledTask)
+        if words is None:
+            raise ValueError("sweep() needs words, which make tokens of texts")
+        if settings.needs_words and not words.has_words:
+            raise ValueError(
+                f"{settings.task} is for models with a tokenizer, and this one reads bytes; choose "
+                "passkey or multikey"
+            )
+        words = words._replace(bos_id=None if bos == "none" else self.bos_id)
+        task = SampledTaskMetric(settings, words, streams, longest=longest, seed=seed)
+        for cell in task.cells:
+            task.windows(self.lengths[0], cell)
+        return task
 
     def _rotary(self, entry: SweepEntry, length: int) -> Rotary:
         """Return a `Rotary` whose layer axis has the same size for all entries and lengths."""
@@ -362,82 +352,3 @@ class Plan:
             raise UserError(str(error)) from None
         if self.config.bos != "none" and self.bos_id is None:
             raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
-
-
-def check_entries(
-    config: SweepConfig,
-    layers: RotaryLayers,
-    trained: Scaling,
-    window: int,
-    length: int,
-    trained_map: PositionMap | None,
-    *,
-    takes_maps: bool = True,
-) -> None:
-    """Check that each entry has an effect and works in every layer at the longest length.
-
-    length: the longest. The other arguments are those of `Plan`.
-
-    UserError: an entry does not; the message names it and the setting.
-    """
-    fixed = all(layer.scaling is not None for layer in layers.pattern)
-    for entry in (TrainedEntry(), *config.scalings):
-        if fixed and entry.type != "trained":
-            advice = "; give type: trained beside the map" if entry.map else ""
-            raise UserError(
-                f"scalings: {entry.label} changes nothing: every layer of this model has a "
-                f"scaling of its own{advice}"
-            )
-        try:
-            scaling = entry.at(length, window, trained)
-            layers.check(scaling, length)
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: {error}") from None
-        if not takes_maps and (entry.map is not None or trained_map is not None):
-            raise UserError(
-                f"scalings: {entry.label}: map: this model cannot read with a position map"
-            )
-        try:
-            map_ = entry.map_at(length, window, trained_map)
-            if map_ is None and entry.map is not None:
-                raise ValueError(
-                    f"type: {entry.map.type} with auto settings acts beyond the window of "
-                    f"{window:,} tokens, and no length is longer; give numbers"
-                )
-            if map_ is not None and map_ != trained_map:
-                map_.check_reach(_known_length(scaling, trained, window, length), length)
-                _check_map(map_, layers, window, length)
-        except ValueError as error:
-            raise UserError(f"scalings: {entry.label}: map.{error}") from None
-
-
-def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int) -> None:
-    """ValueError, which begins with a key of the map, if a map has no effect."""
-    if not map_.has_effect(window, length):
-        raise ValueError(
-            f"type: {map_.type} with these settings changes nothing in a text of {length:,} tokens"
-        )
-    map_.check_layers(layers)
-    for band in map_.bands(window, length):
-        if band.far is not None:
-            if all(layer.scaling is not None for layer in layers.pattern):
-                raise ValueError(
-                    "far: changes nothing: every layer of this model has a scaling of its own"
-                )
-            try:
-                layers.check(band.far, length)
-            except ValueError as error:
-                raise ValueError(f"far.{error}") from None
-
-
-def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) -> int:
-    """Return up to which length a scaling makes a model's positions known, at most `length`.
-
-    That is the window, times what the scaling stretches beyond the one that the model was trained
-    with at the window.
-    """
-    if math.isinf(scaling.longest_extension):
-        return length
-    more = max(1.0, scaling.longest_extension / trained.longest_extension)
-    # n/L·L may be rounded to less than n
-    return min(length, math.floor(window * more + 1e-6))

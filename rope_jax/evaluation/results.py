@@ -1,7 +1,8 @@
 """The result of a sweep, before statistics, and the rows of its tables."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,15 @@ from rope_jax.report.notebook import results_frame, results_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
 from rope_jax.results.statistics import (
     RELIABLE_UNITS,
+    Estimate,
     Sums,
     bits_per_byte,
+    exact_interval,
     mean_nll,
     perplexity,
 )
 from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import MetricName, SampleRow, TaskRow, TaskTables
 from rope_jax.rope import Scaling
 
 if TYPE_CHECKING:
@@ -31,49 +35,46 @@ _NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """One row of the results, before statistics."""
+class _Measured:
+    """One entry at one length, before statistics."""
 
     entry: str
     scaling: Scaling
     map: PositionMap | None
-    protocol: str
     length: int
     """Context length. It may have been read as a prefix of longer windows."""
-    first_position: int
-    """The lowest position of a scored target; the highest is `length`."""
-    stride: int | None
-    """How far apart a document's windows start, in tokens; None: at random places."""
     sums: Sums
     """By unit: what intervals resample."""
-    unit_documents: NDArray[np.int64]
-    """[U], the index of each unit's document among those of the sweep."""
-    tokens: int
-    """How many targets are scored."""
     targets: str
     """Hash of the tokens that are scored."""
     seconds: float
 
 
 @dataclass(frozen=True)
-class TaskMeasurement:
-    """One task with one entry at one length and depth, before statistics. Units are samples."""
+class Measurement(_Measured):
+    """One row of the results, before statistics."""
 
-    entry: str
-    scaling: Scaling
-    map: PositionMap | None
+    protocol: str
+    first_position: int
+    """The lowest position of a scored target; the highest is `length`."""
+    stride: int | None
+    """How far apart a document's windows start, in tokens; None: at random places."""
+    unit_documents: NDArray[np.int64]
+    """[U], the index of each unit's document among those of the sweep."""
+    tokens: int
+    """How many targets are scored."""
+
+
+@dataclass(frozen=True)
+class TaskMeasurement(_Measured):
+    """One task at one depth. Units are samples, whose answers' tokens are scored."""
+
     task: SweepTask
     cell: TaskCell
-    length: int
-    sums: Sums
-    """By sample, the NLL of the answers' tokens."""
     num_correct: NDArray[np.int64]
     """[U], how many answers of each sample are exact."""
     answers: NDArray[np.int64]
     """[U], how many answers each sample has."""
-    targets: str
-    """Hash of the samples."""
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -152,26 +153,49 @@ def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
     ]
 
 
+def task_tables(results: Iterable[tuple[SweepResult, Origin]]) -> TaskTables:
+    """Return the tables of the tasks of several checkpoints."""
+    pairs = list(results)
+    return TaskTables(
+        rows=[row for result, origin in pairs for row in task_rows(result, origin)],
+        samples=[row for result, origin in pairs for row in sample_rows(result, origin)],
+    )
+
+
+def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
+    """Return two rows per measurement of a task, nats and exact, in the order of measurements."""
+    return [row for m in result.task_measurements for row in _task_rows(result, origin, m)]
+
+
+def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
+    """Return the results by sample behind the intervals of tasks."""
+    return [
+        SampleRow(
+            name=m.entry,
+            task=m.task.label,
+            length=m.length,
+            depth=m.cell.depth,
+            taken_out=m.cell.ablated,
+            step=origin.step,
+            sample=number,
+            nll=float(m.sums.nll[number]),
+            tokens=int(m.sums.weight[number]),
+            exact=int(m.num_correct[number]),
+            answers=int(m.answers[number]) if m.task.has_answers else 0,
+        )
+        for m in result.task_measurements
+        for number in range(len(m.num_correct))
+    ]
+
+
 def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
-    config = result.config
-    nll = mean_nll(m.sums, resamples=config.resamples, seed=config.seed)
-    bits = bits_per_byte([m.sums], resamples=config.resamples, seed=config.seed)
-    entry = next(entry for entry in config.scalings if entry.label == m.entry)
+    how = _resampling(result)
+    nll, bits = mean_nll(m.sums, **how), bits_per_byte([m.sums], **how)
     return Row(
-        name=m.entry,
-        scaling=m.scaling.type,
-        map=m.map.label if m.map else "",
-        factor=getattr(m.scaling, "factor", None),
-        auto=entry.factor_is_auto,
+        **_shared_columns(result, origin, m),
         protocol=m.protocol,
-        length=m.length,
         first_position=m.first_position,
         last_position=m.length,
-        step=origin.step,
-        run=origin.run,
-        seed=origin.seed,
-        corpus=origin.corpus,
-        split=config.split,
         nll=nll.value,
         ppl=perplexity(nll.value),
         bpb=None if bits is None else bits.value,
@@ -185,8 +209,51 @@ def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
         tokens=m.tokens,
         documents=result.documents,
         units=len(m.sums.nll),
-        targets=m.targets,
         stride=m.stride,
-        bos=config.bos,
-        seconds=round(m.seconds, 4),
     )
+
+
+def _task_rows(result: SweepResult, origin: Origin, m: TaskMeasurement) -> Iterator[TaskRow]:
+    how = _resampling(result)
+    by_metric: dict[MetricName, Estimate] = {"nats": mean_nll(m.sums, **how)}
+    if m.task.has_answers:
+        by_metric["exact"] = exact_interval(m.num_correct, m.answers, **how)
+    for metric, estimate in by_metric.items():
+        yield TaskRow(
+            **_shared_columns(result, origin, m),
+            task=m.task.label,
+            kind_of_task=m.task.task,
+            depth=m.cell.depth,
+            distance=m.task.distance(m.length),
+            taken_out=m.cell.ablated,
+            metric=metric,
+            value=estimate.value,
+            ci_low=estimate.low,
+            ci_high=estimate.high,
+            chance=m.task.chance if metric == "exact" else None,
+            samples=len(m.num_correct),
+            answers=int(m.answers.sum()),
+            tokens=int(m.sums.weight.sum()),
+        )
+
+
+def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[str, Any]:
+    """Return what rows of perplexity and of tasks have in common."""
+    entry = next(entry for entry in result.config.scalings if entry.label == m.entry)
+    return {
+        "name": m.entry,
+        "scaling": m.scaling.type,
+        "map": m.map.label if m.map else "",
+        "factor": getattr(m.scaling, "factor", None),
+        "auto": entry.factor_is_auto,
+        "length": m.length,
+        **origin._asdict(),
+        "split": result.config.split,
+        "targets": m.targets,
+        "bos": result.config.bos,
+        "seconds": round(m.seconds, 4),
+    }
+
+
+def _resampling(result: SweepResult) -> dict[str, Any]:
+    return {"resamples": result.config.resamples, "seed": result.config.seed}

@@ -4,8 +4,7 @@ Everything is measured on the same scored tokens (same_tokens) against the basel
 the window. Dropping all but the last window of a longer text gives the baseline too.
 """
 
-from rope_jax.evaluation.results import Measurement, SweepResult
-from rope_jax.evaluation.task_results import sample_rows
+from rope_jax.evaluation.results import Measurement, SweepResult, sample_rows
 from rope_jax.positions.maps import first_changed_distance
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Origin

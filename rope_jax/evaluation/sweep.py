@@ -178,7 +178,7 @@ def measure(
 ) -> SweepResult:
     """Measure what a plan says. The other arguments are those of `sweep`."""
     jobs, baseline = plan.jobs(), plan.baseline_job()
-    every_job = plan.every_job()
+    every_job = [*jobs, baseline] if baseline else jobs
     _check_host_memory(jobs)
     budget = memory_budget(plan.config)
     reader = Reader(
@@ -195,17 +195,17 @@ def measure(
     if reused := len(keys & set(journal)):
         resuming(reused, len(keys))
     _measure(every_job, reader, journal, plan, progress)
+    made = [_measurement(job, journal, plan) for job in jobs]
+    compared = _measurement(baseline, journal, plan) if baseline else None
     return SweepResult(
         config=plan.config,
         window=plan.window,
         longest=plan.lengths[-1],
         documents=plan.documents,
         unit_kind=plan.units,
-        measurements=[_measurement(j, journal, plan) for j in jobs if not j.metric.has_answers],
-        task_measurements=[
-            _task_measurement(j, journal, plan) for j in jobs if j.metric.has_answers
-        ],
-        baseline=_measurement(baseline, journal, plan) if baseline else None,
+        measurements=[m for m in made if isinstance(m, Measurement)],
+        task_measurements=[m for m in made if isinstance(m, TaskMeasurement)],
+        baseline=compared if isinstance(compared, Measurement) else None,
         compilations=reader.compilations,
     )
 
@@ -302,38 +302,31 @@ def _kind(batch: EvalBatch) -> tuple[int, str]:
     return batch.length, batch.structure
 
 
-def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement:
-    nats, seconds, _ = journal[plan.key(job)]
+def _measurement(job: Job, journal: Journal, plan: Plan) -> Measurement | TaskMeasurement:
+    nats, seconds, num_correct = journal[plan.key(job)]
+    shared: dict[str, Any] = {
+        "entry": job.entry,
+        "scaling": job.scaling,
+        "map": job.map,
+        "length": job.length,
+        "sums": Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
+        "targets": job.metric.fingerprint(job.length, job.cell),
+        "seconds": seconds,
+    }
+    if isinstance(job.metric, TaskMetric):
+        return TaskMeasurement(
+            **shared,
+            task=job.metric.settings,
+            cell=job.cell,
+            num_correct=np.array(num_correct, np.int64),
+            answers=job.answers(),
+        )
     assert isinstance(job.metric, Perplexity)
     return Measurement(
-        entry=job.entry,
-        scaling=job.scaling,
-        map=job.map,
+        **shared,
         protocol=job.metric.label,
-        length=job.length,
         first_position=int(job.windows.first.min()),
         stride=job.metric.protocol.stride_at(job.length),
-        sums=Sums(nll=np.array(nats), weight=job.weights(), bytes=job.bytes()),
         unit_documents=job.unit_documents(),
         tokens=job.tokens,
-        targets=job.metric.fingerprint(job.length, job.cell),
-        seconds=seconds,
-    )
-
-
-def _task_measurement(job: Job, journal: Journal, plan: Plan) -> TaskMeasurement:
-    nats, seconds, num_correct = journal[plan.key(job)]
-    assert isinstance(job.metric, TaskMetric)
-    return TaskMeasurement(
-        entry=job.entry,
-        scaling=job.scaling,
-        map=job.map,
-        task=job.metric.settings,
-        cell=job.cell,
-        length=job.length,
-        sums=Sums(nll=np.array(nats), weight=job.weights()),
-        num_correct=np.array(num_correct, np.int64),
-        answers=job.answers(),
-        targets=job.metric.fingerprint(job.length, job.cell),
-        seconds=seconds,
     )

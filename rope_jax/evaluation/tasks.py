@@ -77,9 +77,6 @@ class SampledTaskMetric(TaskMetric):
     ) -> Int32[np.ndarray, "W n_plus_1"]:
         return self._samples(length, cell)[0]
 
-    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
-        return self.fingerprint(length, cell)
-
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
     def fingerprint(self, length: int, cell: TaskCell) -> str:
         digest = hashlib.sha256()
@@ -206,9 +203,6 @@ class KeyTokenMetric(TaskMetric):
         self, windows: Windows, length: int, cell: TaskCell
     ) -> Int32[np.ndarray, "W n_plus_1"]:
         return self._streams.cut(windows.document, windows.start, length)
-
-    def windows_hash(self, windows: Windows, length: int, cell: TaskCell) -> str:
-        return self.fingerprint(length, cell)
 
     @functools.cache  # noqa: B019  (it lives as long as its sweep)
     def fingerprint(self, length: int, cell: TaskCell) -> str:

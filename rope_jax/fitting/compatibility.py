@@ -13,7 +13,7 @@ from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.devices.memory import check_fits, in_gib
 from rope_jax.errors import UserError
-from rope_jax.evaluation.plan import check_entries
+from rope_jax.evaluation.entries import check_entries
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
 from rope_jax.model.memory import LARGEST_OVERESTIMATE, check_weights

@@ -16,6 +16,10 @@ TOKEN_BUDGET = 2**14
 """How many tokens `max_blocks: auto` scores per protocol, if the documents have as many."""
 
 
+Tiles = tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]
+"""By window: the index of its first input, and the position of the first target that it scores."""
+
+
 class Protocol(ABC):
     """Which windows of a sweep's documents are read, and which of their targets are scored."""
 
@@ -95,13 +99,10 @@ class TilingProtocol(Protocol):
     """
 
     @abstractmethod
-    def tile(
-        self, length: int, covered: int
-    ) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    def tile(self, length: int, covered: int) -> Tiles:
         """Cut the first `covered` targets of a text into windows of `length`.
 
-        Return the index of each window's first input, and the position of the first target that it
-        scores, from 1 to `length`. The targets behind that one are scored too.
+        Positions are from 1 to `length`. The targets behind the first scored one are scored too.
         """
 
     def windows(self, length: int) -> Windows:

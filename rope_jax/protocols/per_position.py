@@ -1,12 +1,8 @@
-"""`per_position`: the loss against the position in a window of the longest length.
-
-Shapes: W windows.
-"""
+"""`per_position`: the loss against the position in a window of the longest length."""
 
 import numpy as np
-from jaxtyping import Int64
 
-from rope_jax.protocols.base import TilingProtocol
+from rope_jax.protocols.base import Tiles, TilingProtocol
 
 
 class PerPosition(TilingProtocol):
@@ -18,9 +14,7 @@ class PerPosition(TilingProtocol):
     axis_label = "position in the window"
     by_position = True
 
-    def tile(
-        self, length: int, covered: int
-    ) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    def tile(self, length: int, covered: int) -> Tiles:
         starts = np.arange(covered // self.longest) * self.longest
         previous = max((n for n in self.lengths if n < length), default=0)
         return starts, np.full_like(starts, previous + 1)

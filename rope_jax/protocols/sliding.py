@@ -1,12 +1,8 @@
-"""`sliding`: overlapping windows, of which only the tokens new to each are scored.
-
-Shapes: W windows.
-"""
+"""`sliding`: overlapping windows, of which only the tokens new to each are scored."""
 
 import numpy as np
-from jaxtyping import Int64
 
-from rope_jax.protocols.base import TilingProtocol
+from rope_jax.protocols.base import Tiles, TilingProtocol
 
 
 class Sliding(TilingProtocol):
@@ -22,9 +18,7 @@ class Sliding(TilingProtocol):
     scored = "on the tokens new to each"
     uses_stride = True
 
-    def tile(
-        self, length: int, covered: int
-    ) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    def tile(self, length: int, covered: int) -> Tiles:
         ends = np.append(np.arange(length, covered, self.stride), covered)
         starts = ends - length
         return starts, np.append(0, ends[:-1]) - starts + 1

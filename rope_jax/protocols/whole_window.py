@@ -1,12 +1,8 @@
-"""`whole_window`: adjacent windows, as many as fit; every target is scored.
-
-Shapes: W windows.
-"""
+"""`whole_window`: adjacent windows, as many as fit; every target is scored."""
 
 import numpy as np
-from jaxtyping import Int64
 
-from rope_jax.protocols.base import TilingProtocol
+from rope_jax.protocols.base import Tiles, TilingProtocol
 
 
 class WholeWindow(TilingProtocol):
@@ -17,9 +13,7 @@ class WholeWindow(TilingProtocol):
     caption = "length of adjacent windows"
     scored = "on every token"
 
-    def tile(
-        self, length: int, covered: int
-    ) -> tuple[Int64[np.ndarray, " W"], Int64[np.ndarray, " W"]]:
+    def tile(self, length: int, covered: int) -> Tiles:
         starts = np.arange(covered // length) * length
         return starts, np.ones_like(starts)
 

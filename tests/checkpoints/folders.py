@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from rope_jax.checkpoints.files import CheckpointFiles
-from rope_jax.checkpoints.loading import load_parameters
 from rope_jax.checkpoints.reading import Description, read_description
+from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
 from rope_jax.data.tokenizers import ByteTokenizer

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from safetensors import safe_open
 
 from rope_jax.checkpoints import exporting
@@ -17,7 +18,6 @@ from rope_jax.checkpoints.describing import describe
 from rope_jax.checkpoints.exporting import export_run
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
-from rope_jax.checkpoints.table import flattened
 from rope_jax.config.checkpoints import ExportConfig, ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
@@ -146,7 +146,10 @@ def test_its_config_in_the_forms_of_versions_4_and_5(out: Path) -> None:
 
 def test_importing_it_again_gives_the_same_model(whole: Run, out: Path) -> None:
     run = import_of(out)
-    found, expected = flattened(params_of(run, 0)), flattened(params_of(whole[1], 9))
+    found, expected = (
+        flatten_dict(params_of(run, 0), sep="/"),
+        flatten_dict(params_of(whole[1], 9), sep="/"),
+    )
     assert found.keys() == expected.keys()
     assert all(same_bits(np.asarray(found[p]), np.asarray(expected[p])) for p in found)
     config = run.load_config()

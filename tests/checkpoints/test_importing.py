@@ -13,13 +13,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints import importing
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.resolving import run_of
-from rope_jax.checkpoints.table import flattened
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
@@ -138,8 +138,8 @@ def test_an_import_is_an_ordinary_run(llama: Path) -> None:
 
 
 def test_its_weights_are_those_of_the_file(llama: Path) -> None:
-    found = flattened(params_of(RunDirectory(llama / "runs" / "tiny")))
-    expected = flattened(loaded(llama / "tiny")[1])
+    found = flatten_dict(params_of(RunDirectory(llama / "runs" / "tiny")), sep="/")
+    expected = flatten_dict(loaded(llama / "tiny")[1], sep="/")
     assert found.keys() == expected.keys()
     assert all(same_bits(np.asarray(found[p]), np.asarray(expected[p])) for p in found)
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rope_jax.checkpoints.families import FAMILIES, POSITION_KEYS, REQUIRED
-from rope_jax.checkpoints.reading import read_description
+from rope_jax.checkpoints.families import FAMILIES, REQUIRED
+from rope_jax.checkpoints.reading import POSITION_KEYS, read_description
 from rope_jax.errors import UserError
 from rope_jax.rope.messages import show_value
 from tests.checkpoints.cases import FOLDER

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -15,8 +16,8 @@ from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import CheckpointFiles
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.checkpoints.table import Table, flattened
-from rope_jax.checkpoints.writing import write_weights
+from rope_jax.checkpoints.table import Table
+from rope_jax.checkpoints.weights import write_weights
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.model.decoder import Params, language_model
@@ -40,7 +41,7 @@ def stored(folder: Path) -> dict[str, Any]:
 
 
 def assert_same(one: Params, other: Params) -> None:
-    a, b = flattened(one), flattened(other)
+    a, b = flatten_dict(one, sep="/"), flatten_dict(other, sep="/")
     assert a.keys() == b.keys()
     assert all(same_bits(np.asarray(a[path]), np.asarray(b[path])) for path in a)
 
@@ -93,7 +94,7 @@ def test_a_file_that_was_not_written_correctly(
         wrong[3] = np.nextafter(wrong[3], np.float32(9))
         save_file(tensors | {"model.norm.weight": wrong}, path, **settings)
 
-    monkeypatch.setattr("rope_jax.checkpoints.writing.save_file", save_wrongly)
+    monkeypatch.setattr("rope_jax.checkpoints.weights.save_file", save_wrongly)
     with pytest.raises(UserError) as caught:
         write_weights(tmp_path, FAMILIES["llama"].rows(config.model), params)
     assert str(caught.value) == (

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from flax.traverse_util import unflatten_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rope_jax.checkpoints.table import Place, Row, Table, flattened, nested
+from rope_jax.checkpoints.table import Row, Table
 
 QKV = ("self_attn/q_proj/kernel", "self_attn/k_proj/kernel", "self_attn/v_proj/kernel")
 
@@ -102,13 +103,14 @@ def rows() -> Sequence[Row]:
 def parameters() -> dict:
     """Two layers of width 6: 4 query heads and 2 key-value heads of 3 dimensions; no biases."""
     widths = {QKV[0]: 12, QKV[1]: 6, QKV[2]: 6}
-    return nested(
+    return unflatten_dict(
         {
             "embed_tokens/embedding": np.zeros((9, 6)),
             "layers/input_layernorm/scale": np.zeros((2, 6)),
             "norm/scale": np.zeros(6),
         }
-        | {f"layers/{path}": np.zeros((2, 6, width)) for path, width in widths.items()}
+        | {f"layers/{path}": np.zeros((2, 6, width)) for path, width in widths.items()},
+        sep="/",
     )
 
 
@@ -125,8 +127,8 @@ def test_names_and_shapes_by_hand() -> None:
     ]
     found = table.find("model.layers.1.self_attn.qkv_proj.weight")
     assert found is not None
-    assert found[1] == [Place(f"layers/{path}", 1) for path in QKV]
-    assert table.outputs(found[0], 1) == [12, 6, 6]
+    assert found == (rows()[2], 1)
+    assert table.outputs(*found) == [12, 6, 6]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +149,3 @@ def test_a_tensor_without_a_place_has_no_row(name: str) -> None:
 def test_a_parameter_without_a_tensor_is_named() -> None:
     with pytest.raises(ValueError, match=r"^the parameter norm/scale has no tensor in this family"):
         Table(rows()[:-1], parameters())
-
-
-def test_nested_undoes_flattened() -> None:
-    tree = {"a": {"b": {"c": 1, "d": 2}, "e": 3}, "f": 4}
-    assert flattened(tree) == {"a/b/c": 1, "a/b/d": 2, "a/e": 3, "f": 4}
-    assert nested(flattened(tree)) == tree

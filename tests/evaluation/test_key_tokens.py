@@ -18,7 +18,7 @@ from rope_jax.evaluation.key_tokens import (
     whole_windows,
 )
 from rope_jax.evaluation.plan import Plan
-from rope_jax.evaluation.task_results import task_rows
+from rope_jax.evaluation.results import task_rows
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
 from rope_jax.rope import RotaryGeometry, RotaryLayers

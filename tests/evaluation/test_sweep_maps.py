@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.errors import UserError
-from rope_jax.evaluation.plan import check_entries
+from rope_jax.evaluation.entries import check_entries
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.maps import AnyMap, relative_positions
 from rope_jax.protocols import PROTOCOLS

@@ -6,7 +6,7 @@ import pytest
 
 from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan
-from rope_jax.evaluation.task_results import sample_rows, task_rows
+from rope_jax.evaluation.results import sample_rows, task_rows
 from rope_jax.evaluation.tasks import exact_answers
 from rope_jax.model.loss import Scores
 from rope_jax.results.rows import Origin
