@@ -38,10 +38,11 @@ def draw_numbers(parameters: Parameters, free: Free) -> Figure:
             axis.set_title(textwrap.fill(panel.title, 28 if columns > 2 else 60))
             axis.set_xscale("log")
             axis.set_xlabel(panel.x_label)
-            label_powers(axis.xaxis, panel.x.min(), panel.x.max())
+            label_powers(axis.xaxis, float(panel.x.min()), float(panel.x.max()))
             if panel.is_log:
                 axis.set_yscale("log")
-                label_powers(axis.yaxis, panel.values.min(), panel.values.max())
+                low, high = float(panel.values.min()), float(panel.values.max())
+                label_powers(axis.yaxis, low, high)
             axis.grid(True)
         handles, labels = axes[0].get_legend_handles_labels()
         if handles:

@@ -107,7 +107,7 @@ def _draw_curve(
     axis: Axes,
     score: Scores,
     centres: NDArray[np.int64],
-    means: Scores,
+    means: NDArray[np.float64],
     colour: Any,
     geometry: RotaryGeometry | None,
 ) -> None:

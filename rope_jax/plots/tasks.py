@@ -251,7 +251,7 @@ def draw_distances(
                 _draw_profile(axis, own, style)
                 if name in borders:
                     axis.axvline(borders[name], 0.94, 1, color=style.color, linewidth=1.5, zorder=1)
-            scale_lengths(axis, sorted(map(_distance, points)), 0.8 * inches / columns)
+            scale_lengths(axis, sorted(set(map(_distance, points))), 0.8 * inches / columns)
             mark_windows(axis, [window], with_label=True)
             has_distance = points[0].distance is not None
             axis.set_xlabel("distance (tokens)" if has_distance else "context length (tokens)")

@@ -43,7 +43,7 @@ def test_perplexities_have_round_ticks_whatever_their_range(low, high, ticks):
     axis = Figure().subplots()
     axis.set_yscale("log")
     axis.set_ylim(low, high)
-    label_powers(axis.yaxis, low, high)
+    label_powers(axis.yaxis, float(low), float(high))
     shown = [tick for tick in axis.get_yticks() if low <= tick <= high]
     assert shown == pytest.approx(ticks)
 
