@@ -100,7 +100,11 @@ def _check_seeds(group: Sequence[Sweep]) -> None:
 def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool) -> list[str]:
     """Return the shortest labels that tell the groups apart."""
     labels: list[str] = []
-    for name in (_stem, _runs, _folders):
+    for name in (
+        _stem,
+        lambda group: ", ".join(sweep.run for sweep in group),
+        lambda group: ", ".join(readable_path(sweep.folder) for sweep in group),
+    ):
         labels = [name(group) + f" {group[0].name}" * with_sweep_name for group in groups]
         if len(set(labels)) == len(labels):
             break
@@ -116,14 +120,6 @@ def _stem(group: Sequence[Sweep]) -> str:
         return max(shared, key=len)
     names = [sweep.run for sweep in group]
     return ", ".join(names if len(names) <= _MOST_NAMES else (names[0], "…", names[-1]))
-
-
-def _runs(group: Sequence[Sweep]) -> str:
-    return ", ".join(sweep.run for sweep in group)
-
-
-def _folders(group: Sequence[Sweep]) -> str:
-    return ", ".join(readable_path(sweep.folder) for sweep in group)
 
 
 ABSENT = "absent"

@@ -184,10 +184,11 @@ def _read_table(
         raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
     try:
         text = content.decode("utf-8")
-        table = csv.reader(io.StringIO(text, newline=""), strict=True)
-        header, *lines = [line for line in table if line] or [list[str]()]
+        table = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
+    header: list[str] = table[0] if table else []
+    lines = table[1:]
     absent: dict[str, str | None] = dict.fromkeys(optional)
     absent = {new: old for new, old in (absent | _LATER).items() if new not in header}
     missing = [column for column in kind._fields if column not in {*header, *absent}]
