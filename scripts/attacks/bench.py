@@ -179,8 +179,10 @@ class Worker:
             return Outcome(None if status == -9 else status, "", "the process died\n")
         return Outcome(**json.loads(answer))
 
-    def close(self) -> None:
-        """End the process."""
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -14,13 +14,10 @@ from attacks.kills import same_state
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Damage one file at a time; yield what was done and what went wrong."""
     journals = _interrupted_sweep(bench)
-    worker = Worker(bench)
-    try:
+    with Worker(bench) as worker:
         for index in range(count):
             kind = ("run", "cache", "journal", "results")[index % 4]
             yield _case(bench, worker, chance, kind, journals)
-    finally:
-        worker.close()
 
 
 def _case(

@@ -10,8 +10,7 @@ from attacks.damage import silent_change
 
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Run commands on a full disk, then on one with space; yield each case and its problem."""
-    worker = Worker(bench)
-    try:
+    with Worker(bench) as worker:
         for index in range(count):
             script = list(bench.commands(""))[index % 4]
             run = bench.copy("full")
@@ -36,5 +35,3 @@ def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[st
                 if problem is not None:
                     problem = f"once there is space: {problem}"
             yield f"{what}, no file beyond {limit} bytes", problem
-    finally:
-        worker.close()

@@ -12,25 +12,12 @@ from attacks.damage import silent_change
 # Beyond this, a person would think that the command hangs. A busy machine is slow.
 SECONDS = 10
 PIECES = (
-    *("&a [*a]", "*a", "<<: *a", "!!python/object/apply:os.system [id]", "!!binary x", "${model}"),
-    *("${a.b}", "${", "}", "{", "[", "]", ":", "- ", "? ", "| ", "> ", "#", "'", '"', "\\", "\t"),
-    *("[" * 300, "{a: " * 300, "[/]", "[red]x", "\x00", "\x07", "\x1b]0;title\x07", "\x9b31m"),
-    *(
-        "\r",
-        "\u202e",
-        "\ud800",
-        "é",
-        "n" * 300,
-        "../" * 50,
-        "=1+1",
-        "@x",
-        "+1",
-        "$x$",
-        "|x|",
-        "```",
-    ),
-    *("1e999999", "-1", "0", "nan", "-.inf", "1_0", "0x1F", "9" * 5000, "2000000000", "1e18"),
-    *("null", "true", "2020-01-01", "yes", "{type: yarn, factor: 1e308}", "[trained, trained]"),
+    *("&a [*a]", "*a", "<<: *a", "!!python/object/apply:os.system [id]", "!!binary x", "}", "{"),
+    *("[", "]", ":", "- ", "? ", "| ", "> ", "#", "'", '"', "\\", "\t", "[" * 300, "{a: " * 300),
+    *("[/]", "[red]x", "\x00", "\x07", "\x1b]0;title\x07", "\x9b31m", "\r", "\u202e", "\ud800"),
+    *("é", "n" * 300, "../" * 50, "=1+1", "@x", "+1", "$x$", "|x|", "```", "1e999999", "-1", "0"),
+    *("nan", "-.inf", "1_0", "0x1F", "9" * 5000, "2000000000", "1e18", "null", "true", "yes"),
+    *("2020-01-01", "{type: yarn, factor: 1e308}", "[trained, trained]"),
     "x: &x [a,a,a,a,a,a,a,a,a]\ny: &y [*x,*x,*x,*x,*x,*x,*x,*x]\nz: [*y,*y,*y,*y,*y,*y,*y,*y]\n",
 )
 # A strategy file as scripts/fit.py writes it, whatever model it is for.
@@ -59,26 +46,34 @@ SIZES = {
 
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Yield for each senseless input what it was and what went wrong."""
-    worker = Worker(bench)
-    for script, words in bench.commands("whole").items():  # the first run imports everything
-        worker.run(script, *words)
-    cases = (_config, _override, _size, _results, _strategy)
-    try:
+    with Worker(bench) as worker:
+        for script, words in bench.commands("whole").items():  # the first run imports everything
+            worker.run(script, *words)
+        cases = (_mutation, _override, _size, _results)
         for index in range(count):
             yield cases[index % len(cases)](bench, worker, chance)
-    finally:
-        worker.close()
 
 
 Case = tuple[str, str | None]
 
 
-def _config(bench: Bench, worker: Worker, chance: random.Random) -> Case:
-    """A config with pieces put in, lines moved or dropped."""
-    text = _mutated((bench.whole / "config.yaml").read_text(), chance)
-    path = bench.folder / "fuzzed.yaml"
-    path.write_bytes(text.encode(errors="surrogatepass" if chance.random() < 0.5 else "replace"))
-    return f"a config: {text!r}", _judged(worker, "train.py", str(path.name), "--print-config")
+def _mutation(bench: Bench, worker: Worker, chance: random.Random) -> Case:
+    """A config or a strategy file with pieces put in, lines moved or dropped."""
+    path = bench.folder / chance.choice(("fuzzed.yaml", "fuzzed.json"))
+    if path.suffix == ".yaml":
+        text = _mutated((bench.whole / "config.yaml").read_text(), chance)
+        words = ("train.py", path.name)
+    else:
+        text = _mutated(json.dumps(STRATEGY, indent=1), chance)
+        words = chance.choice(
+            (
+                ("eval_ppl.py", str(bench.whole), f"scalings=[{path.name}]"),
+                ("train.py", "run.yaml", f"rope.strategy={path.name}"),
+                ("scripts/fit.py", str(bench.whole), f"start={path.name}", "length=512"),
+            )
+        )
+    path.write_bytes(text.encode(errors=chance.choice(("surrogatepass", "replace"))))
+    return f"{words[0]} with {text!r}", _judged(worker, *words, "--print-config")[0]
 
 
 def _override(bench: Bench, worker: Worker, chance: random.Random) -> Case:
@@ -95,7 +90,7 @@ def _override(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     if script == "train.py" or chance.random() < 0.5:
         words.append("--print-config")
     word = f"{key}={value}".encode(errors="replace").decode()
-    return f"{script} {word!r}", _judged(worker, script, *words, word)
+    return f"{script} {word!r}", _judged(worker, script, *words, word)[0]
 
 
 def _size(bench: Bench, worker: Worker, chance: random.Random) -> Case:
@@ -107,7 +102,7 @@ def _size(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     if script == "train.py":
         shutil.rmtree(bench.folder / "sized")
     words = bench.commands("sized")[script]
-    problem = _judged(worker, script, *words, f"{key}={value}", statuses=(2,))
+    problem, _ = _judged(worker, script, *words, f"{key}={value}", statuses=(2,))
     if problem is None and script == "train.py" and (bench.folder / "sized").exists():
         problem = "something was written"
     return f"{script} {key}={value}", problem
@@ -120,43 +115,23 @@ def _results(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     path = chance.choice(sorted(p for p in folder.rglob("*") if p.suffix in (".csv", ".json")))
     path.write_text(_mutated(path.read_text(), chance), errors="replace")
     script = "scripts/compare.py"
-    start = time.monotonic()
-    outcome = worker.run(script, *bench.commands("foreign")[script])
-    problem = _problem(outcome, time.monotonic() - start, (0, 2))
+    problem, outcome = _judged(worker, script, *bench.commands("foreign")[script])
     if problem is None and outcome.status == 0:
         warned = any(word in outcome.said for word in ("changed", "damaged"))
         problem = silent_change(bench, run, script, warned)
     return f"{script} with a foreign {path.name}", problem
 
 
-def _strategy(bench: Bench, worker: Worker, chance: random.Random) -> Case:
-    """A strategy file with pieces put in, lines moved or dropped."""
-    text = _mutated(json.dumps(STRATEGY, indent=1), chance)
-    path = bench.folder / "fuzzed.json"
-    path.write_bytes(text.encode(errors="replace"))
-    script, *words = chance.choice(
-        (
-            ("eval_ppl.py", str(bench.whole), f"scalings=[{path.name}]"),
-            ("train.py", "run.yaml", f"rope.strategy={path.name}"),
-            ("scripts/fit.py", str(bench.whole), f"start={path.name}", "length=512"),
-        )
-    )
-    problem = _judged(worker, script, *words, "--print-config")
-    return f"{script} with a strategy file: {text!r}", problem
-
-
 def _judged(
     worker: Worker, script: str, *words: str, statuses: tuple[int, ...] = (0, 2)
-) -> str | None:
+) -> tuple[str | None, Outcome]:
+    """Run a command; return what is wrong with the way it ended, and how it ended."""
     start = time.monotonic()
     outcome = worker.run(script, *words)
-    return _problem(outcome, time.monotonic() - start, statuses)
-
-
-def _problem(outcome: Outcome, seconds: float, statuses: tuple[int, ...]) -> str | None:
+    seconds = time.monotonic() - start
     if seconds > SECONDS:
-        return f"an answer only after {seconds:.1f} s"
-    return outcome.problem(*statuses)
+        return f"an answer only after {seconds:.1f} s", outcome
+    return outcome.problem(*statuses), outcome
 
 
 def _mutated(text: str, chance: random.Random) -> str:

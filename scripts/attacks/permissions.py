@@ -12,8 +12,7 @@ from attacks.worker import HEED_PERMISSIONS
 
 def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[str, str | None]]:
     """Take permissions away and give them back; yield each case and its problem."""
-    worker = Worker(bench, HEED_PERMISSIONS)
-    try:
+    with Worker(bench, HEED_PERMISSIONS) as worker:
         for index in range(count):
             script = list(bench.commands(""))[index % 3]
             run = bench.copy("closed")
@@ -37,5 +36,3 @@ def attack(bench: Bench, chance: random.Random, count: int) -> Iterator[tuple[st
                 if problem is not None:
                     problem = f"once it may be used again: {problem}"
             yield f"{script} with mode {mode:o} of {path.relative_to(bench.folder)}", problem
-    finally:
-        worker.close()
