@@ -1,4 +1,7 @@
-"""Bad input: one line that names the key, what is wrong, and the nearest valid choice."""
+"""Bad input: one line that names the key, what is wrong, and the nearest valid choice.
+
+tests/bad_input.yaml has every message; here is which key a message names.
+"""
 
 import json
 
@@ -7,7 +10,7 @@ import pytest
 from rope_jax.config.load import load
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from tests.config.examples import PLAIN, TYPES
+from tests.config.examples import PLAIN
 
 TOP = (
     "the keys here are name, runs_dir, seed, log_every_steps, init_from, imported, model, "
@@ -45,59 +48,9 @@ TOP = (
             "validation.zzz=3",
             "validation.zzz: unknown key; the keys here are every_steps, batches",
         ),
-        # missing
-        ("data.type=text", "data.files: is required but was not given"),
-        ("rope.scaling.type=pi", "rope.scaling.factor: is required but was not given"),
-        (
-            "rope.scaling.factor=2",
-            f"rope.scaling.type: is required; it is one of {TYPES}",
-        ),
-        # the type of a union
-        (
-            "rope.scaling.type=yran",
-            f"rope.scaling.type: 'yran' is not one of {TYPES}; did you mean yarn?",
-        ),
-        ("data.type=csv", "data.type: 'csv' is not one of stdlib, text, jsonl, parquet, hub"),
-        # values that do not go together
-        ("model.head_dim=33", "model: head_dim 33 is odd; rotation works on pairs of dimensions"),
-        (
-            "model.num_attention_heads=5",
-            "model: hidden_size 128 is not a multiple of num_attention_heads 5; "
-            "set head_dim or change one of them",
-        ),
-        (
-            "model.num_key_value_heads=3",
-            "model: num_attention_heads 4 is not a multiple of num_key_value_heads 3",
-        ),
-        (
-            "optim.warmup_steps=200",
-            "optim.warmup_steps: 200 is not less than the 200 steps of the schedule that "
-            "starts at stages[0]; leave it out for a tenth of them",
-        ),
-        (
-            "stages.0.grad_accumulation=3",
-            "stages.0: batch_size 16 is not a multiple of grad_accumulation 3",
-        ),
-        ("rope.rotary_dim=34", "rope.rotary_dim: 34 is larger than head_dim 32"),
-        (
-            "rope.scaling.type=yarn rope.scaling.factor=2 rope.scaling.beta_slow=32",
-            "rope.scaling: beta_fast (32) must be above beta_slow (32)",
-        ),
-        (
-            "rope.scaling.type=ntk rope.scaling.factor=2 rope.rotary_dim=2",
-            "rope.rotary_dim: ntk needs at least 4, not 2 (its exponent is d/(d−2))",
-        ),
-        (
-            "stages.0.scaling.type=yarn stages.0.scaling.factor=2 rope.base=1",
-            "rope.base: yarn needs a base above 1 (all pairs turn alike at base 1)",
-        ),
-        (
-            "data.test_fraction=0.95",
-            "data: validation_fraction and test_fraction leave nothing to train on",
-        ),
     ],
 )
-def test_bad_keys_and_combinations_are_explained(complaint, overrides, message):
+def test_unknown_keys_are_explained(complaint, overrides, message):
     assert complaint(PLAIN, *overrides.split(" ")) == f"C.yaml: {message}"
 
 
@@ -205,43 +158,6 @@ def test_a_prefix_of_several_types_suggests_all_of_them(complaint):
     assert message.endswith("; did you mean dynamic_ntk, dynamic_pi or dynamic_yarn?")
 
 
-@pytest.mark.parametrize(
-    ("override", "key", "wrong"),
-    [
-        ("stages.0.steps=many", "stages.0.steps", "whole number"),
-        ("stages.0.steps=1.5", "stages.0.steps", "whole number"),
-        ("stages.0.steps=0", "stages.0.steps", "greater than 0, not 0"),
-        ("stages.0=3", "stages.0", "not 3"),
-        ("stages=3", "stages", "not 3"),
-        ("stages=[]", "stages", "at least one element, not []"),
-        ("seed=-1", "seed", "greater than or equal to 0, not -1"),
-        ("model=null", "model", "not null"),
-        ("model=3", "model", "not 3"),
-        ("model.qk_norm=maybe", "model.qk_norm", "true, false or 'all_heads', not 'maybe'"),
-        ("model.dtype=float16", "model.dtype", "'float32' or 'bfloat16', not 'float16'"),
-        ("rope.layout=quarter", "rope.layout", "'half' or 'interleaved', not 'quarter'"),
-        ("rope.base=0.5", "rope.base", "greater than or equal to 1, not 0.5"),
-        ("rope.base=.nan", "rope.base", "not nan"),
-        ("rope.scaling=null", "rope.scaling", "not null"),
-        ("rope.scaling=pi", "rope.scaling", "not 'pi'; did you mean rope.scaling.type=pi?"),
-        ("rope.rotary_dim=3", "rope.rotary_dim", "3 is not an even number"),
-        ("optim.learning_rate=.inf", "optim.learning_rate", "finite number, not inf"),
-        ("optim.learning_rate=0", "optim.learning_rate", "greater than 0, not 0"),
-        ("optim.b1=1", "optim.b1", "less than 1, not 1"),
-        ("optim.b1=.nan", "optim.b1", "not nan"),
-        ("optim.final_lr_fraction=1.1", "optim.final_lr_fraction", "less than or equal to 1"),
-        ("name=../up", "name", "not '../up'"),
-        ("name=", "name", "not null"),
-        ("name={a: 1}", "name", "not {'a': 1}"),
-        ("validation.every_steps=0", "validation.every_steps", "greater than 0, not 0"),
-    ],
-)
-def test_bad_values_are_explained(complaint, override, key, wrong):
-    message = complaint(PLAIN, override)
-    assert message.startswith(f"C.yaml: {key}: ")
-    assert wrong in message
-
-
 def test_several_mistakes_are_counted(complaint):
     text = "name: a/b\nmodel: {hiden_size: 3, head_dim: -2}\nseed: x\n"
     assert complaint(text) == (
@@ -274,50 +190,10 @@ def test_a_mistake_in_a_later_stage_names_the_stage(complaint):
     )
 
 
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("seed", "seed: not an override; write key=value (see --help)"),
-        ("=3", "=3: not an override; write key=value (see --help)"),
-        ("", ": not an override; write key=value (see --help)"),
-        ("--seed=3", "--seed=3: not an override; write key=value (see --help)"),
-        ("name=[", "name: the value '[' is not valid YAML"),
-        ("name={a: b: c}", "name: the value '{a: b: c}' is not valid YAML"),
-        ("stages.1.steps=3", "stages.1.steps: stages has no element 1; its only element is 0"),
-        (
-            "stages.last.steps=3",
-            "stages.last.steps: stages has no element last; its only element is 0",
-        ),
-        (
-            "name=${seed}",
-            "name: the value '${seed}' is not valid YAML (references, ${key}, are not ",
-        ),
-    ],
-)
-def test_bad_overrides_are_explained(complaint, override, message):
-    assert complaint(PLAIN, override).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("name: [\n", "line 2: not valid YAML"),
-        ("name: a\n  b: c\n", "line 2: not valid YAML (mapping values are not allowed"),
-        ("name: a\nseed: 1\nseed: 2\n", "line 3: not valid YAML (found duplicate key seed)"),
-        ("name: a\n\tb: 3\n", "line 2: not valid YAML (found a tab"),
-        ("name: a\n---\nname: b\n", "line 2: not valid YAML"),
-        ("name: !!python/name:os.system\n", "line 1: not valid YAML"),
-        (bytes(range(256)), "is not UTF-8 (byte 128)"),
-        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", "is not UTF-8 (byte 0)"),
-        ("name: é".encode("latin-1"), "is not UTF-8 (byte 6)"),
-        ("- a\n- b\n", "should contain `key: value` lines"),
-        ("3\n", "should contain `key: value` lines"),
-        ("", "name: is required but was not given (and 1 more)"),
-        ("\nname: a${seed}\n", "line 2: not valid YAML (references, ${key}, are not supported"),
-    ],
-)
-def test_bad_files_are_explained(complaint, content, message):
-    assert complaint(content).startswith(f"C.yaml: {message}")
+@pytest.mark.parametrize("override", ["seed", "=3", "", "--seed=3"])
+def test_what_is_no_override_is_explained(complaint, override):
+    message = f"{override}: not an override; write key=value (see --help)"
+    assert complaint(PLAIN, override) == message
 
 
 def test_unreadable_files_are_explained(tmp_path):
