@@ -23,8 +23,8 @@ MODULES = (
     "rope_jax.positions.mask",
     "rope_jax.positions.bands",
     "rope_jax.positions.interaction",
-    "rope_jax.positions.interaction",
     "rope_jax.attention",
+    "rope_jax.protocols",
     "rope_jax.config.strategy",
 )
 HEAD = """\
