@@ -24,6 +24,7 @@ MODULES = (
     "rope_jax.positions.bands",
     "rope_jax.positions.interaction",
     "rope_jax.attention",
+    "rope_jax.attention.blockwise",
     "rope_jax.protocols",
     "rope_jax.config.strategy",
 )

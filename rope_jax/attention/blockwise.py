@@ -21,6 +21,8 @@ from rope_jax.attention.remat_names import attended
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
+__all__ = ["banded_blockwise", "blockwise_attention"]
+
 # Longer blocks make larger products; shorter ones skip more of the work above the diagonal.
 BLOCK = 512
 

@@ -6,14 +6,14 @@ docs/add-a-protocol.md shows how.
 
 from collections.abc import Mapping
 
-from rope_jax.protocols.base import Protocol, TilingProtocol
+from rope_jax.protocols.base import Protocol, Tiles, TilingProtocol
 from rope_jax.protocols.per_position import PerPosition
 from rope_jax.protocols.same_tokens import SameTokens
 from rope_jax.protocols.sliding import Sliding
 from rope_jax.protocols.whole_window import WholeWindow
 from rope_jax.protocols.yarn_compat import YarnCompat
 
-__all__ = ["BASELINE", "PROTOCOLS", "Protocol", "TilingProtocol"]
+__all__ = ["BASELINE", "PROTOCOLS", "Protocol", "Tiles", "TilingProtocol"]
 
 _ALL: tuple[type[Protocol], ...] = (
     SameTokens,
