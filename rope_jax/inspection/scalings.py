@@ -189,8 +189,12 @@ def _log_panel(
     for place, height in zip(shown, heights, strict=True):
         pairs = np.flatnonzero(still[place])
         draw(pairs, np.full(pairs.size, height), **styles[place] | {"linestyle": "none"})
-    place = {"xycoords": "axes fraction", "textcoords": "offset points", "xytext": (-8, 0)}
-    axis.annotate("∞" if at_top else "0", (0, edge), ha="right", va="center", **place)
+    offset: dict[str, Any] = {
+        "xycoords": "axes fraction",
+        "textcoords": "offset points",
+        "xytext": (-8, 0),
+    }
+    axis.annotate("∞" if at_top else "0", (0, edge), ha="right", va="center", **offset)
 
 
 def _tick_label(value: float) -> str:

@@ -137,7 +137,9 @@ def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
     kinds: the kind of each curve, the type of a scaling or map or "trained", by the curve's name.
     """
     colours: dict[str, str] = {}
-    firsts = {kind: name for name, kind in reversed(kinds.items())}
+    firsts: dict[str, str] = {}
+    for name, kind in kinds.items():
+        firsts.setdefault(kind, name)
     for known in (_FIXED, _PREFERRED):
         for name, kind in kinds.items():
             colour = known.get(kind)

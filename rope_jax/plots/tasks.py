@@ -171,7 +171,7 @@ def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> 
         if not math.isnan(value) and size >= _SMALLEST_NUMBER:
             style: dict[str, Any] = {"fontsize": size, "ha": "center", "va": "center"}
             colour = "white" if value < 0.6 else "black"
-            axis.text(x + 0.5, middles[row], share_text(value), color=colour, **style)
+            axis.text(x + 0.5, float(middles[row]), share_text(value), color=colour, **style)
     axis.set_ylim(edges[-1], 0)
     axis.set_xticks(np.arange(len(lengths)) + 0.5, [f"{n:,}" for n in lengths])
     axis.tick_params(axis="x", labelrotation=45)
