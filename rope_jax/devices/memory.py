@@ -97,15 +97,22 @@ def least_available(device: Any = None) -> float | int:
     return processes.smallest(device_bytes(device))
 
 
-def check_fits(what: str, needed: float | int, available: float | int, advice: str) -> None:
+def check_fits(
+    what: str,
+    needed: float | int,
+    available: float | int,
+    advice: str,
+    *,
+    where: str = "per device",
+) -> None:
     """UserError if something needs more memory than there is.
 
     what: the key, and a subject with its verb, such as "lengths: 2 × 64 tokens at a time take".
-    needed, available: bytes on each device.
+    needed, available: bytes.
     """
     if needed > available:
         raise UserError(
-            f"{what} at least {in_gib(needed)} GiB per device, but there are only "
+            f"{what} at least {in_gib(needed)} GiB {where}, but there are only "
             f"{in_gib(max(available, 0))}; {advice}"
         )
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.devices.memory import host_bytes, in_gib
+from rope_jax.devices.memory import check_fits, host_bytes
 from rope_jax.errors import UserError
 from rope_jax.evaluation.metrics import Perplexity
 from rope_jax.evaluation.plan import Job, Plan
@@ -220,12 +220,12 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
         windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
         used = 4 * windows * (length + 2 * last[length])
-        if used > available:
-            raise UserError(
-                f"{job.metric.label}: {windows:,} windows of {length:,} tokens take at least "
-                f"{in_gib(used)} GiB of the host's memory, and there are {in_gib(available)}; "
-                "raise stride, or lower max_blocks or max_documents"
-            )
+        check_fits(
+            f"{job.metric.label}: {windows:,} windows of {length:,} tokens take",
+            *(used, available),
+            "raise stride, or lower max_blocks or max_documents",
+            where="of the host's memory",
+        )
 
 
 def memory_budget(config: SweepConfig) -> float:
