@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Self
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
@@ -123,7 +122,7 @@ class StepProgress:
         self._bar.disable = not console.is_terminal  # it cannot be redrawn there
         self._task = self._bar.add_task(title, total=total, completed=done, now=now)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "StepProgress":
         self._bar.start()
         return self
 
