@@ -108,7 +108,8 @@ class FeedForward(Block):
         params: the declared tree; params["up_proj"]["kernel"] is an array, of which a mesh leaves
             this device its shard, and params["norm"](x) applies a norm.
         layer:  a `LayerContext`: `column_parallel(x, params["up_proj"])` and `row_parallel`
-            multiply by shards in the configured types, and sum over devices where it takes it.
+            multiply by this device's shards; the latter sums over devices. `linear` is for
+            weights that are not split.
 
         The auxiliary loss is the mean over these tokens of a float32 number, times its weight.
         """

@@ -124,19 +124,20 @@ class LayerContext:
         self, x: Float[Array, "tokens D"], weights: Weights
     ) -> Float[Array, "tokens F"]:
         """Return x·kernel + bias, of whose columns each device has its own."""
-        return projected(self._linear(x, weights))
+        return projected(self.linear(x, weights))
 
     def row_parallel(
         self, x: Float[Array, "tokens F"], weights: Weights
     ) -> Float[Array, "tokens D"]:
         """Return x·kernel + bias, of whose inputs each device has its own; summed over devices."""
-        return self.summed(self._linear(x, weights))
+        return self.summed(self.linear(x, weights))
 
     def summed(self, share: Float[Array, "tokens D"]) -> Float[Array, "tokens D"]:
         """Sum the shares of the devices that split heads or hidden layer."""
         return projected(self.over.sum_over_tensor(share))
 
-    def _linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
+    def linear(self, x: Float[Array, "tokens _"], weights: Weights) -> Float[Array, "tokens _"]:
+        """Return x·kernel + bias with the weights that this device has."""
         dtype = self.config.dtype
         y = project(x.astype(dtype), weights["kernel"].astype(dtype), self.rounded)
         return y + weights["bias"].astype(dtype)[None] if "bias" in weights else y

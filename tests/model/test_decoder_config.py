@@ -144,7 +144,7 @@ PROGRAM_CASES = {
 
 def test_every_model_field_has_a_case():
     tested_alone = {"initializer_range", "attention", "position", "vocab_size", "parallel_residual"}
-    tested_alone |= {"feed_forward"}  # by the recipe for one, in test_add_a_block.py
+    tested_alone |= {"feed_forward"}  # by the recipe for one, in test_add_a_backend_or_block.py
     assert set(SHAPE_CASES) | set(PROGRAM_CASES) | tested_alone == set(ModelConfig.model_fields)
 
 
