@@ -116,9 +116,10 @@ def test_a_curve_is_one_line_that_fits_80_columns():
         "truncation                 4.07      4.07       4.07        4.07        4.07",
         "usable: rerope-logn ≥ 2,048; all others 128",
         "",
-        "± half of the 95% interval; • best of its column; * below truncation by more",
-        "than the interval of the difference; truncation: only the last 128 tokens are",
-        "kept; usable: within 0.02 nats of truncation",
+        "± half of the 95% interval; • best of its column;",
+        "* below truncation by more than the interval of the difference;",
+        "truncation: only the last 128 tokens are kept;",
+        "usable: within 0.02 nats of truncation",
     ]
 
 
@@ -163,7 +164,7 @@ def test_without_room_for_every_interval_the_file_that_has_them_is_named():
     text = demo(60)
     trained = text.splitlines()[3]
     assert trained.split() == ["trained", "4.10", "4.07", "9.25", "15.38±2", "24.05±2", "30.78±3"]
-    assert "intervals without room: in\nresults.csv" in text
+    assert "intervals without room: in results.csv;" in text
     assert "results.csv" not in demo(80)
 
 
