@@ -47,7 +47,7 @@ def follow(page: str, copy: Path) -> None:
         f"from {files[0].removesuffix('.py').replace('/', '.')} import {found[1]}",
     )
     text = (copy / registry).read_text(encoding="utf-8")
-    listed = re.search(r"^_ALL: .* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)
+    listed = re.search(r"^_ALL: [^=]* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)
     assert listed is not None
     replace_once(
         copy / registry, f"({listed[1]})", f"({listed[1].rstrip().rstrip(',')}, {found[1]})"
@@ -105,4 +105,6 @@ def test_following_the_recipe_adds_a_working_feed_forward(copy: Path) -> None:
 def losses(copy: Path, run: str) -> list[float]:
     lines = (copy / f"runs/{run}/metrics.jsonl").read_text(encoding="utf-8").splitlines()
     found = [json.loads(line) for line in lines]
-    return [line["loss"] for line in found if "loss" in line]
+    values = [line["train/loss"] for line in found if "train/loss" in line]
+    assert values
+    return values
