@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn
@@ -113,6 +114,10 @@ def _describe_windows(stage: StageConfig) -> list[str]:
     return lines
 
 
+# Not typing.Self, which the run-time checks of types in the tests cannot resolve.
+ProgressT = TypeVar("ProgressT", bound="StepProgress")
+
+
 class StepProgress:
     """Shows the steps done while entered: a bar in a terminal, lines elsewhere."""
 
@@ -122,7 +127,7 @@ class StepProgress:
         self._bar.disable = not console.is_terminal  # it cannot be redrawn there
         self._task = self._bar.add_task(title, total=total, completed=done, now=now)
 
-    def __enter__(self) -> "StepProgress":
+    def __enter__(self: ProgressT) -> ProgressT:
         self._bar.start()
         return self
 
