@@ -31,7 +31,8 @@ else:
 
 def _shardings() -> dict[tuple[str, ...], Sharding]:
     found: dict[tuple[str, ...], Sharding] = {}
-    for block in (GroupedQueryAttention, *_ALL):
+    blocks: tuple[type[Block], ...] = (GroupedQueryAttention, *_ALL)
+    for block in blocks:
         for name, sharding in block.sharding.items():
             path = (block.slot, *name.split("."))
             if found.setdefault(path, sharding) != sharding:

@@ -1,5 +1,6 @@
 """`mlp`: the feed-forward of a Llama, or without its gate that of a GPT."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal
 
 from rope_jax.blocks.base import (
@@ -44,11 +45,12 @@ class MLP(FeedForward):
             weights = (params[name]["kernel"].astype(x.dtype) for name in names)
             return layer.summed(gated_feed_forward(x, *weights, layer.rounded)), None
         # x·sigmoid(x); x·Φ(x) with the normal distribution's Φ; the latter approximated with tanh
-        activation = {
+        activations: dict[str, Callable[[Any], Any]] = {
             "silu": jax.nn.silu,
             "gelu": functools.partial(jax.nn.gelu, approximate=False),
             "gelu_tanh": functools.partial(jax.nn.gelu, approximate=True),
-        }[model.activation]
+        }
+        activation = activations[model.activation]
         if model.gated_mlp:
             # The backward pass computes the activation again: reading it back would take longer.
             gated = jax.checkpoint(lambda gate, up: activation(gate) * up)

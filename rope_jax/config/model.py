@@ -227,9 +227,9 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
     """ValueError if a position map does not apply to a model's encoding, backend or heads."""
     attention, position = model.attention, model.position
     if not position.takes_maps:
-        can = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
+        names = " and ".join(name for name, other in ENCODINGS.items() if other.takes_maps)
         raise ValueError(
-            f"map: {map_.type} applies only to the positions {can}, not to {position.type}"
+            f"map: {map_.type} applies only to the positions {names}, not to {position.type}"
         )
     if not model.backend.is_softmax:
         raise ValueError(

@@ -5,6 +5,7 @@ keys, R after they are rotated, V that of values. An axis marked # may have size
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -86,7 +87,9 @@ def attend(
     if softcap is not None:
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
     interaction = Interaction(masks, scores, encoding.values)
-    compute = attention.attend if interaction.is_plain else attention.attend_bands
+    compute: Callable[..., Array] = (
+        attention.attend if interaction.is_plain else attention.attend_bands
+    )
     if rounded:
         compute = (
             functools.partial(compute, rounded=True) if attention.rounds else in_bfloat16(compute)

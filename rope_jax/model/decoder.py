@@ -59,7 +59,7 @@ class EmbeddingAndHead(nnx.Module):
         )
         self.norm = norm(config, config.hidden_size, rngs)
         if not config.tie_word_embeddings:
-            self.lm_head = Weights(linear(config.hidden_size, vocab_size), config, rngs)
+            self.lm_head: Any = Weights(linear(config.hidden_size, vocab_size), config, rngs)
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
@@ -372,7 +372,7 @@ class LanguageModel:
             return x, auxiliary
         rest = jax.tree.map(lambda leaf: leaf[scanned:], params)
         x, more = self._unrolled(x, rest, inputs, kinds[scanned:], scanned)
-        return x, (None if auxiliary is None else auxiliary + more)
+        return x, (None if auxiliary is None or more is None else auxiliary + more)
 
     def _apply_layer(
         self, x: Float[Array, "tokens D"], params: Params, inputs: LayerInputs, kind: LayerKind

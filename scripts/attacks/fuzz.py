@@ -62,7 +62,7 @@ def _mutation(bench: Bench, worker: Worker, chance: random.Random) -> Case:
     path = bench.folder / chance.choice(("fuzzed.yaml", "fuzzed.json"))
     if path.suffix == ".yaml":
         text = _mutated((bench.whole / "config.yaml").read_text(), chance)
-        words = ("train.py", path.name)
+        words: tuple[str, ...] = ("train.py", path.name)
     else:
         text = _mutated(json.dumps(STRATEGY, indent=1), chance)
         words = chance.choice(
