@@ -77,6 +77,8 @@ model:
   mlp_bias: true
   activation: gelu_tanh
   gated_mlp: false
+  feed_forward:
+    type: mlp
   scale_embeddings: true
   query_pre_attn_scalar: 24.0
   attention_softcap: 50.0
