@@ -25,6 +25,7 @@ MODULES = (
     "rope_jax.positions.interaction",
     "rope_jax.attention",
     "rope_jax.attention.blockwise",
+    "rope_jax.blocks.base",
     "rope_jax.protocols",
     "rope_jax.config.strategy",
 )

@@ -11,6 +11,7 @@ import pytest
 
 from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
+from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
 from tests.recipes import (
     add_environment,
@@ -73,7 +74,7 @@ def test_the_feed_forwards_auxiliary_loss_is_that_of_a_balanced_router_at_first(
     for layers in ("unrolled", "scanned"):
         block = names["SoftMixture"](balance=0.5)
         made = config.model_copy(update={"feed_forward": block, "layers": layers})
-        model = LanguageModel(made, 4)
+        model = LanguageModel(resolve_model(made), 4)
         given = tokens, tokens, jnp.arange(5)[None], None, rotary
         nll, auxiliary = jax.jit(model.nll_and_auxiliary)(model.init(0), *given)
         assert nll.shape == (1, 5)
