@@ -6,21 +6,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from rope_jax.plots.panels import (
-    PlottedPoint,
-    perplexities,
-)
-from rope_jax.plots.style import (
-    BACKGROUND,
-    LineStyle,
-)
+from rope_jax.comparison.curves import Point
+from rope_jax.plots.panels import perplexities
+from rope_jax.plots.style import BACKGROUND, LineStyle
 
 
 def draw_line(
     axis: Axes,
     label: str,
     style: LineStyle,
-    points: Sequence[PlottedPoint],
+    points: Sequence[Point],
     *,
     band_opacity: float,
 ) -> None:
@@ -38,7 +33,7 @@ def draw_line(
         axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
 
 
-def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[PlottedPoint]]]) -> None:
+def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[Point]]]) -> None:
     """Draw the curves that other panels are about, in light grey and behind everything."""
     shown = [(style.linestyle, points) for style, points in curves if points]
     lines = []

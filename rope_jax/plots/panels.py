@@ -9,7 +9,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -20,6 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from rope_jax.comparison.curves import Point
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.saving import ShownFigure
 from rope_jax.plots.style import BACKGROUND, BAND_OPACITY, NOTE, REFERENCE, SMALL_SIZE, WIDTHS
@@ -37,24 +38,6 @@ _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the sma
 _MOST_NATS = 700  # e^700 is nearly the largest float
 
 
-@runtime_checkable
-class PlottedPoint(Protocol):
-    """One point of a curve: a row of results.csv, or several seeds pooled."""
-
-    @property
-    def protocol(self) -> str: ...
-    @property
-    def last_position(self) -> int: ...
-    @property
-    def nll(self) -> float: ...
-    @property
-    def ci_low(self) -> float: ...
-    @property
-    def ci_high(self) -> float: ...
-    @property
-    def bpb(self) -> float | None: ...
-
-
 @dataclass(frozen=True)
 class Panels:
     """A figure's panels by protocol and key, and its width in inches."""
@@ -69,18 +52,18 @@ class Panels:
         return [axis for (protocol, _), axis in self.axes.items() if protocol == BASELINE]
 
 
-def perplexities(points: Sequence[PlottedPoint]) -> NDArray[np.float64]:
+def perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
     """Return perplexities and the ends of their intervals, [3, points]; inf above e^700."""
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
     return np.where(nll > _MOST_NATS, np.inf, np.exp(np.minimum(nll, _MOST_NATS)))
 
 
 def make_panels(
-    points: Sequence[PlottedPoint],
+    points: Sequence[Point],
     *,
     windows: Sequence[int],
     truncation: Sequence[float],
-    banded: Sequence[PlottedPoint],
+    banded: Sequence[Point],
     title: str,
     width: FigureWidth,
     keys: Sequence[str] | None = None,
@@ -288,10 +271,10 @@ def fold_text(text: str, letters: int) -> str:
 
 
 def shared_limits(
-    points: Sequence[PlottedPoint],
+    points: Sequence[Point],
     *,
     truncation: Sequence[float],
-    banded: Sequence[PlottedPoint],
+    banded: Sequence[Point],
 ) -> tuple[float, float]:
     """Return the vertical limits that all panels share.
 
@@ -337,7 +320,7 @@ def label_powers(axis: Axis, low: float, high: float) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _add_bits_per_byte_axis(axis: Axes, points: Sequence[PlottedPoint]) -> None:
+def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
     """Add a right-hand axis in bits per byte, if the points have them and score the same bytes."""
     ratios = [point.nll / point.bpb for point in points if point.bpb and math.isfinite(point.bpb)]
     if not ratios or np.ptp(ratios) > 1e-9 * ratios[0]:  # one axis cannot show several

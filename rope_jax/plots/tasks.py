@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -30,6 +30,7 @@ from rope_jax.plots.style import (
     assign_styles,
     figure_style,
 )
+from rope_jax.results.tasks import TaskRow
 
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
@@ -42,43 +43,12 @@ _NUMBER_WIDTH = 2.2  # of three digits and a gap, in font sizes
 _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 
 
-@runtime_checkable
-class TaskPoint(Protocol):
-    """One metric of a task at one length, such as a row of tasks.csv."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str:
-        """The type of the scaling or map, which determines the colour."""
-        ...
-
-    @property
-    def length(self) -> int: ...
-    @property
-    def depth(self) -> float | None: ...
-    @property
-    def distance(self) -> int | None: ...
-    @property
-    def taken_out(self) -> bool: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def ci_low(self) -> float: ...
-    @property
-    def ci_high(self) -> float: ...
-    @property
-    def chance(self) -> float | None: ...
-
-
 # Shares of exact answers by length, by the label of a row, from the top.
 Rows = dict[str, dict[int, float]]
 
 
 def draw_heat(
-    points: Sequence[TaskPoint],
+    points: Sequence[TaskRow],
     *,
     window: int,
     effective: Mapping[str, str],
@@ -129,7 +99,7 @@ def draw_heat(
     return figure
 
 
-def _panels(points: Sequence[TaskPoint], effective: Mapping[str, str]) -> dict[str, Rows]:
+def _panels(points: Sequence[TaskRow], effective: Mapping[str, str]) -> dict[str, Rows]:
     """Return the rows of each panel by its title: one panel per scaling with a row per depth.
 
     Without depths it is one panel with a row per scaling. The last row is what was taken out.
@@ -208,7 +178,7 @@ def _add_colour_bar(
 
 
 def draw_distances(
-    points: Sequence[TaskPoint],
+    points: Sequence[TaskRow],
     *,
     window: int,
     borders: Mapping[str, int],
@@ -261,11 +231,11 @@ def draw_distances(
     return figure
 
 
-def _distance(point: TaskPoint) -> int:
+def _distance(point: TaskRow) -> int:
     return point.length if point.distance is None else point.distance
 
 
-def _draw_profile(axis: Axes, points: Sequence[TaskPoint], style: LineStyle) -> None:
+def _draw_profile(axis: Axes, points: Sequence[TaskRow], style: LineStyle) -> None:
     """Draw a metric of a scaling with its interval; dotted, the same with the token taken out."""
 
     def columns(*, taken_out: bool) -> NDArray[np.float64]:

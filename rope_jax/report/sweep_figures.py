@@ -1,6 +1,6 @@
 """The figures of a sweep: its newest checkpoint, and how its curves evolve in training."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
@@ -9,6 +9,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.curves import draw_line
 from rope_jax.plots.panels import finish_panels, make_panels, window_handle
@@ -46,7 +47,7 @@ def draw_sweep(
     if len(checkpoints) > 1:
         figures["steps.png"] = draw_checkpoints(
             rows,
-            windows={checkpoint.window for checkpoint in checkpoints},
+            checkpoints,
             title=f"{newest.run}, by training step; {split} split, {scored}",
             width=width,
         )
@@ -54,31 +55,36 @@ def draw_sweep(
 
 
 def draw_checkpoints(
-    rows: Sequence[Row], *, windows: Collection[int], title: str, width: FigureWidth = "page"
+    rows: Sequence[Row],
+    checkpoints: Sequence[CheckpointSummary],
+    *,
+    title: str,
+    width: FigureWidth = "page",
 ) -> Figure:
     """Draw how curves evolve in training: one line per checkpoint, dark to light.
 
-    Each scaling has a panel for each protocol; each protocol starts a new row of panels.
-    rows: of several checkpoints. windows: their training windows, marked in every panel.
-    width: of a paper's column, 3.3 inches, or page, 6.8.
+    Each scaling has a panel for each protocol; each protocol starts a new row of panels. The
+    arguments are those of `draw_sweep`.
     """
-    names = list(dict.fromkeys(row.name for row in rows))
-    steps = sorted({row.step for row in rows})
+    curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
+    windows = sorted({curve.window for curve in curves})
+    steps = sorted({curve.step for curve in curves})
     styles = _step_styles(steps)
     with figure_style():
         panels = make_panels(
-            rows,
-            windows=sorted(windows),
+            [point for curve in curves for point in curve.points],
+            windows=windows,
             truncation=[],
             banded=[],
             title=title,
             width=width,
-            keys=names,
+            keys=list(dict.fromkeys(curve.name for curve in curves)),
         )
-        for (protocol, name), axis in panels.axes.items():
-            for step, style in styles.items():
-                points = [r for r in rows if (r.protocol, r.name, r.step) == (protocol, name, step)]
-                draw_line(axis, f"step {step:,}", style, points, band_opacity=0.0)
+        for curve in curves:
+            for protocol in dict.fromkeys(point.protocol for point in curve.points):
+                points = [point for point in curve.points if point.protocol == protocol]
+                axis, label = panels.axes[protocol, curve.name], f"step {curve.step:,}"
+                draw_line(axis, label, styles[curve.step], points, band_opacity=0.0)
         chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
         handles: list[Artist] = [
             Line2D([], [], label=f"step {steps[i]:,}", **vars(styles[steps[i]]))

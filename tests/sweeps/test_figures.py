@@ -68,6 +68,11 @@ def draw(rows, window=32, truncation=1.0, title="A title", **settings):
     return draw_run(rows, checkpoint, title=title, **settings)
 
 
+def draw_steps(rows):
+    steps = sorted({row.step for row in rows}, reverse=True)
+    return draw_checkpoints(rows, [CheckpointSummary("", s, 32) for s in steps], title="A title")
+
+
 def levels(axis):
     """Return the heights of the horizontal lines across a panel."""
     lines = [line for line in axis.get_lines() if line.get_transform() != axis.transData]
@@ -198,7 +203,7 @@ def test_a_very_wide_interval_does_not_change_the_limits(count):
 
 def test_an_interval_that_is_not_drawn_does_not_change_the_limits():
     rows = [row._replace(ci_low=-30.0, ci_high=30.0) for row in ROWS]
-    low, high = draw_checkpoints(rows, windows=[32], title="A title").axes[0].get_ylim()
+    low, high = draw_steps(rows).axes[0].get_ylim()
     assert math.exp(0.9) / 1.15 < low < math.exp(0.9)
     assert math.exp(3) < high < math.exp(3) * 1.15
 
@@ -253,7 +258,7 @@ def checkpoints(names, steps, protocols=("same_tokens",)):
 
 def test_checkpoints_have_one_panel_per_scaling_and_one_line_per_step():
     rows = [row(n, x, y / s, step=s) for s in (1, 5) for n in CURVES for x, y in CURVES[n].items()]
-    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    figure = draw_steps(rows)
     assert [axis.get_title() for axis in figure.axes] == list(CURVES)
     for axis, by_length in zip(figure.axes, CURVES.values(), strict=True):
         lines = lines_by_label(axis)
@@ -265,7 +270,7 @@ def test_checkpoints_have_one_panel_per_scaling_and_one_line_per_step():
 
 def test_panels_of_many_scalings_wrap(tmp_path):
     names = [f"yarn-{n}" for n in range(16)]
-    figure = draw_checkpoints(checkpoints(names, (1, 5)), windows=[32], title="A title")
+    figure = draw_steps(checkpoints(names, (1, 5)))
     assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == (4, 4)
     save_figure(figure, tmp_path / "steps.png")
     with Image.open(tmp_path / "steps.png") as image:
@@ -278,14 +283,14 @@ def test_panels_of_many_scalings_wrap(tmp_path):
 )
 def test_panels_of_a_page_are_in_rows_of_three_or_four(count, columns):
     names = [f"yarn-{n}" for n in range(count)]
-    figure = draw_checkpoints(checkpoints(names, (1, 5)), windows=[32], title="A title")
+    figure = draw_steps(checkpoints(names, (1, 5)))
     grid = figure.axes[0].get_subplotspec().get_gridspec().get_geometry()
     assert grid == (-(-count // columns), columns)
 
 
 def test_each_protocol_starts_a_row_of_panels():
     rows = checkpoints([f"yarn-{n}" for n in range(5)], (1, 5), ("same_tokens", "whole_window"))
-    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    figure = draw_steps(rows)
     visible = [axis.get_title() for axis in figure.axes if axis.get_visible()]
     assert visible == [f"yarn-{n}\n{p}" for p in ("same_tokens", "whole_window") for n in range(5)]
     by_place = {
@@ -308,7 +313,7 @@ def test_each_protocol_starts_a_row_of_panels():
 
 def test_the_legend_of_many_checkpoints_names_some():
     rows = checkpoints(["trained"], range(1, 101))
-    figure = draw_checkpoints(rows, windows=[32], title="A title")
+    figure = draw_steps(rows)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(labels) == 12
     assert (labels[0], labels[-1]) == ("step 1", "step 100")
