@@ -34,7 +34,7 @@ from rope_jax.results.tasks import TaskRow
 
 # Perceptually uniform, also in grey and for colour-blind readers: dark is wrong, light is exact.
 _COLOURS = "viridis"
-_TAKEN_OUT = "taken out"
+TAKEN_OUT = "taken out"
 _GAP = 0.3  # above the row of what was taken out, in rows
 _COLUMNS: Mapping[FigureWidth, int] = {"column": 2, "page": 4}
 _ROW_HEIGHT = 0.17  # inches, of a depth
@@ -43,8 +43,8 @@ _NUMBER_WIDTH = 2.2  # of three digits and a gap, in font sizes
 _LABELS = {"nats": "nats per token", "exact": "exact (%)"}
 
 
-# Shares of exact answers by length, by the label of a row, from the top.
-Rows = dict[str, dict[int, float]]
+# A panel's cells by length, by the label of a row, from the top.
+Rows = dict[str, dict[int, TaskRow]]
 
 
 def draw_heat(
@@ -67,7 +67,10 @@ def draw_heat(
     exact = [point for point in points if point.metric == "exact"]
     lengths = sorted({point.length for point in exact})
     has_depths = any(point.depth is not None for point in exact)
-    panels = _panels(exact, effective)
+    gap = "\n" if has_depths else ", "
+    labels = {point.name: point.name for point in exact}
+    labels |= {name: f"{name}{gap}effective: {text}" for name, text in effective.items()}
+    panels = heat_panels(exact, labels)
     columns = min(_COLUMNS[width], len(panels))
     rows = -(-len(panels) // columns)
     inches = WIDTHS[width]
@@ -75,8 +78,8 @@ def draw_heat(
     height = rows * (0.42 + _ROW_HEIGHT * (max(map(len, panels.values())) + 0.3)) + 0.55
     height += 0.16 * (title.count("\n") + 1) + 0.4 * (width == "column")
     # what the colour bar and the labels of the rows leave
-    labels = 0.05 * max(len(label) for own in panels.values() for label in own)
-    cell = (0.88 * inches - labels) / columns / len(lengths)
+    beside = 0.05 * max(len(label) for own in panels.values() for label in own)
+    cell = (0.88 * inches - beside) / columns / len(lengths)
     with figure_style():
         figure = ShownFigure(figsize=(inches, height), layout="constrained")
         figure.suptitle(title)
@@ -99,27 +102,28 @@ def draw_heat(
     return figure
 
 
-def _panels(points: Sequence[TaskRow], effective: Mapping[str, str]) -> dict[str, Rows]:
+def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[str, Rows]:
     """Return the rows of each panel by its title: one panel per scaling with a row per depth.
 
-    Without depths it is one panel with a row per scaling. The last row is what was taken out.
+    Without depths it is one panel with a row per scaling. The last row is what was taken out, the
+    largest where there are several: none of the scalings should be trusted with less.
+
+    points: shares of exact answers. labels: of the scalings.
     """
     panels: dict[str, Rows] = {}
     has_depths = any(point.depth is not None for point in points)
-    by_depth = sorted(points, key=lambda point: (point.taken_out, point.depth or 0.0))
     names = list(dict.fromkeys(point.name for point in points))
-    for point in sorted(by_depth, key=lambda point: names.index(point.name)):
-        gap = "\n" if has_depths else ", "
-        label = point.name
-        if point.name in effective:
-            label += f"{gap}effective: {effective[point.name]}"
+    for point in sorted(points, key=lambda p: (names.index(p.name), p.taken_out, p.depth or 0.0)):
+        label = labels[point.name]
         row = f"{100 * (point.depth or 0):g}" if has_depths else label
         rows = panels.setdefault(label if has_depths else "", {})
-        cells = rows.setdefault(_TAKEN_OUT if point.taken_out else row, {})
-        cells[point.length] = max(point.value, cells.get(point.length, -math.inf))
+        cells = rows.setdefault(TAKEN_OUT if point.taken_out else row, {})
+        cells[point.length] = max(
+            point, cells.get(point.length, point), key=lambda point: point.value
+        )
     for rows in panels.values():
-        if _TAKEN_OUT in rows:
-            rows[_TAKEN_OUT] = rows.pop(_TAKEN_OUT)
+        if TAKEN_OUT in rows:
+            rows[TAKEN_OUT] = rows.pop(TAKEN_OUT)
     return panels
 
 
@@ -130,11 +134,12 @@ def _draw_panel(axis: Axes, rows: Rows, lengths: Sequence[int], cell: float) -> 
     """
     labels = list(rows)
     edges = np.arange(len(rows) + 1.0)
-    if _TAKEN_OUT in rows:
+    if TAKEN_OUT in rows:
         labels.insert(-1, "")  # an empty row sets it apart
         edges = np.append(edges[:-1], [edges[-2] + _GAP, edges[-1] + _GAP])
     middles = (edges[:-1] + edges[1:]) / 2
-    values = np.array([[rows.get(row, {}).get(n, math.nan) for n in lengths] for row in labels])
+    shown = [rows.get(label, {}) for label in labels]
+    values = np.array([[row[n].value if n in row else math.nan for n in lengths] for row in shown])
     axis.pcolormesh(np.arange(len(lengths) + 1), edges, values, cmap=_COLOURS, vmin=0, vmax=1)
     size = min(SMALL_SIZE - 0.5, cell / _NUMBER_WIDTH)
     for (row, x), value in np.ndenumerate(values):
@@ -203,7 +208,7 @@ def draw_distances(
     with figure_style():
         legend = [Line2D([], [], label=name, **vars(style)) for name, style in styles.items()]
         if any(point.taken_out for point in points):
-            legend.append(Line2D([], [], label=_TAKEN_OUT, color="0.4", linestyle=":"))
+            legend.append(Line2D([], [], label=TAKEN_OUT, color="0.4", linestyle=":"))
         if borders.keys() & styles.keys():
             mark: dict[str, Any] = {"marker": "|", "linestyle": "none", "markersize": 8}
             mark |= {"markeredgewidth": 1.5, "color": "0.4"}

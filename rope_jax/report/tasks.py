@@ -11,15 +11,13 @@ from rope_jax.comparison.sweeps import Sweep
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
-from rope_jax.plots.tasks import draw_distances, draw_heat, share_text
+from rope_jax.plots.tasks import TAKEN_OUT, Rows, draw_distances, draw_heat, heat_panels, share_text
 from rope_jax.report.table import Cell, Line, Table
 from rope_jax.report.terminal import print_table
 from rope_jax.report.text import effective_text, interval_text, perplexity_text, usable_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow, TaskTables, taken_out
-
-TAKEN_OUT = "taken out"
 
 
 def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table]:
@@ -172,13 +170,16 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
         rows = [row for row in sweep.tasks if row.step == step and row.metric == "exact"]
         for task in dict.fromkeys(row.task for row in rows):
             own = [row for row in rows if row.task == task]
-            names = list(dict.fromkeys(row.name for row in own))
             lengths = sorted({row.length for row in own})
-            by_name = {name: [row for row in own if row.name == name] for name in names}
-            if any(row.depth is not None for row in own):
-                panels = [_panel(name, by_name[name], lengths, sweep, task) for name in names]
-            else:
-                panels = [_panel_of_scalings(by_name, lengths, sweep, task)]
+            effective = sweep.effective.get(task, {})
+            labels = {row.name: printable(row.name) for row in own}
+            for name, found in effective.items():
+                labels[name] = f"{printable(name)}: {effective_text(*found)}"
+            unit = "%" if any(row.depth is not None for row in own) else ""
+            panels = [
+                _panel(title, rows, lengths, unit)
+                for title, rows in heat_panels(own, labels).items()
+            ]
             maps.append(
                 {
                     "title": f"{printable(sweep.label)}, step {step:,}: {task}",
@@ -192,39 +193,12 @@ def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
     return maps
 
 
-def _panel(
-    name: str, rows: Sequence[TaskRow], lengths: Sequence[int], sweep: Sweep, task: str
-) -> dict[str, Any]:
-    depths = sorted({row.depth for row in rows if row.depth is not None})
-    by_label = {f"{100 * depth:g}%": [r for r in rows if r.depth == depth] for depth in depths}
-    if control := [row for row in rows if row.taken_out]:
-        by_label[TAKEN_OUT] = control
-    return {"title": _title(name, sweep, task)} | _cells(by_label, lengths)
-
-
-def _panel_of_scalings(
-    by_name: dict[str, list[TaskRow]], lengths: Sequence[int], sweep: Sweep, task: str
-) -> dict[str, Any]:
-    by_label = {}
-    for name, rows in by_name.items():
-        by_label[_title(name, sweep, task)] = [row for row in rows if not row.taken_out]
-    control = [row for rows in by_name.values() for row in rows if row.taken_out]
-    if control:  # the largest of all scalings: none should be trusted with less
-        by_label[TAKEN_OUT] = sorted(control, key=lambda row: row.value)
-    return {"title": ""} | _cells(by_label, lengths)
-
-
-def _title(name: str, sweep: Sweep, task: str) -> str:
-    found = sweep.effective.get(task, {}).get(name)
-    return printable(name) if found is None else f"{printable(name)}: {effective_text(*found)}"
-
-
-def _cells(by_label: dict[str, list[TaskRow]], lengths: Sequence[int]) -> dict[str, Any]:
-    """Return the values and intervals of a panel's rows, by length; None: not measured."""
-    found = [{row.length: row for row in rows} for rows in by_label.values()]
+def _panel(title: str, rows: Rows, lengths: Sequence[int], unit: str) -> dict[str, Any]:
+    """Return the values and intervals of a panel's rows in %, by length; None: not measured."""
+    labels = [label if label == TAKEN_OUT else label + unit for label in rows]
     ends = {"values": "value", "low": "ci_low", "high": "ci_high"}
-    return {"rows": list(by_label)} | {
-        key: [[_percent(row.get(n), field) for n in lengths] for row in found]
+    return {"title": title, "rows": labels} | {
+        key: [[_percent(cells.get(n), field) for n in lengths] for cells in rows.values()]
         for key, field in ends.items()
     }
 
