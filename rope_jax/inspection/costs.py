@@ -11,7 +11,7 @@ from rich.console import Console
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load
 from rope_jax.errors import UserError, printable
-from rope_jax.inspection.output import make_table
+from rope_jax.inspection.output import print_table
 from rope_jax.model.decoder import language_model
 from rope_jax.model.memory import parameter_count
 from rope_jax.model.resolve import resolve_run
@@ -105,4 +105,4 @@ def print_costs(console: Console, costs: Sequence[Cost]) -> None:
         )
         for cost in costs
     ]
-    console.print(make_table(Cost._fields, rows, left=2))
+    print_table(console, Cost._fields, rows, left=2)

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rope_jax.inspection.output import print_columns, write_figure
+from rope_jax.inspection.output import print_table, write_figure
 from rope_jax.inspection.scalings import shortened
 from rope_jax.plots.panels import fold_title, label_lowest, panel_columns
 from rope_jax.plots.style import WIDTHS, assign_styles, figure_style
@@ -40,10 +40,9 @@ def print_decay_tables(console: Console, scores: Mapping[str, Scores]) -> None:
     names = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in octaves(length)]
     both = [mean_and_peak_by_octave(score) for score in scores.values()]
     for place, title in enumerate(("mean score", "largest |score|")):
-        columns = [[f"{x:z.2f}" for x in values[place]] for values in both]
+        columns = [names, *([f"{x:z.2f}" for x in values[place]] for values in both)]
         console.print(title, style="bold")
-        rows = list(zip(names, zip(*columns, strict=True), strict=True))
-        print_columns(console, "distance", list(scores), rows)
+        print_table(console, ["distance", *scores], list(zip(*columns, strict=True)), left=0)
 
 
 def write_decay_figure(

@@ -19,7 +19,7 @@ from rope_jax import stopping
 from rope_jax.config.inspection import ModelGeometry
 from rope_jax.console import plain_console
 from rope_jax.errors import printable
-from rope_jax.inspection.output import make_table, short_number, write_figure
+from rope_jax.inspection.output import print_table, short_number, write_figure
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import first_negative_distance
@@ -84,7 +84,7 @@ def _print_table(console: Console, geometries: Sequence[Geometry]) -> None:
         )
         for made in geometries
     ]
-    console.print(make_table(("model", "d", "base", "window", *distances), rows))
+    print_table(console, ("model", "d", "base", "window", *distances), rows)
     console.print(
         "score < 0 from: first distance at which equal queries and keys score below 0\n"
         "full circles: pairs that turn at least once in the window\n",

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
-from rope_jax.inspection.output import make_table, short_number, write_csv, write_figure
+from rope_jax.inspection.output import print_table, short_number, write_csv, write_figure
 from rope_jax.plots.panels import fold_text, label_lowest
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
@@ -158,7 +158,7 @@ def print_maps(console: Console, shown: Sequence[ShownMap]) -> None:
         for made in shown
     ]
     headings = ("map", "settings", "largest r", "visible", "reaches n")
-    console.print(make_table(headings, rows, left=2))
+    print_table(console, headings, rows, left=2)
     for made in shown:
         if made.obstacle:
             console.print(Text(f"{made.name}: {made.obstacle}"))

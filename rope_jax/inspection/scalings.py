@@ -1,6 +1,7 @@
 """Scalings pair by pair: tables and a figure of wavelengths, scale, and angles not seen before."""
 
 import functools
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from rich.console import Console
 
 from rope_jax.inspection.curves import Curve
-from rope_jax.inspection.output import Row, make_table, print_columns, short_number, write_figure
+from rope_jax.inspection.output import Row, print_table, short_number, write_figure
 from rope_jax.plots.panels import fold_title, legend_columns
 from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles, figure_style
 from rope_jax.rope.pairs import Pairwise
@@ -34,10 +35,10 @@ def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
     for title, columns in by_title.items():
         rows = _merged_rows(list(zip(*columns, strict=True)))
         console.print(title, style="bold")
-        print_columns(console, "pair", [curve.name for curve in curves], rows)
+        print_table(console, ["pair", *(curve.name for curve in curves)], rows, left=0)
     console.print("summary", style="bold")
     headings = ("scaling", "wavelengths", "θ'/θ", "m", "queries", "< 1 turn", "unseen")
-    console.print(make_table(headings, [_summary(curve) for curve in curves]))
+    print_table(console, headings, [_summary(curve) for curve in curves])
     console.print(
         "m: factor on queries and keys, so m² on a score\n"
         "queries: factor on whole queries, from the first position to the last\n"
@@ -46,14 +47,12 @@ def print_scaling_tables(console: Console, curves: Sequence[Curve]) -> None:
     )
 
 
-def _merged_rows(rows: Sequence[Row]) -> list[tuple[str, Row]]:
-    """Return row names and cells; neighbouring pairs with the same cells share a row."""
-    made: list[tuple[str, Row]] = []
-    first = 0
-    for last, cells in enumerate(rows):
-        if last + 1 == len(rows) or rows[last + 1] != cells:
-            made.append((f"{first}" if first == last else f"{first}–{last}", cells))
-            first = last + 1
+def _merged_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return rows with the numbers of their pairs; neighbours with the same cells share a row."""
+    made: list[Row] = []
+    for cells, alike in itertools.groupby(range(len(rows)), key=rows.__getitem__):
+        first, *more = map(str, alike)
+        made.append((f"{first}–{more[-1]}" if more else first, *cells))
     return made
 
 
