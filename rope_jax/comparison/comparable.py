@@ -22,12 +22,9 @@ _REMEDIES = {
 }
 
 
-class Condition(NamedTuple):
-    """Something that must be the same in all sweeps that have it."""
-
-    field: str
-    part: str
-    """The part of the sweep that it concerns, shown in messages; "" for the whole sweep."""
+# What must be the same in all sweeps that have it: a field, and the part of the sweep that it
+# concerns, shown in messages; "" for the whole sweep.
+_Condition = tuple[str, str]
 
 
 class Mismatch(NamedTuple):
@@ -45,16 +42,16 @@ class Mismatch(NamedTuple):
 
 def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
     """Return one mismatch per sweep and field that differs from the sweeps before it."""
-    known: dict[Condition, tuple[str, Sweep]] = {}
+    known: dict[_Condition, tuple[str, Sweep]] = {}
     mismatches = []
     for sweep in sweeps:
         own = _conditions(sweep)
         differing = [c for c in own if c in known and known[c][0] != own[c]]
-        for field in dict.fromkeys(condition.field for condition in differing):
-            of_field = [condition for condition in differing if condition.field == field]
-            value, first = known[of_field[0]]
-            parts = ", ".join(filter(None, (condition.part for condition in of_field)))
-            mismatches.append(Mismatch(sweep, field, first.label, value, own[of_field[0]], parts))
+        for field in dict.fromkeys(field for field, _ in differing):
+            parts = [part for other, part in differing if other == field]
+            value, first = known[field, parts[0]]
+            mine, shown = own[field, parts[0]], ", ".join(filter(None, parts))
+            mismatches.append(Mismatch(sweep, field, first.label, value, mine, shown))
         if not differing:
             known |= {c: (value, sweep) for c, value in own.items() if c not in known}
     return mismatches
@@ -73,7 +70,7 @@ def describe_mismatches(mismatches: Sequence[Mismatch]) -> list[str]:
 
 
 def _join_sweeps(others: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return "a has 1, b and c have 2 (same_tokens)"; others: labels by value and parts."""
+    """Return "a has 1, b and c have 2 (same_tokens)"."""
     clauses = []
     for (value, parts), labels in others.items():
         *most, last = labels
@@ -90,21 +87,16 @@ def refuse_mismatches(mismatches: Sequence[Mismatch]) -> None:
         raise UserError(f"{first}{more}; with force=true they are drawn anyway, and marked")
 
 
-def _conditions(sweep: Sweep) -> dict[Condition, str]:
-    """Return the value of each condition.
-
-    same_tokens scores the same targets at every length; the other protocols score what fits.
-    """
-    values: dict[Condition, set[str]] = defaultdict(set)
+def _conditions(sweep: Sweep) -> dict[_Condition, str]:
+    values: dict[_Condition, set[str]] = defaultdict(set)
     for row in sweep.rows:
         for field in ("corpus", "split", "bos"):
-            values[Condition(field, "")].add(getattr(row, field))
+            values[field, ""].add(getattr(row, field))
+        # same_tokens scores the same targets at every length; the other protocols, what fits
         at_length = "" if row.protocol == BASELINE else f" {row.length}"
-        values[Condition("targets", row.protocol + at_length)].add(row.targets)
+        values["targets", row.protocol + at_length].add(row.targets)
     conditions = {condition: ", ".join(sorted(found)) for condition, found in values.items()}
-    return conditions | {
-        Condition("scalings", name): settings for name, settings in sweep.settings.items()
-    }
+    return conditions | {("scalings", name): text for name, text in sweep.settings.items()}
 
 
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
@@ -128,8 +120,6 @@ def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
 
 
 def _renamed(sweep: Sweep, name: str, settings: str) -> Sweep:
-    """Return a sweep with one curve renamed to `trained`, whose settings are given."""
-
     def new(old: str) -> str:
         return TRAINED if old == name else old
 
@@ -189,23 +179,22 @@ def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list
 
 def write_remarks(groups: Sequence[Group]) -> list[str]:
     """Return one line of plain text per curve that stands for `trained`; it is no warning."""
-    return [remark for group in groups for remark in _group_remarks(group)]
-
-
-def _group_remarks(group: Group) -> Iterator[str]:
-    for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps):
-        if renamed is not None:
-            yield (
-                f"{group.label}: its curve {renamed} is shown as trained, because the model was "
-                "trained with this scaling"
-            )
-    baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
-    for name in dict.fromkeys(baselines):
-        if name not in ("trained", "none"):
-            yield (
-                f"{group.label}: {name} is the scaling that the model was trained with, so it "
-                "serves as the baseline in place of trained"
-            )
+    remarks = []
+    for group in groups:
+        remarks += [
+            f"{group.label}: its curve {renamed} is shown as trained, because the model was "
+            "trained with this scaling"
+            for renamed in dict.fromkeys(sweep.renamed for sweep in group.sweeps)
+            if renamed is not None
+        ]
+        baselines = [name for sweep in group.sweeps for name in sweep.baselines.values()]
+        remarks += [
+            f"{group.label}: {name} is the scaling that the model was trained with, so it serves "
+            "as the baseline in place of trained"
+            for name in dict.fromkeys(baselines)
+            if name not in (TRAINED, "none")
+        ]
+    return remarks
 
 
 def _group_notes(group: Group) -> Iterator[str]:

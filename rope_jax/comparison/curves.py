@@ -124,7 +124,6 @@ class Comparison:
     figure_width: FigureWidth = "page"
     remarks: tuple[str, ...] = ()
     """What the reader should know besides, such as which curves stand for `trained`."""
-
     only: CheckpointSummary | None = None
     """The newest checkpoint, if these are the results of a single sweep, as it summarizes them."""
 
@@ -179,10 +178,9 @@ def compare_checkpoints(
     show: Show = "perplexity",
     figure_width: FigureWidth = "page",
 ) -> Comparison:
-    """Return the results of one run's sweep as a comparison, of its checkpoints.
+    """Return the results of one run's sweep as a comparison.
 
-    rows: of all checkpoints. checkpoints: the newest first. show: without the bytes per token, bits
-    per byte turn into nats per token.
+    checkpoints: the newest first. show: without the bytes per token, bits per byte turn into nats.
     """
     if show == "bits_per_byte" and any(row.bpb is None for row in rows):
         show = "nats"
@@ -207,15 +205,10 @@ def compare_checkpoints(
             summary = checkpoint.curves.get(name)
             gains = {} if summary is None else summary.gain_over_truncation
             own = [row for row in at_step if row.name == name]
-            points = [
-                Point.of(
-                    row,
-                    gain=gains.get(row.length)
-                    if row.protocol == BASELINE and row.length >= checkpoint.window
-                    else None,
-                )
-                for row in own
-            ]
+            points = []
+            for row in own:
+                has_gain = row.protocol == BASELINE and row.length >= checkpoint.window
+                points.append(Point.of(row, gain=gains.get(row.length) if has_gain else None))
             curves.append(
                 Curve(
                     group=group,
@@ -242,10 +235,12 @@ def compare_checkpoints(
 
 
 class _Pooling:
-    """Pools the results of a group at one training step over the group's seeds."""
+    """Pools the results of a group at one training step over the group's seeds.
+
+    first: the group with which others are compared; None: there are no others.
+    """
 
     def __init__(self, group: Group, step: int, first: Group | None, config: CompareConfig) -> None:
-        """first: the group with which others are compared; None: there are no others."""
         self._group, self._step, self._first = group, step, first
         self._sweeps = group.sweeps_at(step)
         self._window = self._sweeps[0].windows[step]
@@ -259,7 +254,7 @@ class _Pooling:
         for name in dict.fromkeys(row.name for row in rows):
             stopping.check()
             of_name = [row for row in rows if row.name == name]
-            points = tuple(self._point(row) for row in of_name)
+            points = tuple(map(self._point, of_name))
             losses = {p.length: p.gain.negated() for p in points if p.gain is not None}
             units = min(point.units for point in points)
             yield Curve(
@@ -277,20 +272,20 @@ class _Pooling:
             )
 
     def _point(self, row: Row) -> Point:
-        """Pool the point of a row of the first seed."""
+        """row: of the first seed."""
         key = PointKey.of(row)
         sums = [sweep.sums[key] for sweep in self._sweeps]
         pooled = pooled_mean(sums, **self._bootstrap)
-        bits = bits_per_byte(sums, **self._bootstrap)
+        bits = bits_per_byte(sums, **self._bootstrap) or (None, None, None)
         return Point.of(
             row,
             nll=pooled.value,
             ci_low=pooled.low,
             ci_high=pooled.high,
             ppl=perplexity(pooled.value),
-            bpb=None if bits is None else bits.value,
-            bpb_low=None if bits is None else bits.low,
-            bpb_high=None if bits is None else bits.high,
+            bpb=bits[0],
+            bpb_low=bits[1],
+            bpb_high=bits[2],
             nll_by_seed=tuple(one.mean() for one in sums),
             bits_per_nat=sums[0].bits_per_nat,
             difference=self._difference_from_trained(key, sums),
@@ -307,11 +302,10 @@ class _Pooling:
         return self._paired(sums, baselines)
 
     def _gain(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the gain over truncation; None below the window and for other protocols."""
         if key.protocol != BASELINE or key.length < self._window:
             return None
         loss = self._paired(sums, [truncation_key(sweep, self._step) for sweep in self._sweeps])
-        return None if loss is None else Estimate(-loss.value, -loss.high, -loss.low)
+        return None if loss is None else loss.negated()
 
     def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
         """Pool over seeds the difference from another point of each; None if one is missing."""
@@ -334,14 +328,9 @@ class _Pooling:
         return pooled_difference(sums, [sweep.sums[other] for sweep in theirs], **self._bootstrap)
 
     def _above_truncation(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        """Return the difference from the own scaling of the first group's models at their window.
-
-        None for other protocols, marked groups and checkpoints before the newest.
-        """
+        """Difference from the reference: the first group's unscaled model at its window."""
         group, first = self._group, self._first
-        if first is None or group.marked or self._step != group.newest:
-            return None
-        if key.protocol != BASELINE:
+        if first is None or group.marked or self._step != group.newest or key.protocol != BASELINE:
             return None
         theirs = first.sweeps_at(first.newest)
         found = {s.seed: s.sums.get(truncation_key(s, first.newest)) for s in theirs}

@@ -222,19 +222,16 @@ def _changed(
     for key in _keys_of([value for value in values if isinstance(value, dict)]):
         below = [v.get(key, _MISSING) if isinstance(v, dict) else _MISSING for v in values]
         yield from _changed(f"{path}.{key}", below, experiments)
+    # the `type` is the default of its own model, so a dump without defaults never has it
+    section = path.removesuffix(".type")
     leaves = [
-        _MISSING if isinstance(value, dict) or not _is_changed(path, one) else value
+        _MISSING
+        if isinstance(value, dict) or not (one.changed is None or section in one.changed)
+        else value
         for value, one in zip(values, experiments, strict=True)
     ]
     if any(value is not _MISSING for value in leaves):
         yield path, leaves
-
-
-def _is_changed(path: str, experiment: _Experiment) -> bool:
-    if experiment.changed is None:
-        return True
-    # the `type` is the default of its own model, so a dump without defaults never has it
-    return path.removesuffix(".type") in experiment.changed
 
 
 def _sections(value: Any) -> Any:

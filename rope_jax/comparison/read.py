@@ -1,7 +1,6 @@
 """Find the sweeps that command-line paths stand for, and read their folders."""
 
 import contextlib
-import errno
 import json
 import math
 import os
@@ -52,7 +51,6 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
 
 
 def _sweeps_of(path: Path, name: str | None) -> list[Path]:
-    """Return the sweeps that one path may stand for."""
     shown = readable_path(path)
     try:
         place = Path(os.path.abspath(path))
@@ -64,7 +62,7 @@ def _sweeps_of(path: Path, name: str | None) -> list[Path]:
                 raise UserError(f"sweep: {shown} is not the sweep {name}; give its run instead")
             return [path]
         evals = path / "evals"
-        if not _exists(evals) or not evals.is_dir():
+        if not os.path.isdir(evals):
             raise UserError(f"{shown}: is neither a run that was swept nor the folder of a sweep")
         for folder in unfinished_replacements(evals):
             _finish(folder)
@@ -99,18 +97,7 @@ def _finish(folder: Path) -> None:
 
 def _is_sweep(folder: Path) -> bool:
     """Whether a folder holds any of a sweep's files, even if others are missing."""
-    return any(_exists(folder / name) for name in _FILES)
-
-
-def _exists(path: Path) -> bool:
-    """Whether there is a file or a folder; OSError if that cannot be found out."""
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP):
-            return False
-        raise
-    return True
+    return any(os.path.exists(folder / name) for name in _FILES)
 
 
 def read_sweep(folder: Path) -> Sweep:
@@ -159,7 +146,9 @@ def _settings(entry: SweepEntry, run: Path) -> str:
     map_type = (settings["map"] or {}).get("type")
     if map_type == "fitted" or settings["type"] == "explicit":
         for folder in sorted((run / "fits").glob("*")):
-            found = _strategy(folder)
+            found = None
+            with contextlib.suppress(ValueError, UserError):  # it has none yet, or a damaged one
+                found = read_strategy(str(folder / "strategy.json"))
             if found is not None and _same_numbers(settings, found):
                 fit = load(FitConfig, folder / "fit.yaml")
                 settings = {"fit": fit.model_dump(mode="json", exclude={"name", "seed"})}
@@ -167,21 +156,12 @@ def _settings(entry: SweepEntry, run: Path) -> str:
     return json.dumps(settings, separators=(",", ":"))
 
 
-def _strategy(folder: Path) -> Strategy | None:
-    """Return the strategy of a fit; None if it has none yet, or cannot be read."""
-    with contextlib.suppress(ValueError, UserError):
-        return read_strategy(str(folder / "strategy.json"))
-    return None
-
-
 def _same_numbers(settings: Mapping[str, Any], strategy: Strategy) -> bool:
-    """Whether an entry's settings are those of a strategy file."""
     theirs = validate(SweepConfig, {"scalings": [entry_settings(strategy, "x")]}, "strategy")
     return theirs.scalings[0].model_dump(mode="json", exclude={"name"}) == settings
 
 
 def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:
-    """Return the entries of a sweep. names: those in its results."""
     if not path.is_file():
         raise UserError(f"{path}: missing; sweep again")
     return [

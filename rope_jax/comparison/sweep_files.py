@@ -48,19 +48,10 @@ class _Task(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    effective_length: PositiveInt | None
-    effective_length_is_last_tested: bool
-    effective_length_at_least: PositiveInt | None
-    effective_length_at_most: PositiveInt | None
-
-    @property
-    def effective(self) -> EffectiveLength:
-        return EffectiveLength(
-            length=self.effective_length,
-            at_least=self.effective_length_at_least,
-            at_most=self.effective_length_at_most,
-            is_last=self.effective_length_is_last_tested,
-        )
+    length: PositiveInt | None = Field(alias="effective_length")
+    at_least: PositiveInt | None = Field(alias="effective_length_at_least")
+    at_most: PositiveInt | None = Field(alias="effective_length_at_most")
+    is_last: bool = Field(alias="effective_length_is_last_tested")
 
 
 class CheckpointSummary(BaseModel):
@@ -79,7 +70,7 @@ class CheckpointSummary(BaseModel):
     def effective(self) -> dict[str, dict[str, EffectiveLength]]:
         """Effective lengths, by task and scaling."""
         return {
-            task: {name: found.effective for name, found in by_name.items()}
+            task: {name: EffectiveLength(**dict(found)) for name, found in by_name.items()}
             for task, by_name in self.tasks.items()
         }
 
@@ -100,7 +91,6 @@ class SweepFiles:
             raise UserError(f"{path}: cannot be read ({error.strerror}); sweep again") from None
 
     def rows(self) -> list[Row]:
-        """Return the rows of results.csv."""
         path = self._folder / "results.csv"
         return read_results(path, self._read(path))
 

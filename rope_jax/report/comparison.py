@@ -86,11 +86,11 @@ def comparison_latex(comparison: Comparison) -> str:
 
 def comparison_csv(comparison: Comparison) -> str:
     """Return one row per point of every checkpoint; nll, differences and gain in nats per token."""
-    points = [_csv_cells(curve, point) for curve in comparison.curves for point in curve.points]
-    return format_csv(_COLUMNS, [[point[column] for column in _COLUMNS] for point in points])
+    rows = [_csv_row(curve, point) for curve in comparison.curves for point in curve.points]
+    return format_csv(_COLUMNS, rows)
 
 
-def _csv_cells(curve: Curve, point: Point) -> dict[str, Any]:
+def _csv_row(curve: Curve, point: Point) -> list[Any]:
     sweeps = curve.group.sweeps_at(curve.step)
     cells = vars(curve) | {
         "group": curve.group.label,
@@ -104,7 +104,7 @@ def _csv_cells(curve: Curve, point: Point) -> dict[str, Any]:
     for name in DIFFERENCES:
         ends = getattr(point, name) or (None,) * 3
         cells |= zip((name, f"{name}_low", f"{name}_high"), ends, strict=True)
-    return cells
+    return [cells[column] for column in _COLUMNS]
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -202,10 +202,7 @@ def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> boo
 
 
 def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]:
-    """Return what a comparison in `folder` is made of: each sweep by its place, seen from there.
-
-    Both may have been moved together.
-    """
+    """Return each sweep by its path from `folder`: both may have been moved together."""
     start = os.path.realpath(folder)
     return {
         os.path.relpath(os.path.realpath(sweep.folder), start): {
@@ -222,13 +219,12 @@ def _read_sources(folder: Path) -> dict[str, dict[str, Any]] | None:
     """Return what the comparison in `folder` is made of; None if it does not say."""
     try:
         found = json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"]
-        return {place: {"run": one["run"], "sweep": one["sweep"]} for place, one in found.items()}
+        return {path: {"run": one["run"], "sweep": one["sweep"]} for path, one in found.items()}
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _names(sources: dict[str, dict[str, Any]] | None) -> str:
-    """Return the names of a comparison's sweeps for a message."""
     if not sources:
         return f"unknown sweeps (it has no {SOURCES} that can be read)"
     names = [printable(f"{one['run']}/{one['sweep']}")[:80] for one in sources.values()]

@@ -163,7 +163,6 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
 
 
 def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
-    """Return what a table's caption has to say, in sentences."""
     points, groups = all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
     counts = [(point.units, point.documents) for point in points]
     # the fewest and the most
@@ -220,10 +219,8 @@ def _describe_runs(windows: Mapping[Group, int]) -> list[str]:
 
 def describe_groups(comparison: Comparison) -> str:
     """Return the groups' labels, or only their number if there are more than four."""
-    groups = comparison.groups
-    if len(groups) > 4:
-        return f"{len(groups)} groups of runs"
-    return "; ".join(group.label for group in groups)
+    labels = [group.label for group in comparison.groups]
+    return "; ".join(labels) if len(labels) <= 4 else f"{len(labels)} groups of runs"
 
 
 def describe_sources(comparison: Comparison) -> list[list[str]]:

@@ -66,7 +66,6 @@ def format_page(comparison: Comparison) -> str:
 
 
 def _page_data(comparison: Comparison) -> dict[str, Any]:
-    """Return what the page's script reads, ready for JSON."""
     groups, curves = comparison.groups, comparison.curves
     points = [point for curve in curves for point in curve.points]
     return {
@@ -110,6 +109,8 @@ def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
 
 
 def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
+    usable = curve.usable
+    has_usable = usable is not None and (usable.length is not None or usable.is_known)
     return {
         "group": group,
         "name": curve.name,
@@ -117,18 +118,10 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
         "newest": curve.is_newest,
         "window": curve.window,
         "usable": usable_text(curve.usable),
-        "usable_at": _usable_at(curve),
+        # to sort by: "at least 1,024" is more than 1,024
+        "usable_at": (usable.length or 0) + 0.5 * usable.is_last if has_usable and usable else None,
         "points": [_point_data(point) for point in curve.points],
     }
-
-
-def _usable_at(curve: Curve) -> float | None:
-    """Return a number to sort usable lengths by; None if nothing is known."""
-    usable = curve.usable
-    if usable is None or (usable.length is None and not usable.is_known):
-        return None
-    # "at least 1,024" is more than 1,024
-    return (usable.length or 0) + 0.5 * usable.is_last
 
 
 def _point_data(point: Point) -> dict[str, Any]:

@@ -4,10 +4,8 @@ Others may have written the files: nothing in them is trusted.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from matplotlib.figure import Figure
 
 from rope_jax.comparison.sweep_files import SweepFiles, read_results
 from rope_jax.config.presentation import RedrawConfig
@@ -39,8 +37,15 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
             f"window: {folder / _SUMMARY} says at which window the model was trained; leave window "
             "out"
         )
-    rows = SweepFiles(folder).rows() if is_folder else _read_rows(path)
-    checkpoints: Sequence[CheckpointSummary]
+    if is_folder:
+        rows = SweepFiles(folder).rows()
+    else:
+        try:
+            content = read_limited(path, _MOST_BYTES)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        # no figure needs these
+        rows = read_results(path, content, optional=("corpus", "bos", "targets"))
     if has_summary:
         steps = {row.step for row in rows}
         checkpoints = [
@@ -57,14 +62,8 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
         place = Path(config.output)
         if place.suffix != ".png":
             raise UserError(f"output: {place} should end in .png")
-    figures = draw_sweep(rows, checkpoints, width=config.figure_width)
-    return _save(figures, place)
-
-
-def _save(figures: Mapping[str, Figure], place: Path) -> list[Path]:
-    """Save the curve at `place`, and the steps beside it."""
     written: list[Path] = []
-    for name, figure in figures.items():
+    for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
         steps = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
         path = place if name == "curve.png" else place.with_name(steps)
         try:
@@ -75,15 +74,6 @@ def _save(figures: Mapping[str, Figure], place: Path) -> list[Path]:
             ) from None
         written += figure_files(path)
     return written
-
-
-def _read_rows(path: Path) -> list[Row]:
-    """Return the rows of a table without a summary; columns that no figure needs may be missing."""
-    try:
-        content = read_limited(path, _MOST_BYTES)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    return read_results(path, content, optional=("corpus", "bos", "targets"))
 
 
 def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[CheckpointSummary]:
@@ -101,14 +91,11 @@ def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[Ch
                 "as window=256"
             )
         (window,) = found
-    checkpoints = []
-    for step in sorted({row.step for row in rows}, reverse=True):
-        at_window = [
-            row.nll
-            for row in rows
-            if (row.name, row.protocol, row.length, row.step) == ("trained", BASELINE, window, step)
-        ]
-        nll = at_window[0] if at_window and math.isfinite(at_window[0]) else None
-        made = CheckpointSummary(run=rows[0].run, step=step, window=window, nll_at_window=nll)
-        checkpoints.append(made)
-    return checkpoints
+    at_window = {
+        row.step: row.nll
+        for row in reversed(rows)
+        if (row.name, row.protocol, row.length) == ("trained", BASELINE, window)
+        and math.isfinite(row.nll)
+    }
+    steps = sorted({row.step for row in rows}, reverse=True)
+    return [CheckpointSummary(rows[0].run, step, window, at_window.get(step)) for step in steps]

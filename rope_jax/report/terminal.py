@@ -39,7 +39,7 @@ def print_table(
 
     def columns(form: int, count: int) -> list[Column]:
         headings = enumerate(zip(table.columns, cells, strict=True))
-        measured = [_column(text, own, None if i in bare else form) for i, (text, own) in headings]
+        measured = [_column(text, own, 3 if i in bare else form) for i, (text, own) in headings]
         return [*measured, *details[:count]]
 
     whole = max(map(cell_len, (table.labels[-1], *names)))
@@ -82,19 +82,15 @@ def print_table(
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]
 
 
-def _column(heading: str, cells: Sequence[Cell], form: int | None) -> Column:
-    """Return a column with its intervals in one form; None: without."""
+def _column(heading: str, cells: Sequence[Cell], form: int) -> Column:
     room = max(len(_marks(cell)) for cell in cells)
     return Column(heading + " " * room, [_text(cell, form, room) for cell in cells])
 
 
-def _text(cell: Cell, form: int | None, room: int = 0) -> Text:
-    """Return a cell with room for marks behind it."""
-    interval = f" {cell.interval}" if cell.interval else ""
-    if form:
-        interval = cell.brief and (cell.interval if form == 1 else cell.brief)
-    if form is None:
-        interval = ""
+def _text(cell: Cell, form: int, room: int = 0) -> Text:
+    """Return a cell with room for marks behind it; form: see `print_table`."""
+    forms = (cell.interval and f" {cell.interval}", cell.brief and cell.interval, cell.brief, "")
+    interval = forms[form]
     marks = _marks(cell).ljust(room)
     if cell.is_best:
         return Text(cell.value + interval + marks, "bold")
