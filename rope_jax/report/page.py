@@ -110,7 +110,9 @@ def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
 
 def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
     usable = curve.usable
-    has_usable = usable is not None and (usable.length is not None or usable.is_known)
+    order = None
+    if usable is not None and (usable.length is not None or usable.is_known):
+        order = (usable.length or 0) + 0.5 * usable.is_last  # "at least 1,024" is more than 1,024
     return {
         "group": group,
         "name": curve.name,
@@ -118,8 +120,7 @@ def _curve_data(curve: Curve, group: int) -> dict[str, Any]:
         "newest": curve.is_newest,
         "window": curve.window,
         "usable": usable_text(curve.usable),
-        # to sort by: "at least 1,024" is more than 1,024
-        "usable_at": (usable.length or 0) + 0.5 * usable.is_last if has_usable and usable else None,
+        "usable_at": order,
         "points": [_point_data(point) for point in curve.points],
     }
 
