@@ -98,7 +98,6 @@ def _check_seeds(group: Sequence[Sweep]) -> None:
 
 
 def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool) -> list[str]:
-    """Return the shortest labels that tell the groups apart."""
     labels: list[str] = []
     for name in (
         _stem,
@@ -128,8 +127,6 @@ _MOST_IN_BRIEF = 3
 
 
 class _Experiment(NamedTuple):
-    """A run's config, as nested sections of values."""
-
     sections: Any
     changed: frozenset[str] | None
     """Dotted keys and sections that are not the defaults; None: the config is another version's."""
@@ -248,7 +245,6 @@ def _keys_of(sections: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _keys(value: Any, path: str) -> Iterator[str]:
-    """Yield the dotted keys of nested sections and of their leaves."""
     yield path
     value = _sections(value)
     if isinstance(value, dict):

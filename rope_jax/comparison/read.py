@@ -96,7 +96,6 @@ def _finish(folder: Path) -> None:
 
 
 def _is_sweep(folder: Path) -> bool:
-    """Whether a folder holds any of a sweep's files, even if others are missing."""
     return any(os.path.exists(folder / name) for name in _FILES)
 
 
@@ -175,7 +174,6 @@ def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:
 def _check_rows(
     folder: Path, rows: Sequence[Row], sums: Mapping[PointKey, Sums], names: set[str]
 ) -> None:
-    """Refuse rows and documents that disagree: one is cut short or from another sweep."""
     keys = {PointKey.of(row) for row in rows}
     # `trained` at the window is in documents.csv even where it is not a curve of the sweep.
     baseline = {
@@ -205,7 +203,6 @@ def _check_summaries(
     sums: Mapping[PointKey, Sums],
     summaries: Sequence[CheckpointSummary],
 ) -> None:
-    """Refuse results of several runs, and a summary of different results."""
     agree = {(s.run, s.step) for s in summaries} == {(row.run, row.step) for row in rows}
     agree &= len({(row.run, row.seed) for row in rows}) == 1
     for summary in summaries:
@@ -255,7 +252,6 @@ def _find_baselines(
 
 
 def _run_config(config: Path) -> Config | None:
-    """Return a run's config; None if there is none that this version can read."""
     try:
         return load(Config, config)
     except (UserError, ValueError):

@@ -44,8 +44,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
 
 
 class _Task(BaseModel):
-    """What summary.json says about a task with one scaling."""
-
     model_config = ConfigDict(frozen=True, strict=True)
 
     length: PositiveInt | None = Field(alias="effective_length")
@@ -206,7 +204,6 @@ def _read_table(
 
 
 def _values(path: Path, column: str, types: Sequence[Any], cells: Sequence[str]) -> list[Any]:
-    """Return the values of a column. Each is read once, however many lines have it."""
     values: dict[str, Any] = {}
     for cell in dict.fromkeys(cells):
         try:
@@ -218,7 +215,6 @@ def _values(path: Path, column: str, types: Sequence[Any], cells: Sequence[str])
 
 
 def _value(column: str, types: Sequence[Any], text: str) -> Any:
-    """Return a cell's value; ValueError if no sweep writes it."""
     if text == "" and type(None) in types:
         return None
     if float in types:

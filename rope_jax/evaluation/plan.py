@@ -105,10 +105,7 @@ class Job:
         return np.bincount(self.windows.unit, scored / self._divisor())
 
     def bytes(self) -> Float64[np.ndarray, " U"] | None:
-        """Return the bytes of the scored targets of each unit, divided as `nats` are.
-
-        None: they are not known.
-        """
+        """Return the bytes of the scored targets of each unit, if known, divided as `nats` are."""
         scored = self.metric.scored_bytes(self.windows, self.length)
         return None if scored is None else np.bincount(self.windows.unit, scored / self._divisor())
 
@@ -144,13 +141,11 @@ class Plan:
     ) -> None:
         """Choose the documents and check every setting against them and the model.
 
-        trained_map: the position map that the model was trained with.
-        takes_maps: whether the model can read with a map.
         longest: the most tokens that the model can read; None: any number. Longer lengths are left
             out, but documents and targets are those of all lengths, so that models with different
             limits can be compared.
         words: how texts become tokens; None: only protocols can be measured.
-        token_bytes: bytes of text by token [V]; None: they are not known.
+        The other arguments are those of `evaluation.sweep`.
 
         UserError: a setting does not fit the lengths, the documents or the model's layers.
         """
@@ -288,7 +283,6 @@ class Plan:
         documents: Sequence[NDArray[np.integer]],
         words: Words | None,
     ) -> Metric:
-        """Return a task; ValueError if it needs longer windows, or cannot be asked at all."""
         longest, seed, bos = self.lengths[-1], self.config.seed, self.config.bos
         if isinstance(settings, LongPPL):
             return KeyTokenMetric(
@@ -343,7 +337,6 @@ class Plan:
         return max(layers, *(len(self.layers.per_layer(scaling)) for scaling in scalings))
 
     def _check_settings(self) -> None:
-        """Check the settings that depend on the lengths or on the caller's bos_id."""
         try:
             check_targets(self.targets, tuple(self.lengths))
             if any(PROTOCOLS[name].uses_stride for name in self.config.protocols):

@@ -1,6 +1,6 @@
 """The result of a sweep, before statistics, and the rows of its tables."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,11 @@ class SweepResult:
     compilations: int
     task_measurements: list[TaskMeasurement] = field(default_factory=list)
 
+    @property
+    def resampling(self) -> dict[str, int]:
+        """The settings of the bootstrap."""
+        return {"resamples": self.config.resamples, "seed": self.config.seed}
+
     def to_frame(self) -> "pandas.DataFrame":
         """Return one row per measurement, with the columns of results.csv but those about a run.
 
@@ -118,13 +123,38 @@ class SweepResult:
         return draw_run(rows(self, _NO_ORIGIN), checkpoint, title=title, width=width)
 
     def _repr_html_(self) -> str:
-        """Return the table that a notebook shows."""
         return results_html(rows(self, _NO_ORIGIN), self.config.show)
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:
     """Return one row per measurement, in the order of the measurements."""
-    return [_row(result, origin, measurement) for measurement in result.measurements]
+    how = result.resampling
+    found = []
+    for m in result.measurements:
+        nll, bits = mean_nll(m.sums, **how), bits_per_byte([m.sums], **how) or (None, None, None)
+        found.append(
+            Row(
+                **_shared_columns(result, origin, m),
+                protocol=m.protocol,
+                first_position=m.first_position,
+                last_position=m.length,
+                nll=nll.value,
+                ppl=perplexity(nll.value),
+                bpb=bits[0],
+                bpb_low=bits[1],
+                bpb_high=bits[2],
+                metric="nats",
+                value=nll.value,
+                ci_low=nll.low,
+                ci_high=nll.high,
+                reliable=len(m.sums.nll) >= RELIABLE_UNITS,
+                tokens=m.tokens,
+                documents=result.documents,
+                units=len(m.sums.nll),
+                stride=m.stride,
+            )
+        )
+    return found
 
 
 def document_rows(result: SweepResult, origin: Origin) -> list[DocumentRow]:
@@ -157,14 +187,38 @@ def task_tables(results: Iterable[tuple[SweepResult, Origin]]) -> TaskTables:
     """Return the tables of the tasks of several checkpoints."""
     pairs = list(results)
     return TaskTables(
-        rows=[row for result, origin in pairs for row in task_rows(result, origin)],
-        samples=[row for result, origin in pairs for row in sample_rows(result, origin)],
+        rows=[row for pair in pairs for row in task_rows(*pair)],
+        samples=[row for pair in pairs for row in sample_rows(*pair)],
     )
 
 
 def task_rows(result: SweepResult, origin: Origin) -> list[TaskRow]:
     """Return two rows per measurement of a task, nats and exact, in the order of measurements."""
-    return [row for m in result.task_measurements for row in _task_rows(result, origin, m)]
+    found = []
+    for m in result.task_measurements:
+        by_metric: dict[MetricName, Estimate] = {"nats": mean_nll(m.sums, **result.resampling)}
+        if m.task.has_answers:
+            by_metric["exact"] = exact_interval(m.num_correct, m.answers, **result.resampling)
+        found += [
+            TaskRow(
+                **_shared_columns(result, origin, m),
+                task=m.task.label,
+                kind_of_task=m.task.task,
+                depth=m.cell.depth,
+                distance=m.task.distance(m.length),
+                taken_out=m.cell.ablated,
+                metric=metric,
+                value=estimate.value,
+                ci_low=estimate.low,
+                ci_high=estimate.high,
+                chance=m.task.chance if metric == "exact" else None,
+                samples=len(m.num_correct),
+                answers=int(m.answers.sum()),
+                tokens=int(m.sums.weight.sum()),
+            )
+            for metric, estimate in by_metric.items()
+        ]
+    return found
 
 
 def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
@@ -188,57 +242,7 @@ def sample_rows(result: SweepResult, origin: Origin) -> list[SampleRow]:
     ]
 
 
-def _row(result: SweepResult, origin: Origin, m: Measurement) -> Row:
-    how = _resampling(result)
-    nll, bits = mean_nll(m.sums, **how), bits_per_byte([m.sums], **how)
-    return Row(
-        **_shared_columns(result, origin, m),
-        protocol=m.protocol,
-        first_position=m.first_position,
-        last_position=m.length,
-        nll=nll.value,
-        ppl=perplexity(nll.value),
-        bpb=None if bits is None else bits.value,
-        bpb_low=None if bits is None else bits.low,
-        bpb_high=None if bits is None else bits.high,
-        metric="nats",
-        value=nll.value,
-        ci_low=nll.low,
-        ci_high=nll.high,
-        reliable=len(m.sums.nll) >= RELIABLE_UNITS,
-        tokens=m.tokens,
-        documents=result.documents,
-        units=len(m.sums.nll),
-        stride=m.stride,
-    )
-
-
-def _task_rows(result: SweepResult, origin: Origin, m: TaskMeasurement) -> Iterator[TaskRow]:
-    how = _resampling(result)
-    by_metric: dict[MetricName, Estimate] = {"nats": mean_nll(m.sums, **how)}
-    if m.task.has_answers:
-        by_metric["exact"] = exact_interval(m.num_correct, m.answers, **how)
-    for metric, estimate in by_metric.items():
-        yield TaskRow(
-            **_shared_columns(result, origin, m),
-            task=m.task.label,
-            kind_of_task=m.task.task,
-            depth=m.cell.depth,
-            distance=m.task.distance(m.length),
-            taken_out=m.cell.ablated,
-            metric=metric,
-            value=estimate.value,
-            ci_low=estimate.low,
-            ci_high=estimate.high,
-            chance=m.task.chance if metric == "exact" else None,
-            samples=len(m.num_correct),
-            answers=int(m.answers.sum()),
-            tokens=int(m.sums.weight.sum()),
-        )
-
-
 def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[str, Any]:
-    """Return what rows of perplexity and of tasks have in common."""
     entry = next(entry for entry in result.config.scalings if entry.label == m.entry)
     return {
         "name": m.entry,
@@ -253,7 +257,3 @@ def _shared_columns(result: SweepResult, origin: Origin, m: _Measured) -> dict[s
         "bos": result.config.bos,
         "seconds": round(m.seconds, 4),
     }
-
-
-def _resampling(result: SweepResult) -> dict[str, Any]:
-    return {"resamples": result.config.resamples, "seed": result.config.seed}

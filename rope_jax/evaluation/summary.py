@@ -1,15 +1,10 @@
-"""Summarize each curve of a sweep: usable length, blow-up, gain over truncation.
-
-Everything is measured on the same scored tokens (same_tokens) against the baseline, `trained` at
-the window. Dropping all but the last window of a longer text gives the baseline too.
-"""
+"""Summarize each curve of a sweep, as `results.summary` defines it."""
 
 from rope_jax.evaluation.results import Measurement, SweepResult, sample_rows
 from rope_jax.positions.maps import first_changed_distance
 from rope_jax.protocols import BASELINE
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import (
-    Estimate,
     bits_per_byte,
     established_length,
     paired_difference,
@@ -26,9 +21,8 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
     nll = bits = None
     curves = {}
     if baseline is not None:
-        config = result.config
         nll = baseline.sums.mean()
-        bits = bits_per_byte([baseline.sums], resamples=config.resamples, seed=config.seed)
+        bits = bits_per_byte([baseline.sums], **result.resampling)
         reference = _trained_entry(result, baseline)
         for entry in result.config.scalings:
             curves[entry.label] = _curve(result, entry.label, baseline, reference)
@@ -48,17 +42,13 @@ def summarize(result: SweepResult, origin: Origin) -> CheckpointSummary:
         compilations=result.compilations,
         curves=curves,
         tasks=summarize_tasks(
-            sample_rows(result, origin),
-            result.config.threshold,
-            resamples=result.config.resamples,
-            seed=result.config.seed,
+            sample_rows(result, origin), result.config.threshold, **result.resampling
         ),
         borders=_borders(result),
     )
 
 
 def _borders(result: SweepResult) -> dict[str, int]:
-    """Return the entries' borders at the longest length that was asked at."""
     found: dict[str, int] = {}
     for m in sorted(result.task_measurements, key=lambda m: m.length):
         bands = () if m.map is None else m.map.bands(result.window, m.length)
@@ -69,10 +59,9 @@ def _borders(result: SweepResult) -> dict[str, int]:
 
 
 def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
-    """Return the name of the entry that equals the checkpoint's own scaling, whatever its type.
+    """Return the name of the entry that equals the checkpoint's own scaling, if there is one.
 
-    None if the sweep has no such entry. An `auto` factor that happens to equal the
-    trained one at some lengths does not count.
+    An `auto` factor that happens to equal the trained one at some lengths does not count.
     """
     trained, window = baseline.scaling, result.window
     same = [
@@ -89,10 +78,10 @@ def _trained_entry(result: SweepResult, baseline: Measurement) -> str | None:
 def _curve(
     result: SweepResult, name: str, baseline: Measurement, reference: str | None
 ) -> CurveSummary:
-    """Summarize one entry; reference: the entry to subtract at equal lengths."""
     own = _same_tokens(result, name)
     trained = {} if reference is None else _same_tokens(result, reference)
-    losses = {n: _difference(result, m, baseline) for n, m in own.items()}
+    how = result.resampling
+    losses = {n: paired_difference(m.sums, baseline.sums, **how) for n, m in own.items()}
     window, tolerance = result.window, result.config.tolerance
     return CurveSummary(
         usable=established_length(
@@ -102,16 +91,12 @@ def _curve(
         blow_up={n: loss.mapped(perplexity) for n, loss in losses.items()},
         gain_over_truncation={n: loss.negated() for n, loss in losses.items()},
         difference_from_trained={
-            n: _difference(result, m, trained[n]) for n, m in own.items() if n in trained
+            n: paired_difference(m.sums, trained[n].sums, **how)
+            for n, m in own.items()
+            if n in trained
         },
     )
 
 
 def _same_tokens(result: SweepResult, name: str) -> dict[int, Measurement]:
-    """Return an entry's same_tokens measurements, keyed by length."""
     return {m.length: m for m in result.measurements if m.entry == name and m.protocol == BASELINE}
-
-
-def _difference(result: SweepResult, one: Measurement, other: Measurement) -> Estimate:
-    config = result.config
-    return paired_difference(one.sums, other.sums, resamples=config.resamples, seed=config.seed)

@@ -7,7 +7,6 @@ Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; 
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -177,8 +176,7 @@ def measure(
     resuming: Resuming = lambda *_: None,
 ) -> SweepResult:
     """Measure what a plan says. The other arguments are those of `sweep`."""
-    jobs, baseline = plan.jobs(), plan.baseline_job()
-    every_job = [*jobs, baseline] if baseline else jobs
+    jobs, every_job = plan.jobs(), plan.every_job()
     _check_host_memory(jobs)
     budget = memory_budget(plan.config)
     reader = Reader(
@@ -195,8 +193,8 @@ def measure(
     if reused := len(keys & set(journal)):
         resuming(reused, len(keys))
     _measure(every_job, reader, journal, plan, progress)
-    made = [_measurement(job, journal, plan) for job in jobs]
-    compared = _measurement(baseline, journal, plan) if baseline else None
+    made = [_measurement(job, journal, plan) for job in every_job]
+    compared = made.pop() if len(made) > len(jobs) else None
     return SweepResult(
         config=plan.config,
         window=plan.window,
@@ -211,7 +209,6 @@ def measure(
 
 
 def _check_host_memory(jobs: Sequence[Job]) -> None:
-    """UserError if the windows and results of one batch do not fit into the host's memory."""
     available = host_bytes()
     last: dict[int, int] = {}
     for job in jobs:
@@ -219,10 +216,9 @@ def _check_host_memory(jobs: Sequence[Job]) -> None:
     for job in jobs:
         windows, length = job.batch.windows, job.batch.length
         # 4 bytes each: the tokens, and the NLLs twice, while batches are joined
-        used = 4 * windows * (length + 2 * last[length])
         check_fits(
             f"{job.metric.label}: {windows:,} windows of {length:,} tokens take",
-            *(used, available),
+            *(4 * windows * (length + 2 * last[length]), available),
             "raise stride, or lower max_blocks or max_documents",
             where="of the host's memory",
         )
@@ -237,32 +233,25 @@ def memory_budget(config: SweepConfig) -> float:
     return _CPU_GIB * 2**30 if limit is None else _SHARE_OF_ACCELERATOR * limit
 
 
-@dataclass(frozen=True)
-class _SharedBatch:
-    """A batch, and the jobs that still need it, by key."""
-
+class _SharedBatch(NamedTuple):
     batch: EvalBatch
     missing: dict[str, Job]
-
-    @property
-    def tokens(self) -> int:
-        return self.batch.length * self.batch.windows
+    """The jobs that still need it, by key."""
 
 
 def _measure(
     jobs: Sequence[Job], reader: Reader, journal: Journal, plan: Plan, progress: Progress
 ) -> None:
-    """Read the batches of all jobs missing from the journal, and add their results to it."""
     batches: dict[str, _SharedBatch] = {}
     for job in jobs:
         shared = batches.setdefault(job.batch.key, _SharedBatch(job.batch, {}))
         if (key := plan.key(job)) not in journal:
             shared.missing[key] = job
     to_run = [shared for shared in batches.values() if shared.missing]
-    done, total = 0, sum(shared.tokens for shared in to_run)
+    done, total = 0, sum(batch.length * batch.windows for batch, _ in to_run)
     # Longest first: if they do not fit in memory, that shows at once, and the estimate of the time
     # left starts with the slowest.
-    kinds = {_kind(shared.batch): None for shared in to_run}
+    kinds = {_kind(batch): None for batch, _ in to_run}
     for kind in sorted(kinds, key=lambda kind: kind[0], reverse=True):
         length = kind[0]
         label = f"length {length:,}"
@@ -278,9 +267,7 @@ def _measure(
             [shared.batch for shared in at_length],
             # over all jobs and batches, read or not: a resumed sweep then computes the same
             last=max(job.last for job in jobs if _kind(job.batch) == kind),
-            windows=[
-                shared.batch.windows for shared in batches.values() if _kind(shared.batch) == kind
-            ],
+            windows=[batch.windows for batch, _ in batches.values() if _kind(batch) == kind],
             tick=tick,
         )
         for shared, (nll, is_top1, seconds) in zip(at_length, found, strict=True):

@@ -159,7 +159,6 @@ class KeyTokenMetric(TaskMetric):
         width: int,
         seed: int,
     ) -> list[KeyBlock]:
-        """Return the blocks that are scored, in the order of the texts."""
         path, blocks = self.settings.mask, list[KeyBlock]()
         for one in mask.documents:
             tokens = np.array(one.tokens, np.int64)

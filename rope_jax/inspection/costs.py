@@ -77,7 +77,6 @@ def _fit(run: RunDirectory, file: Path) -> Cost:
 
 
 def _tokens(config: FitConfig, window: int, steps: int) -> int:
-    """Return the tokens of the first `steps` steps of a fit."""
     tokens = 0
     for step in range(steps):
         lengths = [config.length[step % len(config.length)]]

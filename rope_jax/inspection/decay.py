@@ -110,7 +110,6 @@ def _draw_curve(
     colour: Any,
     geometry: RotaryGeometry | None,
 ) -> None:
-    """Draw one curve and its octave means, and its logarithmic decay if it is unscaled."""
     thin: dict[str, Any] = {"alpha": 0.4, "linewidth": 0.4, "rasterized": score.size > _MOST_POINTS}
     axis.plot(np.arange(1, score.size), score[1:], color=colour, **thin)
     axis.plot(centres, means, color=colour, linewidth=1.4)
@@ -121,7 +120,6 @@ def _draw_curve(
 
 
 def _colours(kinds: Mapping[str, str], unscaled: Sequence[str]) -> dict[str, Any]:
-    """Return the colour of each curve: by type for scalings, from dark to light for the others."""
     shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(unscaled)))
     by_kind = {name: style.color for name, style in assign_styles(kinds).items()}
     return by_kind | dict(zip(unscaled, shades, strict=True))

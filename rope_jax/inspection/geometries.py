@@ -173,11 +173,9 @@ def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
 
 
 def _style(nth: int) -> dict[str, Any]:
-    """Return the colour and marker of the nth geometry."""
     return {"color": OKABE_ITO[nth % len(OKABE_ITO)], "marker": MARKERS[nth % len(MARKERS)]}
 
 
 def _label_decades(axis: Axis) -> None:
-    """Write the ticks of a logarithmic axis as numbers."""
     axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     axis.set_minor_locator(NullLocator())

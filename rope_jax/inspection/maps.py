@@ -229,7 +229,6 @@ def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:
 
 
 def _panel(axis: Axes, made: ShownMap, length: int) -> AxesImage:
-    """Draw one map."""
     places = np.unique(np.linspace(0, length - 1, min(length, _MOST_PIXELS)).round().astype(int))
     r = relative_positions(made.bands, places, places)
     edges = (-0.5, length - 0.5)

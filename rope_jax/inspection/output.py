@@ -66,7 +66,6 @@ def write_figure(figure: "Figure", path: Path) -> None:
 
 @contextlib.contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Make one line of an error of the file system."""
     try:
         yield
     except OSError as error:

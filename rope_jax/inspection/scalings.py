@@ -201,7 +201,6 @@ def _tick_label(value: float) -> str:
 
 
 def _name_length(axis: Axes, label: str, length: int, *, above: bool) -> None:
-    """Write a label at the right end of a horizontal line."""
     style: dict[str, Any] = {"fontsize": SMALL_SIZE, "color": NOTE}
     style |= {"transform": axis.get_yaxis_transform(), "va": "bottom" if above else "top"}
     axis.text(1.005, length, label, **style)

@@ -24,7 +24,7 @@ from rope_jax.comparison.curves import Point
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.saving import ShownFigure
 from rope_jax.plots.style import BACKGROUND, BAND_OPACITY, NOTE, REFERENCE, SMALL_SIZE, WIDTHS
-from rope_jax.protocols import BASELINE, PROTOCOLS
+from rope_jax.protocols import PROTOCOLS
 
 _TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
 _WINDOW: dict[str, Any] = {"color": "0.6", "linewidth": 0.8}
@@ -45,11 +45,6 @@ class Panels:
     figure: ShownFigure
     axes: Mapping[tuple[str, str], Axes]
     width: float
-
-    @property
-    def of_same_tokens(self) -> list[Axes]:
-        """The panels where truncation to the window scores the same tokens."""
-        return [axis for (protocol, _), axis in self.axes.items() if protocol == BASELINE]
 
 
 def perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
@@ -100,7 +95,10 @@ def make_panels(
     figure.suptitle(title)
     grid = figure.subplots(rows_each * len(blocks), columns, sharey=True, squeeze=False)
     limits = shared_limits(points, truncation=truncation, banded=banded)
-    _scale_perplexities(grid[0, 0], limits)
+    # once, not in each panel: matplotlib repeats for all panels whatever is set in one
+    grid[0, 0].set_yscale("log")
+    grid[0, 0].set_ylim(*limits)
+    label_powers(grid[0, 0].yaxis, *limits)
     axes: dict[tuple[str, str], Axes] = {}
     for block, of_block in zip(blocks, np.split(grid, len(blocks)), strict=True):
         for axis in of_block.ravel()[len(block) :]:
@@ -109,7 +107,9 @@ def make_panels(
             axes[protocol, key] = axis
             at = [point for point in points if point.protocol == protocol]
             scale_lengths(axis, sorted({point.last_position for point in at}), 0.75 * panel)
-            label = _x_label(protocol, is_narrow=panel < 2)
+            label = "length (tokens)" if panel < 2 else "context length (tokens)"
+            if PROTOCOLS[protocol].by_position:
+                label = "position"
             if keys is None:
                 axis.set_xlabel(label)
             else:
@@ -167,11 +167,10 @@ def window_handle() -> Line2D:
     return Line2D([], [], label="training window", markeredgewidth=0.8, color="0.6", **line)
 
 
-def mark_truncation(axis: Axes, nlls: Sequence[float], color: Any = None) -> None:
-    """Draw a level across the panel for each NLL at a window."""
+def mark_truncation(axis: Axes, nll: float, color: Any = None) -> None:
+    """Draw a level across the panel for the NLL at a window."""
     style = _TRUNCATION if color is None else _TRUNCATION | {"color": color}
-    for nll in nlls:
-        axis.axhline(np.exp(nll), zorder=1.6, **style)
+    axis.axhline(np.exp(nll), zorder=1.6, **style)
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
@@ -299,16 +298,6 @@ def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values[np.isfinite(values)]
 
 
-def _scale_perplexities(axis: Axes, limits: tuple[float, float]) -> None:
-    """Make the vertical axis that all panels share logarithmic.
-
-    Once, not in each panel: matplotlib repeats for all panels whatever is set in one.
-    """
-    axis.set_yscale("log")
-    axis.set_ylim(*limits)
-    label_powers(axis.yaxis, *limits)
-
-
 def label_powers(axis: Axis, low: float, high: float) -> None:
     """Put ticks at round numbers of a logarithmic axis, and write them without exponents."""
     decades = math.log10(high / low)
@@ -342,12 +331,6 @@ def _add_bits_per_byte_axis(axis: Axes, points: Sequence[Point]) -> None:
     right.set_ylabel("bits per byte", fontsize=SMALL_SIZE, color=NOTE)
     right.tick_params(colors=NOTE)
     right.spines["right"].set_visible(False)
-
-
-def _x_label(protocol: str, *, is_narrow: bool) -> str:
-    if PROTOCOLS[protocol].by_position:
-        return "position"
-    return "length (tokens)" if is_narrow else "context length (tokens)"
 
 
 def _panel_title(protocol: str, key: str, protocols: int, inches: float) -> str:

@@ -38,7 +38,6 @@ class ShownFigure(Figure):
             super().savefig(fname, **settings)
 
     def _repr_png_(self) -> bytes:
-        """Return the picture that a notebook shows."""
         file = io.BytesIO()
         self.savefig(file, format="png")
         return file.getvalue()

@@ -167,7 +167,6 @@ def share_text(share: float) -> str:
 def _add_colour_bar(
     figure: ShownFigure, axes: list[Axes], chance: float | None, *, is_below: bool
 ) -> None:
-    """Add the scale of all panels, with the level of chance marked and named."""
     place: dict[str, Any] = {"fraction": 0.025, "pad": 0.01, "aspect": 25}
     if is_below:
         place = {"location": "bottom", "fraction": 0.02, "pad": 0.01, "aspect": 40}

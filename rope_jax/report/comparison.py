@@ -216,7 +216,6 @@ def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]
 
 
 def _read_sources(folder: Path) -> dict[str, dict[str, Any]] | None:
-    """Return what the comparison in `folder` is made of; None if it does not say."""
     try:
         found = json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"]
         return {path: {"run": one["run"], "sweep": one["sweep"]} for path, one in found.items()}

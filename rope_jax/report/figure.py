@@ -86,7 +86,7 @@ class _Plan:
     styles: Mapping[Curve, LineStyle]
     legend: Mapping[str, LineStyle]
     apart: bool = False
-    colours: Mapping[str, Any] = field(default_factory=dict)
+    colours: Mapping[str, LineStyle] = field(default_factory=dict)
     reference: Mapping[Curve, Curve] = field(default_factory=dict)
 
     @property
@@ -121,11 +121,12 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
     points = [point for curve in curves for point in curve.points]
     plan = _plan(comparison, curves)
     windows = sorted({curve.window for curve in curves})
+    levels = truncation_levels(curves)
     with figure_style():
         panels = make_panels(
             points,
             windows=windows,
-            truncation=truncation_levels(curves),
+            truncation=list(levels),
             banded=points,
             title=_title(comparison, width) if title is None else title,
             width=width,
@@ -142,7 +143,7 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
             for label, style in legend
         ]
         handles += _meanings(plan, curves, comparison)
-        if panels.of_same_tokens and truncation_levels(curves):
+        if levels and BASELINE in {protocol for protocol, _ in panels.axes}:
             handles.append(truncation_handle())
         if len(windows) > 1:
             handles.append(window_handle())
@@ -163,7 +164,6 @@ def draw_run(
 
 
 def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
-    """Choose the panels for `curves`, each group's newest."""
     groups, by_name = comparison.groups, assign_curve_styles(curves)
     if comparison.only:
         by_name |= {c.name: replace(by_name[c.name], linestyle="--") for c in curves if c.is_fixed}
@@ -175,7 +175,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         if by_group:
             own = {curve: by_group[curve.group.label] for curve in curves}
             legend = {names[label]: style for label, style in by_group.items()}
-            return _Plan(dict.fromkeys(curves, ""), own, legend, colours=_colours(by_group))
+            return _Plan(dict.fromkeys(curves, ""), own, legend, colours=by_group)
         own = {curve: by_name[curve.name] for curve in curves}
         legend = dict(by_name)
         if len(groups) > 1 or groups[0].marked:
@@ -193,7 +193,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
             {curve: curve.name for curve in curves},
             {curve: by_label[curve.group.label] for curve in curves},
             {names[label]: style for label, style in by_label.items()},
-            colours=_colours(by_label),
+            colours=by_label,
         ),
         _Plan(
             {curve: titles_of[curve.group.label] for curve in curves},
@@ -210,12 +210,8 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         titles = {curve: curve.name for curve in curves}
     else:
         titles = {curve: curve.label for curve in curves}
-    own = {curve: (by_group or by_name)[_style_key(curve, by_group)] for curve in curves}
+    own = {c: by_group[c.group.label] if by_group else by_name[c.name] for c in curves}
     return _Plan(titles, own, {}, apart=True, reference=_references(comparison, curves))
-
-
-def _colours(styles: Mapping[str, LineStyle]) -> dict[str, Any]:
-    return {label: style.color for label, style in styles.items()}
 
 
 def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, Curve]:
@@ -223,10 +219,6 @@ def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, 
     baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
     found = {curve: baselines.get(curve.group, curve) for curve in curves}
     return {curve: baseline for curve, baseline in found.items() if baseline is not curve}
-
-
-def _style_key(curve: Curve, by_group: Mapping[str, LineStyle]) -> str:
-    return curve.group.label if by_group else curve.name
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -252,8 +244,6 @@ def describe_group(group: Group, separator: str = "", *, key: str | None = None)
 
 
 def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
-    """Draw the curves of one panel, or one curve in front of the others."""
-
     def points_of(curve: Curve) -> list[Point]:
         return [point for point in curve.points if point.protocol == protocol]
 
@@ -274,7 +264,6 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
 
 
 def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
-    """Return the legend's entries for thin lines, bands and the curves behind the others."""
     handles: list[Artist] = []
     if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))
@@ -312,12 +301,7 @@ def dash_of(group: Group, groups: Sequence[Group]) -> Dash:
     return _DASHES[groups.index(group) % len(_DASHES)]
 
 
-def truncation_levels(curves: Sequence[Curve]) -> list[float]:
-    """Return the distinct NLLs of `trained` at the window in the groups that measured it."""
-    return list(_groups_by_level(curves))
-
-
-def _groups_by_level(curves: Sequence[Curve]) -> dict[float, list[str]]:
+def truncation_levels(curves: Sequence[Curve]) -> dict[float, list[str]]:
     """Return the labels of the groups by what truncation to the window costs them, in nats."""
     levels = {
         curve.group.label: point.nll + point.gain.value
@@ -334,10 +318,11 @@ def _groups_by_level(curves: Sequence[Curve]) -> dict[float, list[str]]:
 
 def _mark_truncation(axis: Axes, shown: Sequence[Curve], plan: _Plan) -> None:
     """Mark the levels of truncation: of several, each in its group's colour if it has one."""
-    levels = _groups_by_level(shown)
+    levels = truncation_levels(shown)
     for nll, labels in levels.items():
         is_own = len(levels) > 1 and len(labels) == 1
-        mark_truncation(axis, [nll], plan.colours.get(labels[0]) if is_own else None)
+        style = plan.colours.get(labels[0]) if is_own else None
+        mark_truncation(axis, nll, None if style is None else style.color)
 
 
 def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:

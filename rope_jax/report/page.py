@@ -94,7 +94,6 @@ def _page_data(comparison: Comparison) -> dict[str, Any]:
 
 
 def _group_data(group: Group, comparison: Comparison) -> dict[str, Any]:
-    """Return a group's texts and its dashes, or its colour and marker if these stand for groups."""
     style = assign_group_styles(comparison).get(group.label)
     dash = dash_of(group, comparison.groups).plotly if style is None else "solid"
     return {

@@ -77,7 +77,6 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
 
 
 def _checkpoints(path: Path, rows: Sequence[Row], window: int | None) -> list[CheckpointSummary]:
-    """Return the checkpoints of a table, the newest first, all with the same window."""
     if window is None:
         # an automatic factor is the length over the window
         found = {

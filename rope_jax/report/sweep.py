@@ -193,15 +193,14 @@ def _print_protocol(
             lines.append(line._replace(details=[*line.details, *more]))
         details = (*table.details, "gain", "blow-up")
         table = dataclasses.replace(table, lines=lines, details=details)
+    protocol = rows[0].protocol
     counts = [row.tokens for row in {row.last_position: row for row in rows}.values()]
-    if PROTOCOLS[
-        rows[0].protocol
-    ].by_position:  # the positions divide the windows' tokens among them
+    if PROTOCOLS[protocol].by_position:  # the positions divide the windows' tokens among them
         counts = [sum(counts)]
     # whole windows of different lengths rarely cover the same tokens
     tokens = " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)}))
-    what = f"{QUANTITIES[comparison.show]} by {caption(rows[0].protocol, rows[0].stride)}"
-    title = f"{what}; {rows[0].protocol}, {tokens} tokens of {documents_text(rows[0].documents)}"
+    what = f"{QUANTITIES[comparison.show]} by {caption(protocol, rows[0].stride)}"
+    title = f"{what}; {protocol}, {tokens} tokens of {documents_text(rows[0].documents)}"
     print_wrapped(console, title, "bold")
     notes, details = print_table(console, table, file="results.csv")
     if curves and "usable" not in details:
@@ -241,7 +240,6 @@ def _usable(curves: Mapping[str, CurveSummary]) -> str:
 
 
 def _print_by_step(console: Console, rows: Sequence[Row], show: Show) -> None:
-    """Print one protocol's values with one line per curve and checkpoint."""
     print_wrapped(console, f"{QUANTITIES[show]} by training step; {rows[0].protocol}", "bold")
     lines = [
         (name, step)

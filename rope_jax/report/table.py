@@ -177,7 +177,6 @@ def latex_cell(cell: Cell) -> str:
 
 
 def _latex_number(text: str) -> str:
-    """Return the text of a number or an interval, such as "e^12.5" or "[-0.1, 20]"."""
     text = _POWER.sub(lambda power: f"\0{power[1]}\1", text)  # before ^ is escaped
     text = "".join(one if one in "\0\1-" else _escaped(one) for one in text)
     text = text.replace("\0inf\1", r"$e^\infty$").replace("-", "$-$")

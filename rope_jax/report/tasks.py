@@ -38,7 +38,6 @@ def task_tables(checkpoint: CheckpointSummary, tables: TaskTables) -> list[Table
 def _table(
     rows: Sequence[TaskRow], checkpoint: CheckpointSummary, control: Mapping[int, float]
 ) -> Table:
-    """Return the table of a task with answers. rows: of this task."""
     task = rows[0].task
     by_name = checkpoint.tasks[task]
     lengths = sorted({n for summary in by_name.values() for n in summary.exact})
@@ -77,7 +76,6 @@ def _table(
 
 
 def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) -> Table:
-    """Return the table of a task of which only the NLL counts."""
     lengths = sorted({row.length for row in rows})
     lines = []
     for name in dict.fromkeys(row.name for row in rows):

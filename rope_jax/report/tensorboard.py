@@ -116,7 +116,6 @@ def _layout(table: Sequence[Row], summary: SweepSummary) -> dict[str, dict[str, 
 
 
 def _tag_by_step(row: Row) -> str:
-    """Return the tag of the perplexity at one length, whose step is the training step."""
     return f"{_BY_STEP}/{row.protocol}/{row.last_position}"
 
 
@@ -132,7 +131,6 @@ def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
 
 
 def _task_values(rows: Sequence[TaskRow], name: str, step: int) -> dict[int, dict[str, float]]:
-    """Return a scaling's means over depths by length and tag."""
     found: dict[int, dict[str, list[float]]] = {}
     for row in rows:
         if (row.name, row.step, row.taken_out) == (name, step, False):
@@ -180,7 +178,6 @@ def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> d
 
 
 def _outcome(curve: CurveSummary | None) -> dict[str, float]:
-    """Return what a scaling achieved; empty if there is no baseline to compare it with."""
     if curve is None:
         return {}
     longest = max(curve.blow_up)

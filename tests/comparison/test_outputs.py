@@ -175,7 +175,7 @@ def test_infinite_nan_and_huge_values_are_shown_as_such(comparison, nll, tmp_pat
     shown = data["curves"][0]["points"][0]
     assert (shown["nll"], shown["seeds"]) == (written, [written, 1.0])
     assert shown["interval"] == [None, None]
-    assert truncation_levels(odd.curves) == truncation_levels(comparison.curves)
+    assert list(truncation_levels(odd.curves)) == list(truncation_levels(comparison.curves))
     text = {"inf": "e^inf", "nan": "nan", "800.0": "e^800.0"}[str(nll)]
     settings = "model.hidden_size 16"
     assert f"| a (2 seeds) | {settings} | {curve.name} | {text} |" in comparison_markdown(odd)
