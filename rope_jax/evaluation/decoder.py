@@ -28,10 +28,7 @@ differentiate than a number."""
 
 
 def nll_of_last(model: LanguageModel, placement: Placement) -> DecoderNLL:
-    """Return the model's NLL of a window's last targets, computed on all devices of a mesh.
-
-    The devices split the rows, and each window if the mesh has an axis for that.
-    """
+    """Return the model's NLL of a window's last targets, with rows and windows split by devices."""
     return _of_last(model.on(placement.collectives).nll, placement)
 
 
@@ -41,10 +38,7 @@ def scores_of_last(model: LanguageModel, placement: Placement) -> LastScoresFunc
 
 
 def _of_last(model: Callable[..., Any], placement: Placement) -> Callable[..., Any]:
-    """Return what a model says of a window's last targets, on all devices of a mesh.
-
-    model: `LanguageModel.nll` or `LanguageModel.scores`.
-    """
+    """model: `LanguageModel.nll` or `LanguageModel.scores`."""
 
     @placement.split_rows
     def of_last(

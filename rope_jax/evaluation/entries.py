@@ -20,9 +20,7 @@ def check_entries(
 ) -> None:
     """Check that each entry has an effect and works in every layer at the longest length.
 
-    length: the longest. The other arguments: see `Plan`.
-
-    UserError: an entry does not; the message names it and the setting.
+    The arguments are those of `Plan`. UserError: an entry does not.
     """
     fixed = all(layer.scaling is not None for layer in layers.pattern)
     for entry in (TrainedEntry(), *config.scalings):
@@ -75,11 +73,7 @@ def _check_map(map_: PositionMap, layers: RotaryLayers, window: int, length: int
 
 
 def _known_length(scaling: Scaling, trained: Scaling, window: int, length: int) -> int:
-    """Return up to which length a scaling makes a model's positions known, at most `length`.
-
-    That is the window, times what the scaling stretches beyond the one that the model was trained
-    with at the window.
-    """
+    """The window, times what a scaling stretches beyond the trained one; at most `length`."""
     if math.isinf(scaling.longest_extension):
         return length
     more = max(1.0, scaling.longest_extension / trained.longest_extension)

@@ -26,12 +26,11 @@ _MOST_BYTES = 2**28
 
 
 class Evaluator(Frozen):
-    """The checkpoint that found key tokens."""
+    """The checkpoint that found key tokens; window: in tokens."""
 
     run: str
     step: int
     window: int
-    """Tokens."""
 
 
 class DocumentKeys(Frozen):

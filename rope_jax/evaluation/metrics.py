@@ -74,7 +74,6 @@ class Perplexity(Metric):
     cells = (TaskCell(),)
 
     def __init__(self, protocol: Protocol, token_bytes: NDArray[Any] | None) -> None:
-        """token_bytes: bytes of text by token [V]; None: they are not known."""
         self.label, self.by_position = protocol.name, protocol.by_position
         self.protocol, self._token_bytes = protocol, token_bytes
 

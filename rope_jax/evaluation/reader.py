@@ -93,9 +93,7 @@ class Reader:
         row_multiple: Callable[[int], int],
         programs: MutableMapping[Any, Any],
     ) -> None:
-        """Prepare to read; nothing is compiled yet.
-
-        rows_at(n): the largest number of windows of length n in one step.
+        """rows_at(n): the largest number of windows of length n in one step.
         row_multiple(n): the number of rows of a step is rounded up to a multiple of this.
         programs: programs already compiled for the same functions and shapes of params; new ones
             are added.
@@ -150,10 +148,7 @@ class Reader:
         *,
         mixed: bool,
     ) -> Scores:
-        """Read the windows of a group of batches in steps of `size` rows.
-
-        mixed: whether a step may hold rows of several batches.
-        """
+        """Read in steps of `size` rows; mixed: of several batches."""
         tokens = np.concatenate([batch.tokens() for batch in group])
         owner = np.repeat(np.arange(len(group)), [batch.windows for batch in group])
         stacked = jax.tree.map(
@@ -183,10 +178,7 @@ class Reader:
         return joined
 
     def _program(self, size: int, length: int, last: int, rotary: Rotary, calls: int) -> Any:
-        """Return the compiled program for steps of this shape.
-
-        UserError if `calls` calls of it need more memory than there is.
-        """
+        """Return the program; UserError if `calls` calls of it need more memory than there is."""
         if self._nll_of_last is None:
             last = length
         leaf_shapes = [leaf.shape for leaf in jax.tree.leaves(rotary)]

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import SweepTask
 from rope_jax.evaluation.metrics import TaskCell
 from rope_jax.positions.maps import PositionMap
-from rope_jax.report.notebook import results_frame, results_html
+from rope_jax.report.measured import measured_table, protocols_of
+from rope_jax.report.table import format_html
 from rope_jax.results.rows import DocumentRow, Origin, Row, UnitKind
 from rope_jax.results.statistics import (
     RELIABLE_UNITS,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 _NO_ORIGIN = Origin(run="", step=0, seed=0, corpus="")
 """Where the results of a model without a run's folder come from."""
+_OF_A_RUN = ["step", "run", "seed", "corpus", "split"]
+"""Columns of results.csv about a run's folder, which a model of one's own need not have."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,13 @@ class SweepResult:
         nll and its 95% interval, ci_low and ci_high, are in nats per token; bpb and its interval,
         bpb_low and bpb_high, in bits per byte, without values unless the sweep got `token_bytes`.
         """
-        return results_frame(rows(self, _NO_ORIGIN))
+        import pandas  # half a second, and only needed here
+
+        found = rows(self, _NO_ORIGIN)
+        frame = pandas.DataFrame(found, columns=list(Row._fields)).drop(columns=_OF_A_RUN)
+        # Without a type of its own, a column of nothing but None could not be computed with.
+        floats = dict.fromkeys(("factor", "bpb", "bpb_low", "bpb_high"), "float64")
+        return frame.astype({**floats, "stride": "Int64"})
 
     def plot(self, *, title: str = "") -> "matplotlib.figure.Figure":
         """Draw perplexity over context length, one panel per protocol, as eval_ppl.py does.
@@ -123,7 +133,11 @@ class SweepResult:
         return draw_run(rows(self, _NO_ORIGIN), checkpoint, title=title, width=width)
 
     def _repr_html_(self) -> str:
-        return results_html(rows(self, _NO_ORIGIN), self.config.show)
+        checkpoint = CheckpointSummary(run="", step=0, window=self.window)
+        found, show = rows(self, _NO_ORIGIN), self.config.show
+        comparison = compare_checkpoints(found, [checkpoint], show=show)
+        tables = (measured_table(comparison, protocol) for protocol in protocols_of(comparison))
+        return "\n".join(map(format_html, tables))
 
 
 def rows(result: SweepResult, origin: Origin) -> list[Row]:

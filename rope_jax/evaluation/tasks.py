@@ -43,11 +43,7 @@ class SampledTaskMetric(TaskMetric):
     def __init__(
         self, settings: SampledTask, words: Words, streams: Streams, *, longest: int, seed: int
     ) -> None:
-        """Prepare a task.
-
-        streams: what samples are filled with. longest: the longest length; a sample's text ends at
-            the same place at every length.
-        """
+        """streams: what samples are filled with; a sample's text ends at the same place always."""
         self.label, self.settings = settings.label, settings
         self._words, self._longest, self._seed = words, longest, seed
         first = 0 if words.bos_id is None else 1
@@ -88,19 +84,13 @@ class SampledTaskMetric(TaskMetric):
         self, length: int, cell: TaskCell
     ) -> tuple[Int32[np.ndarray, "W n_plus_1"], Int32[np.ndarray, "W n"]]:
         """Return the tokens and the answers of all samples; ValueError if they do not fit."""
-        samples = [
-            self.settings.sample(
-                Request(
-                    self._words,
-                    self._text(number),
-                    Draws(self._seed, number, purpose=_FOR_QUESTION),
-                    length,
-                    0.5 if cell.depth is None else cell.depth,
-                    cell.ablated,
-                )
-            )
-            for number in range(self.settings.samples)
-        ]
+        depth = 0.5 if cell.depth is None else cell.depth
+        samples = []
+        for number in range(self.settings.samples):
+            draws = Draws(self._seed, number, purpose=_FOR_QUESTION)
+            text = self._text(number)
+            request = Request(self._words, text, draws, length, depth, cell.ablated)
+            samples.append(self.settings.sample(request))
         tokens, answers = zip(*samples, strict=True)
         return np.stack(tokens), np.stack(answers)
 
@@ -131,11 +121,10 @@ class KeyTokenMetric(TaskMetric):
     ) -> None:
         """Read the mask and choose the blocks that are scored.
 
-        documents: those of the split that the mask is of, without document starts. longest: the
-            longest length. width: the most tokens from a block's first to its last.
+        documents: those of the split that the mask is of, without document starts. width: the most
+            tokens from a block's first to its last.
 
-        ValueError, which begins with a key: the mask is not of these documents, or there are too
-        few key tokens.
+        ValueError: the mask is not of these documents, or there are too few key tokens.
         """
         self.label, self.settings = settings.label, settings
         mask = read_key_tokens(settings.mask)

@@ -3,6 +3,7 @@
 Imports no jax.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,12 +106,10 @@ _Request = tuple[str, str, Scaling]
 
 
 def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
-    """Return one curve per requested scaling and kind of layer.
+    """Return one curve per requested scaling, or training stage, and kind of layer.
 
-    If none are requested, the scalings are those of the model's training stages. length: n, tokens
-    in the text. Layers that override the scaling appear once, because no request changes them.
-
-    UserError: a scaling does not fit the model.
+    Layers that override the scaling appear once, because no request changes them. length: n, tokens
+    in the text. UserError: a scaling does not fit the model.
     """
     curves: dict[str, Curve] = {}
     for name, kind, scaling in _requests(model, asked, length):
@@ -202,12 +201,9 @@ def _make_curve(model: InspectedModel, request: _Request, layer: int, length: in
 
 def _layer_numbers(layers: Sequence[int]) -> str:
     """Format layer numbers as at most two ranges, which identify the group: 0–2, 4–6, …"""
-    runs: list[list[int]] = []
-    for layer in layers:
-        if runs and layer == runs[-1][-1] + 1:
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
+    # layers in a row have the same difference to their place in the list
+    alike = itertools.groupby(enumerate(layers), key=lambda pair: pair[1] - pair[0])
+    runs = [[layer for _, layer in pairs] for _, pairs in alike]
     shown = [f"{run[0]}–{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs]
     shown[2:] = ["…"] if len(shown) > 2 else []
     return f"layer{'s' if len(layers) > 1 else ''} {', '.join(shown)}"

@@ -57,8 +57,6 @@ def write_decay_figure(
 
     scores: at distances 0 … n − 1, by curve. Every curve is in `kinds` (a scaling's type, or
     "trained") or in `unscaled`; the latter are coloured in order, with `logarithmic_decay` drawn.
-
-    UserError: the file cannot be written.
     """
     count = len(scores) + (len(scores) > 1)
     columns = panel_columns(count, "page")

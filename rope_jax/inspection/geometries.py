@@ -3,6 +3,7 @@
 No scaling is involved. Imports no jax.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,7 @@ class Geometry:
 def show_geometries(
     models: Sequence[ModelGeometry], output: Path, draw: Callable[[Sequence[Geometry]], Figure]
 ) -> None:
-    """Print one row per model, and save what `draw` makes of them.
-
-    UserError: `output` cannot be written.
-    """
+    """Print one row per model, and save what `draw` makes of them."""
     stopping.check()
     geometries = [Geometry(model) for model in models]
     console = plain_console()
@@ -106,7 +104,8 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
     for d, shade in zip(dims, shades, strict=True):
         thetas = [RotaryGeometry(d, base).inv_freq() for base in bases]
         axis.plot(bases, [2 * np.pi / theta[-1] for theta in thetas], color=shade)
-        distances = _first_negatives(thetas)
+        found = (first_negative_distance(theta, _FARTHEST) for theta in thetas)
+        distances = list(itertools.takewhile(lambda distance: distance is not None, found))
         axis.plot(bases[: len(distances)], distances, color=shade, linestyle="--", linewidth=1)
     windows = []
     for nth, made in enumerate(geometries):
@@ -130,17 +129,6 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
     legends.add_artist(legends.legend(handles=lines, loc="upper left", title="by base", **shared))
     legends.legend(handles=windows, loc="lower left", title="training windows", **shared)
     return figure
-
-
-def _first_negatives(thetas: Sequence[Pairwise]) -> list[int]:
-    """Return the first negative distance of each, up to the first that has none near enough."""
-    distances: list[int] = []
-    for theta in thetas:
-        at = first_negative_distance(theta, _FARTHEST)
-        if at is None:
-            break
-        distances.append(at)
-    return distances
 
 
 def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:

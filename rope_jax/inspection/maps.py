@@ -71,9 +71,7 @@ class ShownMap:
 
 
 def shown_maps(asked: MapsConfig) -> list[ShownMap]:
-    """Return plain RoPE and every requested map.
-
-    A map that leaves the trained window is shown, not refused.
+    """Return plain RoPE and every requested map, also one that leaves the trained window.
 
     UserError: a map's "auto" has no solution, or the scaling in it does not fit the geometry.
     """
@@ -175,10 +173,7 @@ def _share(value: float) -> str:
 
 
 def write_map_rows(path: Path, shown: Sequence[ShownMap], length: int) -> None:
-    """Write r(n − 1, n − 1 − d) by map, one row per distance d; "" for a hidden key.
-
-    UserError: the file cannot be written.
-    """
+    """Write r(n − 1, n − 1 − d) by map, one row per distance d; "" for a hidden key."""
     columns = [made.by_distance(length) for made in shown]
     rows = (
         [str(distance), *("" if np.isnan(r) else f"{r:.12g}" for r in row)]
@@ -192,8 +187,6 @@ def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> Non
 
     Hidden keys are blank. Positions above L − 1, which never occurred in training, have a colour
     and hatching of their own. Of more than 512 tokens, 512 evenly spaced ones are drawn.
-
-    UserError: the file cannot be written.
     """
     with figure_style():
         figure = _maps_figure(shown, length)

@@ -101,8 +101,6 @@ def write_scaling_figure(
 
     window, length: L and n, marked in the panel of wavelengths. A pair that does not rotate is
     drawn at the panels' edges, at ∞ and 0.
-
-    UserError: the file cannot be written.
     """
     with figure_style():
         figure = Figure(figsize=(WIDTHS["page"], 7.0), layout="constrained")
@@ -171,7 +169,9 @@ def _log_panel(
         axis.axhline(length, color="0.6", linewidth=1, zorder=0)
     axis.set_yscale("log", base=base)
     axis.yaxis.set_major_locator(LogLocator(base=base, numticks=10))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick_label(value)))
+    axis.yaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: short_number(x) if x >= 1 else f"1/{short_number(1 / x)}")
+    )
     axis.minorticks_off()
     if not np.any(still):
         return
@@ -194,10 +194,6 @@ def _log_panel(
         "xytext": (-8, 0),
     }
     axis.annotate("∞" if at_top else "0", (0, edge), ha="right", va="center", **offset)
-
-
-def _tick_label(value: float) -> str:
-    return short_number(value) if value >= 1 else f"1/{short_number(1 / value)}"
 
 
 def _name_length(axis: Axes, label: str, length: int, *, above: bool) -> None:

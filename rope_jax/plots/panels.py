@@ -15,6 +15,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -23,7 +24,15 @@ from numpy.typing import NDArray
 from rope_jax.comparison.curves import Point
 from rope_jax.config.presentation import FigureWidth
 from rope_jax.plots.saving import ShownFigure
-from rope_jax.plots.style import BACKGROUND, BAND_OPACITY, NOTE, REFERENCE, SMALL_SIZE, WIDTHS
+from rope_jax.plots.style import (
+    BACKGROUND,
+    BAND_OPACITY,
+    NOTE,
+    REFERENCE,
+    SMALL_SIZE,
+    WIDTHS,
+    LineStyle,
+)
 from rope_jax.protocols import PROTOCOLS
 
 _TRUNCATION: dict[str, Any] = {"color": "0.4", "linestyle": ":", "linewidth": 1.1}
@@ -141,6 +150,49 @@ def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
     panels.figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     rows = -(-len(labels) // columns) * max(label.count("\n") + 1 for label in labels)
     panels.figure.set_figheight(panels.figure.get_figheight() + _LINE_HEIGHT * rows)
+
+
+def draw_line(
+    axis: Axes,
+    label: str,
+    style: LineStyle,
+    points: Sequence[Point],
+    *,
+    band_opacity: float,
+) -> None:
+    """Draw one curve through its points, and its interval as a band (none where opacity is 0)."""
+    if not points:
+        return
+    x = [point.last_position for point in points]
+    drawn = perplexities(points)
+    # nan leaves a gap; inf makes matplotlib warn
+    middle, low, high = np.where(np.isfinite(drawn), drawn, np.nan)
+    axis.plot(x, middle, label=label, **vars(style))
+    if band_opacity and len(x) > 1:
+        axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
+    elif band_opacity:  # a band needs two points
+        axis.vlines(x, low, high, color=style.color, alpha=0.5, linewidth=style.linewidth)
+
+
+def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[Point]]]) -> None:
+    """Draw the curves that other panels are about, in light grey and behind everything."""
+    shown = [(style.linestyle, points) for style, points in curves if points]
+    lines = []
+    for _, points in shown:
+        y = perplexities(points)[0]
+        x = [point.last_position for point in points]
+        lines.append(np.column_stack([x, np.where(np.isfinite(y), y, np.nan)]))
+    # to matplotlib, a line costs as much as hundreds of points
+    axis.add_collection(
+        LineCollection(
+            lines,
+            colors=BACKGROUND,
+            linewidths=0.7,
+            linestyles=[dashes for dashes, _ in shown],
+            zorder=1.2,
+        ),
+        autolim=False,
+    )
 
 
 def apart_handles(others: str, reference: str | None) -> list[Artist]:

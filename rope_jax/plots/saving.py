@@ -1,6 +1,4 @@
-"""Figures that a notebook shows and that are saved: PNG for the web, PDF for papers, SVG for
-editing; the same bytes every time.
-"""
+"""Figures that a notebook shows and that are saved, with the same bytes every time."""
 
 import io
 from contextlib import ExitStack
@@ -51,10 +49,7 @@ def figure_files(path: Path) -> tuple[Path, ...]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure to `figure_files(path)`: all of them, complete, or none.
-
-    Raises OSError.
-    """
+    """Write a figure to `figure_files(path)`: all of them, complete, or none. Raises OSError."""
     with ExitStack() as stack:
         for file in figure_files(path):
             write_figure(figure, stack.enter_context(replacing(file)))

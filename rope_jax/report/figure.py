@@ -22,9 +22,10 @@ from matplotlib.patches import Patch
 from rope_jax.comparison.curves import Comparison, Curve, Point, compare_checkpoints
 from rope_jax.comparison.groups import MARK, Group, describe_settings
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.curves import draw_background, draw_line
 from rope_jax.plots.panels import (
     apart_handles,
+    draw_background,
+    draw_line,
     finish_panels,
     fold_text,
     fold_title,

@@ -11,8 +11,7 @@ from matplotlib.lines import Line2D
 
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.config.presentation import FigureWidth
-from rope_jax.plots.curves import draw_line
-from rope_jax.plots.panels import finish_panels, make_panels, window_handle
+from rope_jax.plots.panels import draw_line, finish_panels, make_panels, window_handle
 from rope_jax.plots.style import MARKERS, LineStyle, figure_style
 from rope_jax.report.figure import draw_run
 from rope_jax.report.text import units_text

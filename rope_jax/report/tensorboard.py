@@ -7,6 +7,7 @@ whatever is known about it.
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -29,7 +30,6 @@ _UNITS = {
     "unit_nats_per_token": "nats per token",
     "unit_bits_per_byte": "bits per byte",
 }
-_BY_STEP = "perplexity_by_step"
 # The columns of every scaling of every sweep, measured or not: see `TensorBoardWriter.hparams`.
 METRICS = (
     "summary/usable_length",
@@ -50,13 +50,12 @@ def write_events(
 ) -> None:
     """Write event files under `folder`: curves, hyperparameters with their outcome, and figures.
 
-    A scaling's curves are in NAME/: that of the newest checkpoint as perplexity/PROTOCOL, for
-    instance, that of an earlier one as perplexity/PROTOCOL_at_step_STEP. If there are several,
-    perplexity_by_step/PROTOCOL/LENGTH has the perplexity by training step.
+    A scaling's curves are in NAME/: perplexity/PROTOCOL of the newest checkpoint, for instance,
+    perplexity/PROTOCOL_at_step_STEP of an earlier one, and by training step, if there are several,
+    perplexity_by_step/PROTOCOL/LENGTH. The newest checkpoint's tasks are exact/TASK and nats/TASK,
+    means over depths by length.
 
-    The newest checkpoint's tasks are exact/TASK and nats/TASK, means over depths by length.
-
-    images: by title. training: the run's config. tasks: their rows, of all checkpoints.
+    images: by title. training: the run's config. table, tasks: of all checkpoints.
     """
     newest = summary.newest
     for name in dict.fromkeys(row.name for row in table):
@@ -116,7 +115,7 @@ def _layout(table: Sequence[Row], summary: SweepSummary) -> dict[str, dict[str, 
 
 
 def _tag_by_step(row: Row) -> str:
-    return f"{_BY_STEP}/{row.protocol}/{row.last_position}"
+    return f"perplexity_by_step/{row.protocol}/{row.last_position}"
 
 
 def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
@@ -131,22 +130,18 @@ def _values(row: Row, *, is_newest: bool) -> dict[str, float]:
 
 
 def _task_values(rows: Sequence[TaskRow], name: str, step: int) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, list[float]]] = {}
+    found: dict[tuple[int, str], list[float]] = defaultdict(list)
     for row in rows:
         if (row.name, row.step, row.taken_out) == (name, step, False):
-            by_tag = found.setdefault(row.length, {})
-            by_tag.setdefault(f"{row.metric}/{row.task}", []).append(row.value)
-    return {
-        length: {tag: float(np.mean(values)) for tag, values in by_tag.items()}
-        for length, by_tag in found.items()
-    }
+            found[row.length, f"{row.metric}/{row.task}"].append(row.value)
+    means: dict[int, dict[str, float]] = defaultdict(dict)
+    for (length, tag), values in found.items():
+        means[length][tag] = float(np.mean(values))
+    return means
 
 
 def _effective(newest: CheckpointSummary, name: str, config: SweepConfig) -> dict[str, float]:
-    """Return a scaling's effective lengths as outcomes; 0 where not even the shortest passes.
-
-    By the task's type, because a sweep can name its tasks as it likes; of several, the shortest.
-    """
+    """Return effective lengths by the task's type, of several the shortest; 0: none passes."""
     found: dict[str, float] = {}
     for task in config.tasks:
         summary = newest.tasks.get(task.label, {}).get(name)
@@ -157,10 +152,7 @@ def _effective(newest: CheckpointSummary, name: str, config: SweepConfig) -> dic
 
 
 def _settings(row: Row, config: SweepConfig, training: Config, window: int) -> dict[str, str]:
-    """Return what distinguishes curves in the table of hyperparameters, the important first.
-
-    All as text: TensorBoard would show the seed 0 as 0.0000.
-    """
+    """Return hyperparameters as text: TensorBoard would show the seed 0 as 0.0000."""
     base = f"{training.rope.base:g}" if training.model.position.is_rotary else ""
     factor = "auto" if row.auto else "" if row.factor is None else f"{row.factor:g}"
     return {
@@ -183,8 +175,8 @@ def _outcome(curve: CurveSummary | None) -> dict[str, float]:
     longest = max(curve.blow_up)
     none = 0.0 if curve.usable.is_known else math.nan
     outcome = {
-        "usable_length": float(curve.usable.length or none),
-        "blow_up_at_longest": curve.blow_up[longest].value,
-        "gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
+        "summary/usable_length": float(curve.usable.length or none),
+        "summary/blow_up_at_longest": curve.blow_up[longest].value,
+        "summary/gain_over_truncation_at_longest": curve.gain_over_truncation[longest].value,
     }
-    return {f"summary/{name}": value for name, value in outcome.items() if math.isfinite(value)}
+    return {name: value for name, value in outcome.items() if math.isfinite(value)}

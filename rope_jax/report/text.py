@@ -43,9 +43,8 @@ def perplexity_text(nll: float) -> str:
 def interval_text(loss: Estimate, show: Show = "perplexity", digits: int = 2) -> str:
     """Return "±" and half the width of the 95% interval; "" if there is no interval.
 
-    If half the width exceeds the value itself, return the interval: "[0.05, 2,981]".
-
-    loss: in nats per token for a perplexity, otherwise in the unit to show.
+    If half of it exceeds the value itself, return the interval: "[0.05, 2,981]". loss: in nats per
+    token for a perplexity, otherwise in the unit to show.
     """
     if not (math.isfinite(loss.low) and math.isfinite(loss.high)):
         return ""
@@ -58,10 +57,7 @@ def interval_text(loss: Estimate, show: Show = "perplexity", digits: int = 2) ->
 
 
 def half_width_text(half: float, digits: int = 2) -> str:
-    """Return "±" and half the width of an interval with so many digits, such as "±0.57" or "±1.0".
-
-    The digits before the decimal point are all shown: "±150".
-    """
+    """Return "±" and a number with so many digits, and all before the point: "±0.57", "±150"."""
     if half < 1e-3:
         return f"±{half:.{digits}g}"
     rounded = float(f"{half:.{digits}g}")  # 0.996 to 1.0
@@ -106,8 +102,8 @@ def effective_text(
 ) -> str:
     """Return an `EffectiveLength` as text, with its interval where the ends differ.
 
-    "512", "≥ 2,048" if the longest tested length passes, "none" if not even the shortest does,
-    "512 [256, 1,024]".
+    "512 [256, 1,024]"; "≥ 2,048" if the longest tested length passes, "none" if not even the
+    shortest does.
     """
 
     def text(end: int | None) -> str:

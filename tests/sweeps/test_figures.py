@@ -323,7 +323,7 @@ IMPORT = """
 import sys
 import matplotlib
 before = dict(matplotlib.rcParams.copy())
-import rope_jax.plots.curves, rope_jax.report.sweep_figures, rope_jax.report.comparison
+import rope_jax.plots.panels, rope_jax.report.sweep_figures, rope_jax.report.comparison
 assert dict(matplotlib.rcParams.copy()) == before
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 """
