@@ -102,9 +102,8 @@ def _conditions(sweep: Sweep) -> dict[_Condition, str]:
 def align_baselines(sweeps: Sequence[Sweep]) -> list[Sweep]:
     """Return the sweeps with one name for the curve of each model's own scaling.
 
-    A sweep of `none`, on a model that was trained without scaling, holds what another sweep calls
-    `trained`. Its curve is called `trained` here if any sweep that has such a curve has none of the
-    other name, so that the two can be compared.
+    `none` on a model that was trained without scaling is what another sweep calls `trained`. It is
+    called so here if any sweep with a curve `trained` has none of the other name.
     """
     with_trained = [sweep for sweep in sweeps if TRAINED in sweep.settings]
     aligned = []
@@ -137,10 +136,7 @@ def _renamed(sweep: Sweep, name: str, settings: str) -> Sweep:
 
 
 def truncation_key(sweep: Sweep, step: int) -> PointKey:
-    """Return the key of what truncation costs: the loss of the own scaling at the window.
-
-    A sweep measures it as `trained`, or as a curve with the same scaling.
-    """
+    """Return the key of the own scaling at the window: `trained`, or a curve that equals it."""
     key = PointKey(TRAINED, BASELINE, sweep.windows[step], step)
     name = sweep.baselines.get(step)
     return key if key in sweep.sums or name is None else key._replace(name=name)

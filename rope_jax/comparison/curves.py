@@ -140,8 +140,7 @@ def compare(
 ) -> Comparison:
     """Pool seeds and pair groups; the sweeps of `mismatches` are marked and stand alone.
 
-    Raises UserError if the results lack what `config.show` asks for, or if the seeds of a group
-    have nothing in common.
+    UserError: there is nothing that `config.show` asks for, or that a group's seeds share.
     """
     if config.show == "bits_per_byte" and all(
         row.bpb is None for sweep in sweeps for row in sweep.rows

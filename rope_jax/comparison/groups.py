@@ -79,10 +79,7 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
 
 
 def without_seed(name: str) -> str:
-    """Return a run's name without a suffix that names its seed, such as -s1, _seed2 or -3.
-
-    The suffix begins with a separator: the names gpt2, bass and base10000 are complete.
-    """
+    """Return a name without a suffix such as -s1, _seed2 or -3; gpt2 and base10000 have none."""
     return _SEED_SUFFIX.sub("", name)
 
 
@@ -154,10 +151,7 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
 
 
 def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
-    """Return "rope.base 500000, model.hidden_size 64"; "" if there are none.
-
-    briefly: after three keys, only say how many more there are.
-    """
+    """Return "rope.base 500000, model.hidden_size 64"; briefly: three, and how many more."""
     parts = [f"{key} {value}" for key, value in settings.items()]
     if not briefly or len(parts) <= _MOST_IN_BRIEF:
         return ", ".join(parts)

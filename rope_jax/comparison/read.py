@@ -100,10 +100,7 @@ def _is_sweep(folder: Path) -> bool:
 
 
 def read_sweep(folder: Path) -> Sweep:
-    """Read one sweep.
-
-    Raises UserError if a file is missing or damaged, or if the files belong to different sweeps.
-    """
+    """Read one sweep; UserError if its files are missing, damaged, or of different sweeps."""
     files = SweepFiles(folder)
     rows, sums = files.rows(), files.sums()
     for row in rows:
@@ -259,10 +256,7 @@ def _run_config(config: Path) -> Config | None:
 
 
 def _experiment(config: Path, training: Config | None) -> str | None:
-    """Return a run's config as JSON without `_NOT_THE_MODEL`; None if it cannot be read.
-
-    Defaults are filled in, so that configs of two versions are equal if they mean the same.
-    """
+    """Return a run's config as JSON, with defaults, without `_NOT_THE_MODEL`; None: unreadable."""
     try:
         raw = read_yaml(config) if training is None else training.model_dump(mode="json")
     except UserError:

@@ -1,8 +1,4 @@
-"""Read the files in a sweep's folder. Others may have written them: nothing in them is trusted.
-
-UserError if a file is missing, damaged, larger than any sweep's, or holds a value that no sweep
-writes.
-"""
+"""Read the files in a sweep's folder, or say in a UserError which of them is damaged, and how."""
 
 import csv
 import io
@@ -148,11 +144,7 @@ class SweepFiles:
 
 
 def read_results(path: Path, content: bytes, *, optional: Sequence[str] = ()) -> list[Row]:
-    """Return the rows of results.csv; optional: columns of text that may be missing.
-
-    Bits per byte of an earlier version count only where a token is a byte: they were of all texts,
-    which the scored tokens need not have.
-    """
+    """Return the rows of results.csv; optional: columns of text that may be missing."""
     rows = []
     for row in _read_table(path, content, Row, optional):
         is_known = row.bpb is None or row.bpb_low is not None

@@ -1,8 +1,5 @@
 """Sweep a model: (scaling, protocol or task, length) → what it says, by document or sample.
 
-A plan lists the measurements to make. Those that need the same windows with the same frequencies
-share a batch, and each batch is read once.
-
 Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; U units.
 """
 

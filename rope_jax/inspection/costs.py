@@ -34,10 +34,7 @@ class Cost(NamedTuple):
 
 
 def costs_of(run: RunDirectory) -> Iterator[Cost]:
-    """Yield what the training of a run took, and each of its finished fits.
-
-    UserError: the folder holds no run, or its files cannot be read.
-    """
+    """Yield what the training of a run took, and each of its finished fits."""
     yield _training(run)
     for file in sorted(run.fits.glob("*/summary.json")):
         yield _fit(run, file)

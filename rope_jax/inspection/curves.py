@@ -1,7 +1,4 @@
-"""Which curves to show: each requested scaling in each kind of layer, with its per-pair numbers.
-
-Imports no jax.
-"""
+"""Which curves to show: each requested scaling in each kind of layer. Imports no jax."""
 
 import itertools
 from collections.abc import Sequence
@@ -39,10 +36,7 @@ class InspectedModel:
 
     @classmethod
     def from_config(cls, asked: InspectionConfig, training: Config | None) -> "InspectedModel":
-        """Make the model of a training config, or of a bare geometry if there is none.
-
-        UserError: the config's model does not rotate.
-        """
+        """Make the model of a training config, which must rotate, or of a bare geometry."""
         if training is None:
             geometry = RotaryGeometry(asked.rotary_dim, asked.base, asked.train_length)
             return cls("", RotaryLayers(geometry), asked.train_length)
@@ -89,10 +83,7 @@ def scaling_label(scaling: Scaling) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """One scaling in a group of layers that are alike.
-
-    kind: the scaling's type, or "trained"; it determines the colour.
-    """
+    """One scaling in a group of layers that are alike; kind: its type, or "trained"."""
 
     name: str
     kind: str

@@ -32,10 +32,7 @@ _MOST_POINTS = 4096
 
 
 def print_decay_tables(console: Console, scores: Mapping[str, Scores]) -> None:
-    """Print the mean and the largest score by octave of distance.
-
-    scores: at distances 0 … n − 1, by curve.
-    """
+    """Print the mean and largest score by octave; scores: at distances 0 … n − 1, by curve."""
     length = next(iter(scores.values())).size
     names = [f"{a:,}–{b:,}" if a < b else f"{a:,}" for a, b in octaves(length)]
     both = [mean_and_peak_by_octave(score) for score in scores.values()]

@@ -1,7 +1,4 @@
-"""Geometries side by side: base against distance, and turns of each pair in the window.
-
-No scaling is involved. Imports no jax.
-"""
+"""Geometries side by side: base against distance, rotations of each pair. Imports no jax."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -91,10 +88,7 @@ def _print_table(console: Console, geometries: Sequence[Geometry]) -> None:
 
 
 def base_figure(geometries: Sequence[Geometry]) -> Figure:
-    """Draw the longest wavelength and the first negative score against the base, by d.
-
-    The models' training windows are drawn as points.
-    """
+    """Draw the longest wavelength, first negative score and training windows against the base."""
     figure = Figure(figsize=(WIDTHS["page"], 3.6), layout="constrained")
     axis, legends = figure.subplots(1, 2, width_ratios=(1, 0.32))
     known = [made.geometry.base for made in geometries]
@@ -132,10 +126,7 @@ def base_figure(geometries: Sequence[Geometry]) -> Figure:
 
 
 def turns_figure(geometries: Sequence[Geometry], windows: int) -> Figure:
-    """Draw the turns of each pair in the window, and the angles unseen in a longer text.
-
-    windows: length of that text, in training windows.
-    """
+    """Draw each pair's rotations in the window, and the angles unseen in so many windows."""
     figure = Figure(figsize=(WIDTHS["page"], 5.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(1.3, 1))
     for nth, made in enumerate(geometries):

@@ -1,7 +1,6 @@
 """Position maps side by side: r(i, j) of every query and key as a picture, and a table.
 
-Notation as in `rope_jax.positions.maps`: i and j are positions of a query and a key, d = i − j, L
-is the trained window and n the text's length. Imports no jax.
+Notation as in `rope_jax.positions.maps`; n is the text's length. Imports no jax.
 """
 
 import math

@@ -32,10 +32,7 @@ def short_number(value: float) -> str:
 def print_table(
     console: Console, headings: Sequence[str], rows: Sequence[Row], *, left: int = 1
 ) -> None:
-    """Print a table with `left` columns of text; the others are of numbers, in which 0 is dim.
-
-    Columns that do not fit follow below, behind the first one.
-    """
+    """Print a table with `left` columns of text; the others are of numbers, in which 0 is dim."""
     columns = [
         Column(heading, [Text(cell, "dim" if cell == "0" else "") for cell in cells], justify)
         for place, (heading, cells) in enumerate(
@@ -54,10 +51,7 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) 
 
 
 def write_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure; a .png has the same figure as .pdf and .svg beside it.
-
-    UserError: a file cannot be written.
-    """
+    """Write a figure; a .png has the same figure as .pdf and .svg beside it."""
     from rope_jax.plots.saving import save_figure
 
     with _naming(path):

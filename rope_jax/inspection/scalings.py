@@ -158,10 +158,7 @@ def _log_panel(
     base: int,
     lengths: Sequence[int] = (),
 ) -> None:
-    """Draw one line per curve on a logarithmic axis; values of 0 or ∞ as markers at its edge.
-
-    lengths: marked by horizontal lines.
-    """
+    """Draw a line per curve on a logarithmic axis, 0 and ∞ as markers at its edge."""
     still = [~np.isfinite(value) | (value == 0) for value in values]
     for value, is_still, style in zip(values, still, styles, strict=True):
         axis.plot(np.where(is_still, np.nan, value), **style)

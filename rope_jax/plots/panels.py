@@ -1,8 +1,4 @@
-"""Panels of perplexity over context length with common limits: by protocol, and by curve if asked.
-
-A panel for each protocol shows all curves. With keys, each protocol has one panel per key instead:
-small multiples, in rows of three or four (two in a column of a paper).
-"""
+"""Panels of perplexity over context length with common limits: by protocol, or also by curve."""
 
 import math
 import re
@@ -74,10 +70,9 @@ def make_panels(
 ) -> Panels:
     """Make a figure with panels scaled for the points, with marks but without curves.
 
-    windows: training windows, marked in every panel. truncation: NLLs at the window, for which the
-    limits make room; `mark_truncation` draws them. banded: the points whose intervals will be
-    drawn, for which the limits make room as well. keys: each protocol has a panel for each, with
-    the key as its title.
+    windows: training windows, marked in every panel. truncation, banded: NLLs at the window and
+    points with intervals, for which the limits make room. keys: titles of the panels that each
+    protocol has; None: one panel.
     """
     protocols = list(dict.fromkeys(point.protocol for point in points))
     blocks = [[(protocol, "") for protocol in protocols]]
@@ -136,10 +131,7 @@ def make_panels(
 
 
 def finish_panels(panels: Panels, handles: Sequence[Artist]) -> None:
-    """Add the legend, if there is anything for it: beside a single panel, or below.
-
-    Call this once the curves are drawn.
-    """
+    """Add the legend, beside a single panel or below, once the curves are drawn."""
     labels = [str(handle.get_label()) for handle in handles]
     if not labels:
         return
@@ -196,10 +188,7 @@ def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[Point
 
 
 def apart_handles(others: str, reference: str | None) -> list[Artist]:
-    """Return the legend of panels that each show one curve in front of the others.
-
-    others: what the grey curves are. reference: the name of the dashed one, if there is one.
-    """
+    """Return the legend of panels that each show one curve in front of `others`, in grey."""
     handles: list[Artist] = []
     if reference is not None:
         handles.append(Line2D([], [], label=reference, **vars(REFERENCE)))
@@ -226,10 +215,7 @@ def mark_truncation(axis: Axes, nll: float, color: Any = None) -> None:
 
 
 def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> None:
-    """Draw a vertical line at each training window, labelled above the panel, clear of curves.
-
-    A window beyond the panel's limits is left out: its label would be far outside of the figure.
-    """
+    """Draw a line at each training window within the limits, labelled above the panel."""
     low, high = axis.get_xlim()
     windows = list(windows)
     for window in windows:
@@ -251,10 +237,9 @@ def mark_windows(axis: Axes, windows: Iterable[int], *, with_label: bool) -> Non
 
 
 def scale_lengths(axis: Axes, lengths: Sequence[int], inches: float) -> None:
-    """Make the horizontal axis logarithmic, with a tick at each length.
+    """Make the horizontal axis, so many inches wide, logarithmic, with a tick at each length.
 
-    Ticks are labelled where the labels do not touch, the last in any case. inches: the width of
-    the axis.
+    Ticks are labelled where the labels do not touch, the last in any case.
     """
     low, high = lengths[0], lengths[-1]
     octaves = max(math.log2(high / low), 1)

@@ -1,9 +1,7 @@
 """The style of all figures: widths, fonts, colours, markers, and what the formats need.
 
-Figures are drawn at the width at which they are printed, a column or a page of a paper, with text
-of 7 to 9 points. They are made without pyplot and inside `figure_style`, so neither importing this
-package nor drawing with it changes the caller's matplotlib settings, and the caller's settings do
-not change a figure.
+Figures are made without pyplot and inside `figure_style`, so they neither change the caller's
+matplotlib settings nor depend on them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -128,13 +126,10 @@ def figure_style() -> AbstractContextManager[None]:
 
 
 def assign_styles(kinds: Mapping[str, str]) -> dict[str, LineStyle]:
-    """Return a style for each curve: a colour, and a marker.
+    """Return a style for each curve: a colour, and a marker, by which up to eight differ as well.
 
-    The first curve of a common kind has the kind's colour in every figure, any other curve one that
-    is unused. Curves share a colour only if there are more of them than colours. Up to eight curves
-    have different markers, so that they differ without colours as well.
-
-    kinds: the kind of each curve, the type of a scaling or map or "trained", by the curve's name.
+    The first curve of a common kind has the kind's colour in every figure; the others have unused
+    ones while there are any. kinds: a scaling's or map's type or "trained", by the curve's name.
     """
     colours: dict[str, str] = {}
     firsts: dict[str, str] = {}

@@ -58,11 +58,10 @@ def draw_heat(
     """Draw the share of exact answers by length and depth, one panel per scaling.
 
     A task without depths has one panel, with a row per scaling. A row below, set apart, is what
-    remains when what is asked for is taken out: in one panel for all, the largest of the scalings.
-    A line marks the training window: the lengths to its right were never trained.
+    remains when what is asked for is taken out. A line marks the training window.
 
     points: of one task and checkpoint; those of other metrics are left aside. effective: the
-    effective length of each scaling as text. width: of a paper's column or page.
+    effective length of each scaling as text.
     """
     exact = [point for point in points if point.metric == "exact"]
     lengths = sorted({point.length for point in exact})
@@ -107,8 +106,6 @@ def heat_panels(points: Sequence[TaskRow], labels: Mapping[str, str]) -> dict[st
 
     Without depths it is one panel with a row per scaling. The last row is what was taken out, the
     largest where there are several: none of the scalings should be trusted with less.
-
-    points: shares of exact answers. labels: of the scalings.
     """
     panels: dict[str, Rows] = {}
     has_depths = any(point.depth is not None for point in points)
@@ -189,15 +186,10 @@ def draw_distances(
     title: str,
     width: FigureWidth = "page",
 ) -> ShownFigure:
-    """Draw nats and exact answers over the distance to the token that has to be found.
+    """Draw nats and exact answers over the distance to the token to be found, or the length.
 
-    Of a task without such a distance, they are drawn over the length.
-
-    A dotted line of the same colour is the same with that token taken out. The training window is
-    marked, and with a short line at the top each distance from which a map changes what is seen.
-
-    points: of one task and checkpoint. borders: of the scalings with a map, that distance in
-    tokens. width: of a paper's column or page.
+    Dotted: the same with that token taken out. A short line at the top marks the distance from
+    which a map changes what is seen (borders, in tokens). points: of one task and checkpoint.
     """
     metrics = [metric for metric in _LABELS if any(p.metric == metric for p in points)]
     styles = assign_styles({p.name: p.name if p.name == "trained" else p.kind for p in points})

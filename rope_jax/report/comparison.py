@@ -108,11 +108,7 @@ def _csv_row(curve: Curve, point: Point) -> list[Any]:
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    """Print a line per curve with the values of the first protocol, then the notes.
-
-    Where there is room, it has usable lengths, gains over truncation at the longest length, and
-    what distinguishes groups; settings are otherwise listed below.
-    """
+    """Print a line per curve of the first protocol, what has room beside it, and the notes."""
     protocol = protocols_of(comparison)[0]
     plotted = plotted_by(protocol, newest_curves(comparison))
     curves = list(plotted)

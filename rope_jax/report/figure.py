@@ -1,9 +1,8 @@
 """The figure of a comparison: the mean over seeds with its interval, and each seed as a thin line.
 
-Up to six curves share a panel: colours for scalings, dashes for groups of runs; where all groups
-have one and the same curve, such as `trained`, colours for groups. More curves have one panel per
-scaling or per group: the first of these whose panels have at most six curves each, and most of them
-several. Otherwise there is one panel per curve, with the others in grey behind it.
+Up to six curves share a panel: colours for scalings, dashes for groups of runs, or colours for
+groups that have one and the same curve. More have one panel per scaling or per group, whichever
+compares several in most panels and at most six; else each has one, with the others in grey.
 """
 
 import math
@@ -113,10 +112,7 @@ class _Plan:
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
-    """Draw each group's newest checkpoint, at the comparison's `figure_width`.
-
-    title: in place of one that names the groups.
-    """
+    """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     width = comparison.figure_width
     curves = newest_curves(comparison)
     points = [point for curve in curves for point in curve.points]
@@ -155,11 +151,7 @@ def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figu
 def draw_run(
     rows: Sequence[Row], checkpoint: CheckpointSummary, *, title: str, width: FigureWidth = "page"
 ) -> Figure:
-    """Draw the curves of one checkpoint; curves with a fixed factor are dashed.
-
-    Of more than six scalings, each has its own panel, with the others in grey behind it. width: of
-    a paper's column, 3.3 inches, or page, 6.8.
-    """
+    """Draw the curves of one checkpoint; curves with a fixed factor are dashed."""
     comparison = compare_checkpoints(rows, [checkpoint], figure_width=width)
     return draw_comparison(comparison, title=title)
 
@@ -287,10 +279,7 @@ def assign_curve_styles(curves: Sequence[Curve]) -> dict[str, LineStyle]:
 
 
 def assign_group_styles(comparison: Comparison) -> dict[str, LineStyle]:
-    """Return a style for each group by label where every group has the same single curve.
-
-    Empty otherwise: colours then stand for scalings.
-    """
+    """Return a style for each group by label, if all have the same single curve; else none."""
     groups = comparison.groups
     if len(groups) < 2 or len({curve.name for curve in comparison.curves}) > 1:
         return {}

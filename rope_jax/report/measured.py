@@ -1,7 +1,4 @@
-"""The tables of a comparison: losses by length for each protocol, and differences between them.
-
-A sweep is the comparison of one run.
-"""
+"""The tables of a comparison, such as that of one run: losses by length, and differences."""
 
 import dataclasses
 import math
@@ -224,10 +221,7 @@ def describe_groups(comparison: Comparison) -> str:
 
 
 def describe_sources(comparison: Comparison) -> list[list[str]]:
-    """Return a heading, and one row per group with its runs, steps, windows and corpora.
-
-    If groups differ in settings, the last column has all of these.
-    """
+    """Return a heading, and one row per group: its runs, steps, windows, corpora, and settings."""
     with_settings = any(group.settings for group in comparison.groups)
     lines = [["group", "runs (seed)", "steps", "window", "sweep", "corpus"]]
     lines[0] += ["differs in"] * with_settings

@@ -1,7 +1,4 @@
-"""Draw a sweep's figures again from its files, or from its results.csv alone.
-
-Others may have written the files: nothing in them is trusted.
-"""
+"""Draw a sweep's figures again from its files, or from its results.csv alone."""
 
 import math
 from collections.abc import Sequence
@@ -24,10 +21,7 @@ _SUMMARY = "summary.json"
 def redraw(path: Path, config: RedrawConfig) -> list[Path]:
     """Draw the figures of a sweep's folder or of a table like results.csv; return the files.
 
-    The windows are those of summary.json, in the folder or beside results.csv; of a table without
-    it, `config.window`.
-
-    Raises UserError.
+    The windows are those of summary.json, or, of a table without one, `config.window`.
     """
     is_folder = path.is_dir()
     folder = path if is_folder else path.parent

@@ -96,11 +96,7 @@ class SweepProgress:
 def results_texts(
     rows: Sequence[Row], checkpoint: CheckpointSummary, tasks: TaskTables, show: Show
 ) -> tuple[str, str]:
-    """Return results.md and results.tex: a table for each protocol and task of a checkpoint.
-
-    rows: of this checkpoint. show: the quantity; without the bytes per token, bits per byte turn
-    into nats per token.
-    """
+    """Return results.md and results.tex: a table for each protocol and task of a checkpoint."""
     comparison = compare_checkpoints(rows, [checkpoint], show=show)
     tables = [measured_table(comparison, protocol) for protocol in protocols_of(comparison)]
     tables += task_tables(checkpoint, tasks)
@@ -118,11 +114,8 @@ def print_sweep(
 ) -> None:
     """Print one table per protocol and task with one line per curve, and what explains them.
 
-    The best value of a column is bold and has a mark, and so has what is below truncation by more
-    than its interval. A wide console also gets each curve's usable length, gain and blow-up.
-
-    rows: those of all checkpoints. Only the newest gets intervals and marks. show: what is listed;
-    without the bytes per token, bits per byte turn into nats per token.
+    rows: those of all checkpoints. Only the newest gets intervals and marks, and in a wide console
+    usable lengths, gains and blow-ups.
     """
     newest = summary.newest
     comparison = compare_checkpoints(rows, summary.checkpoints, show=show)
@@ -163,11 +156,7 @@ def warn_of_chance(console: Console, nll: float, vocab_size: int) -> None:
 
 
 def describe_blocks(fewest: int, most: int, documents: int, distance: int) -> str:
-    """Say that intervals resample blocks, because too few documents are long enough.
-
-    fewest, most: blocks, over the protocols. distance: in tokens. Blocks of one document are
-    further apart than that.
-    """
+    """Say that intervals resample blocks; fewest, most: of the protocols; distance: in tokens."""
     blocks = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
     these = "these documents" if documents != 1 else "this document"
     return (

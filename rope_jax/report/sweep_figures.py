@@ -27,8 +27,7 @@ def draw_sweep(
 ) -> dict[str, Figure]:
     """Return the figures of a sweep by file name: curve.png, and steps.png of several checkpoints.
 
-    rows: of all checkpoints. checkpoints: the newest first. width: of a paper's column, 3.3
-    inches, or page, 6.8.
+    rows: of all checkpoints. checkpoints: the newest first.
     """
     newest = checkpoints[0]
     of_newest = [row for row in rows if row.step == newest.step]
@@ -62,8 +61,7 @@ def draw_checkpoints(
 ) -> Figure:
     """Draw how curves evolve in training: one line per checkpoint, dark to light.
 
-    Each scaling has a panel for each protocol; each protocol starts a new row of panels. The
-    arguments are those of `draw_sweep`.
+    Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     """
     curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
     windows = sorted({curve.window for curve in curves})

@@ -116,10 +116,7 @@ def print_tasks(console: Console, checkpoint: CheckpointSummary, tables: TaskTab
 def draw_tasks(
     rows: Sequence[TaskRow], checkpoint: CheckpointSummary, *, width: FigureWidth
 ) -> dict[str, Figure]:
-    """Return a figure for each task: over distance where it has one, else by length and depth.
-
-    rows: of this checkpoint.
-    """
+    """Draw each task of a checkpoint: over distance if it has one, else by length and depth."""
     figures: dict[str, Figure] = {}
     for task in dict.fromkeys(row.task for row in rows):
         own = [row for row in rows if row.task == task]
@@ -158,10 +155,7 @@ def effective_tables(sweeps: Sequence[Sweep]) -> Iterator[Table]:
 
 
 def task_maps(sweeps: Sequence[Sweep]) -> list[dict[str, Any]]:
-    """Return one heat map per sweep and task, of the newest checkpoint, ready for JSON.
-
-    A task with depths has a panel per scaling; of any other, the scalings are the rows of one.
-    """
+    """Return one heat map per sweep and task, of the newest checkpoint, ready for JSON."""
     maps = []
     for sweep in sweeps:
         step = max(sweep.windows)

@@ -1,8 +1,6 @@
 """A sweep in TensorBoard: one TensorBoard run per scaling, whose step is the context length.
 
-TensorBoard sorts groups of charts, which are the parts of tags before the slash, and columns of
-hyperparameters by name. It unticks all runs where there are more than 40, so a scaling has one run,
-whatever is known about it.
+TensorBoard sorts charts and columns by name, and unticks all runs where there are more than 40.
 """
 
 import math
@@ -89,7 +87,7 @@ def write_events(
 def _layout(table: Sequence[Row], summary: SweepSummary) -> dict[str, dict[str, list[str]]]:
     """Return the "custom scalars" layout: per unit, one chart per protocol with all scalings.
 
-    What is known of earlier checkpoints follows. TensorBoard takes tags for regular expressions.
+    Tags are regular expressions to TensorBoard.
     """
     charts: dict[str, dict[str, list[str]]] = {}
     newest = [row for row in table if row.step == summary.newest.step]

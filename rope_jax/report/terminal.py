@@ -24,8 +24,7 @@ def print_table(
     more briefly ("4.08 ±0.57", "4.08±0.57", "4.08±0.6", and their ends not at all), folds its
     names, leaves out the widest intervals, and goes on below itself.
 
-    file: where the intervals are that have no room. over: what intervals are over, such as " over
-    documents".
+    file: where intervals without room are. over: what they are over, such as " over documents".
     """
     lines = (*table.lines, *table.below)
     names = [printable(line.labels[-1]) for line in lines]

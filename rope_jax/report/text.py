@@ -17,10 +17,7 @@ QUANTITIES: Mapping[Show, str] = {
 
 
 def caption(protocol: str, stride: int | None, *, in_full: bool = False) -> str:
-    """Return what the lengths in a protocol's table are, such as "context length".
-
-    in_full: also say which tokens are scored.
-    """
+    """Return what a protocol's lengths are; in_full: with the tokens that are scored."""
     about = PROTOCOLS[protocol]
     text = about.caption.format(stride="" if stride is None else f"{stride:,}")
     return f"{text}, {about.scored}" if in_full and about.scored else text
