@@ -65,7 +65,13 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
         key = str(sweep.folder) if alone else sweep.experiment or ""
         members[key, sweep.name if several else ""].append(sweep)
     for group in members.values():
-        _check_seeds(group)
+        by_seed = {sweep.seed: sweep for sweep in group}
+        for sweep in group:
+            if (other := by_seed[sweep.seed]) is not sweep:
+                raise UserError(
+                    f"{sweep.label} and {other.label} have the same config and the same seed, "
+                    f"{sweep.seed}, so they are not two seeds of a run; name only one of them"
+                )
     labels = _distinct_labels(list(members.values()), with_sweep_name=several)
     settings = distinguish([group[0].experiment for group in members.values()])
     groups = []
@@ -81,17 +87,6 @@ def group_sweeps(sweeps: Sequence[Sweep], marked: Sequence[Sweep]) -> list[Group
 def without_seed(name: str) -> str:
     """Return a name without a suffix such as -s1, _seed2 or -3; gpt2 and base10000 have none."""
     return _SEED_SUFFIX.sub("", name)
-
-
-def _check_seeds(group: Sequence[Sweep]) -> None:
-    by_seed = {sweep.seed: sweep for sweep in group}
-    for sweep in group:
-        other = by_seed[sweep.seed]
-        if other is not sweep:
-            raise UserError(
-                f"{sweep.label} and {other.label} have the same config and the same seed, "
-                f"{sweep.seed}, so they are not two seeds of a run; name only one of them"
-            )
 
 
 def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool) -> list[str]:

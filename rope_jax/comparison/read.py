@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from rope_jax.comparison.groups import without_seed
 from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
@@ -15,7 +14,7 @@ from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.load import load, read_yaml
-from rope_jax.config.strategy import Strategy, read_strategy
+from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
@@ -145,16 +144,15 @@ def _settings(entry: SweepEntry, run: Path) -> str:
             found = None
             with contextlib.suppress(ValueError, UserError):  # it has none yet, or a damaged one
                 found = read_strategy(str(folder / "strategy.json"))
-            if found is not None and _same_numbers(settings, found):
+            if found is None:
+                continue
+            raw = {"scalings": [entry_settings(found, "x")]}
+            (theirs,) = validate(SweepConfig, raw, "strategy").scalings
+            if theirs.model_dump(mode="json", exclude={"name"}) == settings:
                 fit = load(FitConfig, folder / "fit.yaml")
                 settings = {"fit": fit.model_dump(mode="json", exclude={"name", "seed"})}
                 break
     return json.dumps(settings, separators=(",", ":"))
-
-
-def _same_numbers(settings: Mapping[str, Any], strategy: Strategy) -> bool:
-    theirs = validate(SweepConfig, {"scalings": [entry_settings(strategy, "x")]}, "strategy")
-    return theirs.scalings[0].model_dump(mode="json", exclude={"name"}) == settings
 
 
 def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:

@@ -1,7 +1,7 @@
 """The decay of scores with distance: tables by octave and a figure."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,12 @@ def write_decay_figure(
     columns = panel_columns(count, "page")
     rows = math.ceil(count / columns)
     length = next(iter(scores.values())).size
-    centres = _centres(length)
-    colours = _colours(kinds, list(unscaled))
+    last = max(1, math.ceil(length / 2**0.5) - 1)  # half an octave before the end
+    centres = np.unique(np.geomspace(1, last, 300).astype(np.int64))
+    # by type for scalings, from dark to light for the others
+    colours = {name: style.color for name, style in assign_styles(kinds).items()}
+    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(unscaled)))
+    colours |= dict(zip(unscaled, shades, strict=True))
     with figure_style():
         height = 0.9 + (1.45 if columns > 2 else 2.2) * rows
         figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
@@ -112,15 +116,3 @@ def _draw_curve(
         distances = np.geomspace(1, min(geometry.base, score.size - 1), 100)
         expected = logarithmic_decay(geometry, distances)
         axis.plot(distances, expected, color="black", linestyle=":", linewidth=0.9)
-
-
-def _colours(kinds: Mapping[str, str], unscaled: Sequence[str]) -> dict[str, Any]:
-    shades = matplotlib.colormaps["viridis"](np.linspace(0, 0.8, len(unscaled)))
-    by_kind = {name: style.color for name, style in assign_styles(kinds).items()}
-    return by_kind | dict(zip(unscaled, shades, strict=True))
-
-
-def _centres(length: int) -> NDArray[np.int64]:
-    """Return log-spaced distances, up to half an octave before the last."""
-    last = max(1, math.ceil(length / 2**0.5) - 1)
-    return np.unique(np.geomspace(1, last, 300).astype(np.int64))

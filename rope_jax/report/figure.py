@@ -204,14 +204,9 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     else:
         titles = {curve: curve.label for curve in curves}
     own = {c: by_group[c.group.label] if by_group else by_name[c.name] for c in curves}
-    return _Plan(titles, own, {}, apart=True, reference=_references(comparison, curves))
-
-
-def _references(comparison: Comparison, curves: Sequence[Curve]) -> dict[Curve, Curve]:
-    """Return the curve with the models' own scaling for each other curve of the same group."""
     baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
-    found = {curve: baselines.get(curve.group, curve) for curve in curves}
-    return {curve: baseline for curve, baseline in found.items() if baseline is not curve}
+    reference = {c: baselines[c.group] for c in curves if baselines.get(c.group, c) is not c}
+    return _Plan(titles, own, {}, apart=True, reference=reference)
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -252,8 +247,11 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         own = points_of(curve)
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
         _draw_seeds(axis, plan.styles[curve], own)
-    if protocol == BASELINE:
-        _mark_truncation(axis, shown, plan)
+    levels = truncation_levels(shown) if protocol == BASELINE else {}
+    for nll, labels in levels.items():
+        # of several, each in its group's colour if it has one
+        style = plan.colours.get(labels[0]) if len(levels) > 1 and len(labels) == 1 else None
+        mark_truncation(axis, nll, None if style is None else style.color)
 
 
 def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
@@ -304,15 +302,6 @@ def truncation_levels(curves: Sequence[Curve]) -> dict[float, list[str]]:
     for label, nll in levels.items():
         groups.setdefault(round(nll, 9), []).append(label)
     return groups
-
-
-def _mark_truncation(axis: Axes, shown: Sequence[Curve], plan: _Plan) -> None:
-    """Mark the levels of truncation: of several, each in its group's colour if it has one."""
-    levels = truncation_levels(shown)
-    for nll, labels in levels.items():
-        is_own = len(levels) > 1 and len(labels) == 1
-        style = plan.colours.get(labels[0]) if is_own else None
-        mark_truncation(axis, nll, None if style is None else style.color)
 
 
 def _draw_seeds(axis: Axes, style: LineStyle, points: Sequence[Point]) -> None:

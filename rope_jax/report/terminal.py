@@ -1,6 +1,6 @@
 """A table in the terminal: as wide as the console allows, and never with a number cut."""
 
-import re
+import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -115,7 +115,8 @@ def _print_part(
     """Print a heading line and a line per curve, with the names folded to `width`."""
 
     def printed(name: str, cells: Sequence[Text], style: str = "") -> None:
-        first, *others = _fold(name, width)
+        indent = " " * (len(name) - len(name.lstrip()))
+        first, *others = textwrap.wrap(name, width, subsequent_indent=indent) or [""]
         line = Text(first.ljust(width - cell_len(first) + len(first)), style=style)
         for column, cell in zip(columns, cells, strict=True):
             space = " " * (column.width - cell.cell_len)
@@ -132,17 +133,3 @@ def _print_part(
             about = (f"  {line.about}", "dim") if line.about else ""
             console.print(Text.assemble(line.heading, about))
         printed(names[place], [column.cells[place] for column in columns])
-
-
-def _fold(name: str, width: int) -> list[str]:
-    """Return a name as lines of at most `width`, which break after -, _, ., a comma or a space."""
-    indent = " " * (len(name) - len(name.lstrip()))
-    lines = [indent]
-    for piece in re.findall(r"[^-_., ]*[-_., ]?", name.lstrip()):
-        if cell_len(lines[-1] + piece.rstrip()) > width and lines[-1] != indent:
-            lines.append(indent)
-        lines[-1] += piece
-        while cell_len(lines[-1].rstrip()) > width:  # a piece that is longer than a line
-            end = next(n for n in range(len(lines[-1]), 0, -1) if cell_len(lines[-1][:n]) <= width)
-            lines[-1:] = [lines[-1][:end], indent + lines[-1][end:]]
-    return [line.rstrip() for line in lines if line.strip()]
