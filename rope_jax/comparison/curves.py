@@ -274,6 +274,12 @@ class _Pooling:
         """row: of the first seed."""
         key = PointKey.of(row)
         sums = [sweep.sums[key] for sweep in self._sweeps]
+        names = [sweep.baselines.get(self._step) for sweep in self._sweeps]
+        baselines = [None if name is None else key._replace(name=name) for name in names]
+        loss = None
+        if key.protocol == BASELINE and key.length >= self._window:
+            at_window = [truncation_key(sweep, self._step) for sweep in self._sweeps]
+            loss = self._paired(sums, at_window)
         pooled = pooled_mean(sums, **self._bootstrap)
         bits = bits_per_byte(sums, **self._bootstrap) or (None, None, None)
         return Point.of(
@@ -287,24 +293,12 @@ class _Pooling:
             bpb_high=bits[2],
             nll_by_seed=tuple(one.mean() for one in sums),
             bits_per_nat=sums[0].bits_per_nat,
-            difference=self._difference_from_trained(key, sums),
-            gain=self._gain(key, sums),
+            # None of the baseline itself
+            difference=None if set(names) == {key.name} else self._paired(sums, baselines),
+            gain=None if loss is None else loss.negated(),
             from_first=self._difference_from_first(key, sums),
             above_truncation=self._above_truncation(key, sums),
         )
-
-    def _difference_from_trained(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        names = [sweep.baselines.get(self._step) for sweep in self._sweeps]
-        if all(name == key.name for name in names):  # it is the baseline itself
-            return None
-        baselines = [None if name is None else key._replace(name=name) for name in names]
-        return self._paired(sums, baselines)
-
-    def _gain(self, key: PointKey, sums: Sequence[Sums]) -> Estimate | None:
-        if key.protocol != BASELINE or key.length < self._window:
-            return None
-        loss = self._paired(sums, [truncation_key(sweep, self._step) for sweep in self._sweeps])
-        return None if loss is None else loss.negated()
 
     def _paired(self, sums: Sequence[Sums], others: Sequence[PointKey | None]) -> Estimate | None:
         """Pool over seeds the difference from another point of each; None if one is missing."""

@@ -156,7 +156,14 @@ class Plan:
         self.lengths = sweep_lengths(config, window)
         self.targets = config.targets or self.lengths[0] // 2
         self.stride = config.stride or min(256, self.lengths[0] // 2)
-        self._check_settings()
+        try:
+            check_targets(self.targets, tuple(self.lengths))
+            if any(PROTOCOLS[name].uses_stride for name in config.protocols):
+                check_stride(self.stride, tuple(self.lengths))
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        if config.bos != "none" and bos_id is None:
+            raise UserError("bos: there is no document-start token; give bos_id, or bos: none")
         chosen = make_streams(
             documents,
             longest=self.lengths[-1],
@@ -335,13 +342,3 @@ class Plan:
             bands = map_.bands(self.window, length) if map_ else ()
             scalings += [band.far for band in bands if band.far is not None]
         return max(layers, *(len(self.layers.per_layer(scaling)) for scaling in scalings))
-
-    def _check_settings(self) -> None:
-        try:
-            check_targets(self.targets, tuple(self.lengths))
-            if any(PROTOCOLS[name].uses_stride for name in self.config.protocols):
-                check_stride(self.stride, tuple(self.lengths))
-        except ValueError as error:
-            raise UserError(str(error)) from None
-        if self.config.bos != "none" and self.bos_id is None:
-            raise UserError("bos: there is no document-start token; give bos_id, or bos: none")

@@ -185,11 +185,8 @@ def _log_panel(
     for place, height in zip(shown, heights, strict=True):
         pairs = np.flatnonzero(still[place])
         draw(pairs, np.full(pairs.size, height), **styles[place] | {"linestyle": "none"})
-    offset: dict[str, Any] = {
-        "xycoords": "axes fraction",
-        "textcoords": "offset points",
-        "xytext": (-8, 0),
-    }
+    offset: dict[str, Any] = {"textcoords": "offset points", "xytext": (-8, 0)}
+    offset["xycoords"] = "axes fraction"
     axis.annotate("∞" if at_top else "0", (0, edge), ha="right", va="center", **offset)
 
 

@@ -162,7 +162,6 @@ def difference_tables(comparison: Comparison, protocol: str) -> Iterator[Table]:
 def _caption(comparison: Comparison, plotted: Plotted, table: Table) -> str:
     points, groups = all_points(plotted), list(dict.fromkeys(curve.group for curve in plotted))
     counts = [(point.units, point.documents) for point in points]
-    # the fewest and the most
     units = " to ".join(dict.fromkeys(units_text(*n) for n in (min(counts), max(counts))))
     rows = [row for group in groups for sweep in group.sweeps for row in sweep.rows]
     splits = " and ".join(dict.fromkeys(r.split for r in rows if r.protocol == table.title))

@@ -199,11 +199,9 @@ def _print_protocol(
         notes.append(f"usable: within {checkpoint.tolerance:g} nats of truncation")
     if not all(curve.usable.is_known for curve in curves.values()):
         kind = checkpoint.unit_kind
-        notes.append(
-            f"no interval: too few {kind} for one at the next length"
-            if checkpoint.is_reliable
-            else f"no interval: by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
-        )
+        alone = f"by the values alone, with fewer than {RELIABLE_UNITS} {kind}"
+        few = f"too few {kind} for one at the next length"
+        notes.append(f"no interval: {few if checkpoint.is_reliable else alone}")
     if "gain" in details:
         notes.append("gain: nats below truncation at the longest")
     if "blow-up" in details:

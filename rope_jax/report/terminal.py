@@ -62,20 +62,18 @@ def print_table(
     for part in parts:
         width = max(console.width - _width(part, gap), _NARROWEST_NAMES)
         _print_part(console, table, names, part, gap, min(whole, width))
-    with_room = [cell.interval for i, own in enumerate(cells) if i not in bare for cell in own]
-    without_room = [cell.interval for i in bare for cell in cells[i]]
-    if form:  # the ends of intervals
-        without_room += [interval for interval in with_room if interval.startswith("[")]
-        with_room = [interval for interval in with_room if interval.startswith("±")]
+    of_cells = [cell for own in cells for cell in own]
+    printed = [text.plain for column in shown[: len(cells)] for text in column.cells]
+    in_room = sum("±" in text or "[" in text for text in printed)
     notes = {
-        f"± half of the 95% interval{over}": any(text.startswith("±") for text in with_room),
+        f"± half of the 95% interval{over}": any("±" in text for text in printed),
         f"[ ] the ends of the 95% interval{over}, where it is wider than the value": any(
-            text.startswith("[") for text in with_room
+            "[" in text for text in printed
         ),
-        f"intervals without room: in {file}": any(without_room),
-        f"{BEST} best of its column": any(cell.is_best for own in cells for cell in own),
+        f"intervals without room: in {file}": in_room < sum(bool(c.interval) for c in of_cells),
+        f"{BEST} best of its column": any(cell.is_best for cell in of_cells),
         f"{BELOW_TRUNCATION} below truncation by more than the interval of the difference": any(
-            cell.is_below for own in cells for cell in own
+            cell.is_below for cell in of_cells
         ),
     }
     return [note for note, is_needed in notes.items() if is_needed], table.details[:count]

@@ -15,8 +15,7 @@ from rope_jax.devices import processes
 from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
-from rope_jax.evaluation.results import document_rows, rows, task_tables
-from rope_jax.evaluation.summary import summarize
+from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.evaluation.sweep import Progress
 from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep import SweepProgress, print_sweep, warn_of_chance

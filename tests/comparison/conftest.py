@@ -8,8 +8,7 @@ import pytest
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows
-from rope_jax.evaluation.summary import summarize
+from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
 from rope_jax.results.rows import Origin
 from rope_jax.results.statistics import Sums
 from rope_jax.results.summary import SweepSummary

@@ -9,8 +9,7 @@ from PIL import Image
 
 from rope_jax import cli
 from rope_jax.errors import UserError
-from rope_jax.report import redraw
-from rope_jax.report.sweep_figures import draw_sweep
+from rope_jax.report import sweep_figures
 from scripts import plot_sweep
 
 
@@ -29,7 +28,7 @@ def drawn(monkeypatch):
         calls.append((rows, checkpoints, width))
         return {}
 
-    monkeypatch.setattr(redraw, "draw_sweep", draw)
+    monkeypatch.setattr(sweep_figures, "draw_sweep", draw)
     return calls
 
 
@@ -99,10 +98,11 @@ def test_the_window_follows_from_automatic_factors(folder, drawn, tmp_path):
 
 def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
     made = {}
-    monkeypatch.setattr(redraw, "save_figure", lambda figure, path: made.update({path: figure}))
+    monkeypatch.setattr(
+        sweep_figures, "save_figure", lambda figure, path: made.update({path: figure})
+    )
     plot_sweep.main([str(folder), f"output={tmp_path}/mine.png"])
     assert [path.name for path in made] == ["mine.png", "mine-steps.png"]
-    assert draw_sweep.__module__ == "rope_jax.report.sweep_figures"
 
 
 @pytest.mark.parametrize(

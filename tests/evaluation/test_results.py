@@ -8,8 +8,7 @@ import pytest
 
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.evaluation.results import Measurement, SweepResult, rows
-from rope_jax.evaluation.summary import summarize
+from rope_jax.evaluation.results import Measurement, SweepResult, rows, summarize
 from rope_jax.results.rows import Origin, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength, mean_nll
 from rope_jax.rope.strategies import NoScaling, PIScaling

@@ -12,8 +12,7 @@ import pytest
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows
-from rope_jax.evaluation.summary import summarize
+from rope_jax.evaluation.results import Measurement, SweepResult, document_rows, rows, summarize
 from rope_jax.results.rows import DocumentRow, Origin, Row
 from rope_jax.results.statistics import Estimate, Sums, UsableLength
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary

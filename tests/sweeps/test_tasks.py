@@ -10,8 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from rope_jax.comparison.sweep_files import SweepFiles
 from rope_jax.config.training import Config
-from rope_jax.evaluation.results import document_rows, rows, task_tables
-from rope_jax.evaluation.summary import summarize
+from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
 from rope_jax.report import tasks as report
 from rope_jax.report.table import format_latex, format_markdown
 from rope_jax.report.text import effective_text
