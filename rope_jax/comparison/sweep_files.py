@@ -20,7 +20,7 @@ from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, MetricName, TaskRow
 from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import shorten
+from rope_jax.rope.messages import alternatives, shorten
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
 from rope_jax.sealed import CHECKSUMS, check_content, read_checksums
@@ -226,9 +226,7 @@ def _value(column: str, types: Sequence[Any], text: str) -> Any:
     elif column == "metric":
         known = get_args(MetricName)
     if known and text not in known:
-        *most, last = known
-        expected = f"{', '.join(most)} or {last}"
-        raise ValueError(f"{column} should be {expected}, not {shorten(repr(text))}")
+        raise ValueError(f"{column} should be {alternatives([*known])}, not {shorten(repr(text))}")
     if not _NAME.fullmatch(text) and (column, text) != ("map", ""):
         raise ValueError(f"{column} should be a name, not {shorten(repr(text))}")
     return text == "True" if bool in types else text

@@ -128,12 +128,10 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
             if before is None or before.group is not curve.group:
                 line = line._replace(heading=printable(label), about=settings[label])
         end = plotted[curve].get(longest)
-        more = gain_cell(None if end is None else end.gain), Cell(settings[label])
+        differs = Cell("" if has_headings else settings[label])
+        more = gain_cell(None if end is None else end.gain), differs
         lines.append(line._replace(labels=(name,), details=[*line.details, *more]))
-    empty = [i for i in range(len(details)) if not any(line.details[i].value for line in lines)]
-    if has_headings:
-        empty.append(len(details) - 1)
-    shown = [i for i in range(len(details)) if i not in empty]
+    shown = [i for i in range(len(details)) if any(line.details[i].value for line in lines)]
     table = dataclasses.replace(
         table,
         labels=("runs" if alike and len(groups) > 1 else "scaling",),

@@ -25,14 +25,8 @@ from rope_jax.report.text import caption, unit_kinds, units_text, usable_text
 # With more curves than this, bands would hide everything else.
 MOST_BANDS = 6
 _SYMBOLS = {
-    "o": "circle",
-    "s": "square",
-    "^": "triangle-up",
-    "D": "diamond",
-    "v": "triangle-down",
-    "<": "triangle-left",
-    ">": "triangle-right",
-    "P": "cross",
+    **{"o": "circle", "s": "square", "D": "diamond", "P": "cross"},
+    **{"^": "triangle-up", "v": "triangle-down", "<": "triangle-left", ">": "triangle-right"},
 }
 
 # What stands for each colour of a curve on the dark page. Made lighter one by one, they would fall

@@ -75,7 +75,12 @@ def draw_checkpoints(
     curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
     windows = sorted({curve.window for curve in curves})
     steps = sorted({curve.step for curve in curves})
-    styles = _step_styles(steps)
+    # the lightest colours of the map are too faint on white
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
+    styles = {
+        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
+        for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
+    }
     with figure_style():
         panels = make_panels(
             [point for curve in curves for point in curve.points],
@@ -100,16 +105,6 @@ def draw_checkpoints(
             handles.append(window_handle())
         finish_panels(panels, handles)
     return panels.figure
-
-
-def _step_styles(steps: Sequence[int]) -> dict[int, LineStyle]:
-    """Return a style for each step: colours that get lighter, in grey as well, and markers."""
-    # the lightest colours of the map are too faint on white
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
-    return {
-        step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
-        for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
-    }
 
 
 def redraw(path: Path, config: RedrawConfig) -> list[Path]:
