@@ -1,7 +1,6 @@
 """The package's own decoder as the model of a sweep.
 
-Shapes: B batch, n context length; n_plus_1 = n + 1 tokens, inputs and targets; scored: how many
-targets at the end are scored.
+Shapes: B batch, n context length; n_plus_1 = n + 1 tokens; scored: targets at the end.
 """
 
 from collections.abc import Callable

@@ -111,10 +111,7 @@ class TargetWindows(NamedTuple):
 
 
 def whole_windows(sizes: Sequence[int], length: int, least: int) -> TargetWindows:
-    """Return windows that cover documents, each target with all before it, or more than `least`.
-
-    sizes: the documents' tokens. least: less than `length`.
-    """
+    """Return windows of documents whose targets have all, or more than `least`, before them."""
     parts = []
     for document, size in enumerate(sizes):
         ends = np.append(np.arange(length, size - 1, length - least), size - 1)
@@ -145,10 +142,7 @@ def log_probabilities(
     sizes: Sequence[int],
     nll: Float32[np.ndarray, "W last"],
 ) -> list[NDArray[np.float32]]:
-    """Return each token's log-probability by document; NaN where no window gives it.
-
-    nll: of the windows' last targets, in nats.
-    """
+    """Return each token's log-probability by document, NaN where no window gives it."""
     found = [np.full(size, np.nan, np.float32) for size in sizes]
     unseen = windows.length - nll.shape[1]  # targets of a window, at its start
     for document, start, first, last, row in zip(*windows[1:], nll, strict=True):
@@ -172,10 +166,7 @@ class KeyBlock(NamedTuple):
 
 
 def key_blocks(document: int, tokens: NDArray[np.int64], width: int) -> list[KeyBlock]:
-    """Divide a document's key tokens into blocks of at most `width` places, from its start on.
-
-    tokens: their places, ascending.
-    """
+    """Divide a document's ascending key tokens into blocks of at most `width` places."""
     found, begin = [], 0
     while begin < len(tokens):
         end = int(np.searchsorted(tokens, tokens[begin] + width))

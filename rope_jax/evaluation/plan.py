@@ -38,8 +38,7 @@ from rope_jax.tasks import Words
 def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
     """Return the lengths to sweep, adding the window if it lies between the shortest and longest.
 
-    Without lengths in the config: the window times 1/2, 1, 2, 4, 8 and 16, or only the window if it
-    is below 4.
+    Without lengths: the window times 1/2, 1, 2, 4, 8 and 16, or only the window if it is below 4.
     """
     if config.lengths is None:
         return [window // 2, *(window * 2**k for k in range(5))] if window > 3 else [window]
@@ -53,8 +52,7 @@ def sweep_lengths(config: SweepConfig, window: int) -> list[int]:
 class Job:
     """One measurement to make: the NLL of some targets in a batch's windows.
 
-    The batch's windows may be longer than `length` (the prefix shortcut of protocols by
-    position): this job then concerns only their first `length` targets.
+    It concerns their first `length` targets; windows are longer where a protocol goes by position.
     """
 
     entry: str
@@ -77,19 +75,13 @@ class Job:
         return int(self.windows.scored_tokens(self.length).sum())
 
     def nats(self, nll: Float32[np.ndarray, "W last_or_more"]) -> Float64[np.ndarray, " U"]:
-        """Sum the NLL of the scored targets by unit, each window's divided by its divisor.
-
-        nll: that of each window's last targets.
-        """
+        """Sum the last targets' NLL where scored, by unit, each window's divided by its divisor."""
         is_scored = self._answers(nll.shape[1]) >= 0
         by_window = np.where(is_scored, nll, 0).astype(np.float64).sum(1)
         return np.bincount(self.windows.unit, by_window / self._divisor())
 
     def num_correct(self, is_top1: Bool[np.ndarray, "W last_or_more"]) -> Int64[np.ndarray, " U"]:
-        """Count the exact answers by unit.
-
-        is_top1: whether each window's last targets are the model's first choice.
-        """
+        """Count the exact answers by unit; is_top1: of each window's last targets."""
         found, _ = exact_answers(self._answers(is_top1.shape[1]), is_top1)
         return np.bincount(self.windows.unit, found).astype(np.int64)
 
@@ -203,10 +195,7 @@ class Plan:
         return [length for length in self.lengths if most is None or length <= most]
 
     def baseline_job(self) -> Job | None:
-        """Return the job that all curves are compared with: same_tokens, `trained` at the window.
-
-        None unless the window is among the lengths and same_tokens among the protocols.
-        """
+        """Return what all curves are compared with, if its length and protocol are measured."""
         for metric in self.metrics:
             if metric.label == BASELINE and self.window in self.readable_lengths:
                 return self._job(TrainedEntry(), metric, self.window, TaskCell())

@@ -1,8 +1,5 @@
 """Read windows with the model in steps that fit a memory budget, one program per length.
 
-The rotary frequencies are an argument of the compiled function, so each length compiles once,
-however many scalings there are.
-
 Shapes: B rows, n context length, W windows, L layers; n_plus_1 = n + 1 tokens, inputs and targets.
 """
 
@@ -36,10 +33,7 @@ LastScoresFunction = Callable[[Any, Int[Array, "B n_plus_1"], Rotary, int], Scor
 
 @dataclass(frozen=True)
 class EvalBatch:
-    """Windows of one length, to be read with one scaling's frequencies.
-
-    Measurements that need the same windows and frequencies share it.
-    """
+    """Windows of one length to be read with one scaling's frequencies, for several measurements."""
 
     length: int
     windows: int

@@ -1,7 +1,6 @@
 """Tasks as metrics of a sweep: they read samples, or key tokens, and score their answers.
 
-Shapes: W windows, n targets of a window, n_plus_1 = n + 1 tokens; m: how many targets at the end of
-a window contain everything that is scored.
+Shapes: W windows, n targets, n_plus_1 = n + 1 tokens; m: targets at the end with all scored ones.
 """
 
 import functools

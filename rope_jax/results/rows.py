@@ -6,13 +6,10 @@ from rope_jax.protocols.windows import UnitKind as UnitKind
 
 
 class Row(NamedTuple):
-    """One measurement. nll and its 95% interval [ci_low, ci_high] are in nats per token.
+    """One measurement. nll and [ci_low, ci_high] are in nats per token, bpb in bits per byte.
 
-    bpb and [bpb_low, bpb_high] are in bits per byte of the scored targets; None: their bytes are
-    not known.
-
-    Each window's scored targets run from first_position to last_position. With sliding and
-    yarn_compat this holds only for a document's first window, in which every target is scored.
+    Each window's scored targets run from first_position to last_position; with sliding and
+    yarn_compat only those of a document's first window.
     """
 
     name: str

@@ -95,11 +95,7 @@ def mean_nll(sums: Sums, *, resamples: int, seed: int) -> Estimate:
 
 
 def bits_per_byte(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate | None:
-    """Return Σ nll / Σ bytes in bits, over the documents of several seeds.
-
-    The interval is that of `pooled_mean`: a resample has the nats and the bytes of its documents.
-    None: their bytes are not known, or a document has none.
-    """
+    """Return Σ nll / Σ bytes in bits, as `pooled_mean` does; None: bytes are unknown or 0."""
     known = [Sums(s.nll, s.bytes) for s in seeds if s.bytes is not None and s.bytes.all()]
     if len(known) < len(seeds):
         return None
@@ -208,8 +204,8 @@ def established_length(
 ) -> UsableLength:
     """Return `usable_length` by the upper ends of intervals over so many units.
 
-    losses: by tested length, the paired difference from `trained` at the window, in nats. With
-    fewer than `RELIABLE_UNITS` units the values decide instead, and the length is not known.
+    With fewer than `RELIABLE_UNITS` the values decide instead, and the length is not known.
+    losses: by tested length, the paired difference from `trained` at the window, in nats.
     """
     if units < RELIABLE_UNITS:
         found = usable_length({n: loss.value for n, loss in losses.items()}, window, tolerance)

@@ -1,7 +1,6 @@
-"""Each curve of a sweep compared with what truncation to the window gives.
+"""Each curve of a sweep compared with what truncation to the window gives, which is the baseline.
 
-Everything is measured on the same scored tokens (same_tokens) against the baseline, `trained` at
-the window. Dropping all but the last window of a longer text gives the baseline too.
+That is `trained` at the window, on the same scored tokens (same_tokens).
 """
 
 from collections.abc import Mapping

@@ -13,8 +13,7 @@ MetricName = Literal["nats", "exact"]
 class TaskRow(NamedTuple):
     """One metric of one task at one length and depth; its 95% interval is [ci_low, ci_high].
 
-    nats: the mean NLL of the answers' tokens. exact: the share of the answers of which every token
-    is the model's first choice.
+    nats: the mean NLL of the answers' tokens. exact: the share of answers with all tokens right.
     """
 
     name: str
@@ -115,10 +114,7 @@ class TaskSummary(NamedTuple):
 
 
 def taken_out(rows: Sequence[SampleRow], step: int) -> dict[str, dict[int, float]]:
-    """Return the share of exact answers without what is asked for, by task and length.
-
-    It is the largest of all scalings: none of them should be trusted with less.
-    """
+    """Return the share that is exact without what is asked for, by task and length: the largest."""
     sums: dict[tuple[str, int, str], list[int]] = {}
     for row in rows:
         if row.taken_out and row.step == step:
@@ -137,9 +133,8 @@ def summarize_tasks(
 ) -> dict[str, dict[str, TaskSummary]]:
     """Summarize each task of a checkpoint, by its name and then by scaling.
 
-    rows: of one checkpoint. Those whose needle was taken out are left aside. A sample is the same
-    at every depth, so its depths are one unit of the interval.
-    threshold: the smallest share of exact answers, at every length up to the effective one.
+    rows: of one checkpoint. A sample is the same at every depth, so its depths are one unit of the
+    interval. threshold: the smallest share of exact answers up to the effective length.
     """
     found: dict[str, dict[str, dict[int, dict[int, list[int]]]]] = {}
     for row in rows:
@@ -161,10 +156,7 @@ def summarize_tasks(
 
 
 def effective_length(exact: Mapping[int, Estimate], threshold: float) -> EffectiveLength:
-    """Return the longest length such that at it and all shorter ones the share is high enough.
-
-    exact: by tested length. A length passes if its share is at least `threshold`.
-    """
+    """Return the longest length such that at it and all shorter ones it is ≥ threshold."""
 
     def longest(shares: Mapping[int, float]) -> int | None:
         passed = None
