@@ -147,8 +147,8 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
             raise UserError(f"output: {place} should end in .png")
     written: list[Path] = []
     for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
-        steps = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
-        path = place if name == "curve.png" else place.with_name(steps)
+        beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
+        path = place if name == "curve.png" else place.with_name(beside)
         try:
             save_figure(figure, path)
         except OSError as error:
