@@ -41,18 +41,19 @@ _READ_OR_IGNORED = {
 
 @dataclass(frozen=True)
 class Adapter:
-    """A folder with adapter_config.json and adapter_model.safetensors."""
+    """A folder with adapter_config.json and adapter_model.safetensors.
+
+    base:     the model that it changes: a folder, or an id on the hub with a `revision`.
+    by_root:  whether alpha is divided by √r instead of r.
+    factors:  A and B by the name of the weight that they change.
+    """
 
     folder: Path
     base: str
-    """The model that it changes: a folder, or an id on the hub."""
     revision: str | None
-    """Of the base model on the hub."""
     alpha: float
     by_root: bool
-    """Whether alpha is divided by √r instead of r."""
     factors: dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
-    """A and B by the name of the weight that they change."""
 
     def merged(self, name: str, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a tensor of the base model with what the adapter adds to it, in float32."""
@@ -102,13 +103,11 @@ def read_adapter(folder: Path) -> Adapter:
         )
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise UserError(f"{path}: lora_alpha: should be a number, not {show_value(alpha)}")
-    factors = _factors(folder / WEIGHTS)
-    revision = config.get("revision")
-    return Adapter(folder, base, revision, float(alpha), bool(config.get("use_rslora")), factors)
+    by_root, factors = bool(config.get("use_rslora")), _factors(folder / WEIGHTS)
+    return Adapter(folder, base, config.get("revision"), float(alpha), by_root, factors)
 
 
 def _factors(path: Path) -> dict[str, tuple[NDArray[np.float32], NDArray[np.float32]]]:
-    """Return A and B by the name of the weight that they change."""
     if not path.is_file():
         raise UserError(f"{path}: no such file; save the adapter as safetensors")
     parts: dict[str, dict[str, NDArray[np.float32]]] = {}

@@ -1,5 +1,6 @@
 """The config.json of a run's model, for the first family that can express it."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,31 +23,36 @@ class Written(NamedTuple):
 
 
 def describe(
-    training: Config, scaling: Scaling, length: int, vocab_size: int, family: str | None = None
+    training: Config,
+    scaling: Scaling,
+    length: int,
+    vocab_size: int,
+    family: str | None = None,
+    preferred: str | None = None,
 ) -> Written:
     """Return the config.json of a run's model with a scaling.
 
     length: the longest text that the model is meant for. family: a model_type; None: the first
-    that can express the model.
+        that can express the model, beginning with the `preferred` one.
 
     ValueError: no family can, or not the one that was asked for. The message says why.
     """
     model = training.model.model_copy(update={"vocab_size": vocab_size})
     if family is not None and family not in FAMILIES:
         raise ValueError(f"family: {family!r} is not one of {', '.join(FAMILIES)}")
-    if model.position.type != "rope":
-        raise ValueError(f"model.position: {model.position.type} is in no family of transformers")
-    if not model.backend.is_softmax:
-        raise ValueError(f"model.attention: {model.attention} is in no family of transformers")
-    if model.feed_forward.type != "mlp":
-        raise ValueError(
-            f"model.feed_forward: {model.feed_forward.type} is in no family of transformers"
-        )
+    for key, value, is_known in (
+        ("position", model.position.type, model.position.type == "rope"),
+        ("attention", model.attention, model.backend.is_softmax),
+        ("feed_forward", model.feed_forward.type, model.feed_forward.type == "mlp"),
+    ):
+        if not is_known:
+            raise ValueError(f"model.{key}: {value} is in no family of transformers")
     if training.rope.layout != "half":
         raise ValueError(f"rope.layout: {training.rope.layout} is not that of any family here")
     of_model: list[str] = []
     of_positions: list[str] = []
-    for candidate in [FAMILIES[family]] if family is not None else FAMILIES.values():
+    candidates = sorted(FAMILIES.values(), key=lambda each: each.model_type != preferred)
+    for candidate in candidates if family is None else [FAMILIES[family]]:
         try:
             keys = _model_keys(model, candidate)
         except ValueError as error:
@@ -65,28 +71,27 @@ def describe(
 
 def _model_keys(model: ModelConfig, family: Family) -> dict[str, Any]:
     """Return the keys about everything but positions. ValueError: the family lacks something."""
-    written = {key.name: key.written(model) for key in family.keys}
+    # these have a default that follows from other fields: their value, and that default
+    heads, width = model.num_attention_heads, model.heads_width
+    derived = {
+        "num_key_value_heads": (model.kv_heads, heads),
+        "head_dim": (width, model.hidden_size // heads),
+        "query_pre_attn_scalar": (model.query_pre_attn_scalar or width, width),
+    }
+    written = {
+        key.name: derived[key.name][0] if key.name in derived else key.written(model)
+        for key in family.keys
+    }
     by_key = {name for key in family.keys for name in key.fields}
     for name, field in ModelConfig.model_fields.items():
         if name in by_key or name in _WITHOUT_KEY:
             continue
-        value = getattr(model, name)
-        expected = family.fixed.get(name, field.default)
-        # these have a default that follows from other fields
-        if name == "num_key_value_heads":
-            value, expected = model.kv_heads, model.num_attention_heads
-        elif name == "head_dim":
-            value, expected = model.heads_width, model.hidden_size // model.num_attention_heads
-        elif name == "query_pre_attn_scalar":
-            value, expected = value or model.heads_width, model.heads_width
+        value, expected = getattr(model, name), family.fixed.get(name, field.default)
+        value, expected = derived.get(name, (value, expected))
         if value != expected:
             raise ValueError(f"no {name} {value}")
-    if "num_key_value_heads" in written:
-        written["num_key_value_heads"] = model.kv_heads
-    if "head_dim" in written:
-        written["head_dim"] = model.heads_width
     if "query_pre_attn_scalar" in written:
-        scalar = model.query_pre_attn_scalar or model.heads_width
+        scalar = written["query_pre_attn_scalar"]
         if scalar != int(scalar):
             raise ValueError(f"no query_pre_attn_scalar {scalar}, only whole numbers")
         written["query_pre_attn_scalar"] = int(scalar)
@@ -101,28 +106,21 @@ def _position_keys(
     windows = [training.sliding_windows[i % len(training.sliding_windows)] for i in range(count)]
     layers = [training.rotary_layers.for_layer(i, scaling) for i in range(count)]
     keys = family.windows.written(windows)
-    head_dim = training.model.heads_width
-    rotary_dim = training.geometry.rotary_dim
+    head_dim, rotary_dim = training.model.heads_width, training.geometry.rotary_dim
     if rotary_dim != head_dim and not family.partial:
         raise ValueError(f"no rotary_dim {rotary_dim} in heads of {head_dim}")
     rotates = [own.type != "drope" for _, own in layers]
-    if not all(rotates):
-        if not family.nope:
-            raise ValueError("no layers without rotation")
+    if family.nope:
         keys["no_rope_layers"] = [int(own) for own in rotates]
-    elif family.nope:
-        keys["no_rope_layers"] = [1] * count
+    elif not all(rotates):
+        raise ValueError("no layers without rotation")
     if not family.local:
-        rotated = [layer for layer, own in zip(layers, rotates, strict=True) if own]
+        rotated = list(itertools.compress(layers, rotates))
         return keys | _rope_keys(rotated, family, head_dim, length)
     by_type = {}
     for name, slides in (("full_attention", False), ("sliding_attention", True)):
-        of_type = [
-            layer
-            for layer, window in zip(layers, windows, strict=True)
-            if (window is not None) == slides
-        ]
-        if of_type:
+        chosen = [(window is not None) == slides for window in windows]
+        if of_type := list(itertools.compress(layers, chosen)):
             written = _rope_keys(of_type, family, head_dim, length)
             by_type[name] = written["rope_parameters"]
             if not slides or "max_position_embeddings" not in keys:
@@ -135,8 +133,8 @@ def _rope_keys(
 ) -> dict[str, Any]:
     """Return the keys about the rotation of layers that all rotate alike.
 
-    They are written in the form of transformers 5 (rope_parameters) and, where there is one for the
-    family, in that of version 4, which would otherwise fall back to its defaults silently.
+    In the form of transformers 5 (rope_parameters) and, where the family has one, in that of
+    version 4, which would otherwise fall back to its defaults silently.
     """
     if not layers:
         raise ValueError("no model in which no layer rotates")

@@ -1,6 +1,5 @@
 """Export a run as a directory that transformers loads."""
 
-import contextlib
 import functools
 import json
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ import jax
 from rich.console import Console
 
 from rope_jax.checkpoints.describing import Written, describe
-from rope_jax.checkpoints.families import FAMILIES
 from rope_jax.checkpoints.files import ACCOMPANYING, CONFIG, TOKENIZER
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.weights import write_weights
@@ -59,7 +57,10 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
     length = max(length, *_declared(run, training, stage, original))
     scaling, lost = _without_what_is_lost(scaling, map_, lossy=config.lossy)
     own = original.get(CONFIG, {}).get("model_type")
-    written = _described(training, scaling, length, model.vocab_size, config.family, own)
+    try:
+        written = describe(training, scaling, length, model.vocab_size, config.family, own)
+    except ValueError as error:
+        raise UserError(str(error)) from None
     _, params = next(iter(checkpoints))
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
     print_overview(
@@ -89,27 +90,6 @@ def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Cons
             f"{error.filename or out}: cannot be written ({error.strerror or error})"
         ) from error
     print_message(console, f"exported: {out}")
-
-
-def _described(
-    training: Config,
-    scaling: Scaling,
-    length: int,
-    vocab_size: int,
-    family: str | None,
-    own: str | None,
-) -> Written:
-    """Return the family and config to write.
-
-    own: the model_type of the checkpoint that was imported, which is kept if it can be.
-    """
-    if family is None and own in FAMILIES:
-        with contextlib.suppress(ValueError):
-            return describe(training, scaling, length, vocab_size, own)
-    try:
-        return describe(training, scaling, length, vocab_size, family)
-    except ValueError as error:
-        raise UserError(str(error)) from None
 
 
 def _positions(
@@ -145,7 +125,7 @@ def _without_what_is_lost(
 ) -> tuple[Scaling, list[str]]:
     """Return the scaling as transformers can express it, and what it cannot.
 
-    UserError if there is something, unless `lossy` allows to leave it out.
+    UserError: it cannot express all, and not `lossy`.
     """
     lost = [] if map_ is None else [f"the position map {map_.type}"]
     query_scale = scaling.query_scale
@@ -193,10 +173,7 @@ def _write(
 
 
 def _original(run: RunDirectory, training: Config) -> dict[str, Any]:
-    """Return what came with an imported checkpoint, by file: JSON objects, other files as text.
-
-    {} for a run that was neither imported nor started from an import.
-    """
+    """Return what came with an imported checkpoint, by file: JSON objects, other files as text."""
     source = next((run for run, config in _sources(run, training) if config.imported), None)
     if source is None:
         return {}

@@ -1,20 +1,27 @@
-"""The files of a Hugging Face checkpoint: found, checked and read, without running any code."""
+"""The files of a Hugging Face checkpoint: found, checked and read, without running any code.
+
+Imports no jax: a wrong argument of a command should be answered at once.
+"""
 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
+from rich.console import Console
 from safetensors import SafetensorError
 
 from rope_jax.checkpoints import adapter
 from rope_jax.checkpoints.adapter import Adapter, is_adapter, read_adapter
 from rope_jax.checkpoints.opening import damaged, opened, read_json, without_prefix
+from rope_jax.config.checkpoints import ImportConfig
+from rope_jax.config.devices import DistributedConfig
 from rope_jax.errors import UserError
+from rope_jax.runs.directory import RunDirectory
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
@@ -132,37 +139,22 @@ class CheckpointFiles:
         ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
 
-    def shards(self) -> Iterator["Shard"]:
-        """Yield the safetensors files one after the other; each is closed before the next."""
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, NDArray[Any]]]:
+        """Yield tensors by name, file by file. UserError if one is damaged."""
         for path in self._shards:
-            names = [name for name, info in self.tensors.items() if info.file == path]
             with opened(path) as file:
-                yield Shard(path, names, file, self)
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One open safetensors file."""
-
-    path: Path
-    names: list[str]
-    file: Any
-    files: CheckpointFiles
-
-    def read(self, name: str) -> NDArray[Any]:
-        """Return a tensor. UserError if the file is damaged."""
-        try:
-            tensor: NDArray[Any] = self.file.get_tensor(self.files.tensors[name].stored)
-        except (SafetensorError, OSError, ValueError, TypeError) as error:
-            raise damaged(self.path, error) from None
-        return self.files.adapter.merged(name, tensor) if self.files.adapter else tensor
+                for name, info in self.tensors.items():
+                    if info.file != path or name not in names:
+                        continue
+                    try:
+                        tensor = file.get_tensor(info.stored)
+                    except (SafetensorError, OSError, ValueError, TypeError) as error:
+                        raise damaged(path, error) from None
+                    yield name, self.adapter.merged(name, tensor) if self.adapter else tensor
 
 
 def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
-    """Open a checkpoint, a local folder or an id on the hub, or an adapter and its base model.
-
-    Raises UserError.
-    """
+    """Open a checkpoint, a local folder or an id on the hub, or an adapter and its base model."""
     folder = find_folder(model, revision)
     if not is_adapter(folder):
         return CheckpointFiles(folder)
@@ -176,10 +168,7 @@ def open_checkpoint(model: str, revision: str | None) -> CheckpointFiles:
 
 
 def find_folder(model: str, revision: str | None) -> Path:
-    """Return the folder of a checkpoint: a local one, or that of a download from the hub.
-
-    Raises UserError.
-    """
+    """Return the folder of a checkpoint: a local one, or that of a download from the hub."""
     try:
         folder = Path(model).expanduser()
         is_folder, may_be_id = folder.is_dir(), _HUB_ID.fullmatch(model) and not folder.exists()
@@ -217,6 +206,23 @@ def is_checkpoint(model: str) -> bool:
         return False
 
 
+def run_of(argument: str, distributed: DistributedConfig | None, console: Console) -> RunDirectory:
+    """Return the run directory that an argument names; a checkpoint is imported first.
+
+    UserError: it cannot be imported, or several processes would import it at once.
+    """
+    if not is_checkpoint(argument):
+        return RunDirectory(Path(argument))
+    if distributed is not None:
+        raise UserError(
+            f"distributed: import the checkpoint first, with scripts/import_hf.py {argument}, and "
+            "name the run directory"
+        )
+    from rope_jax.checkpoints.importing import import_checkpoint
+
+    return import_checkpoint(argument, ImportConfig(), console)
+
+
 def _shards(folder: Path) -> list[Path]:
     """Return the files with the weights: the single one if it is there, like transformers."""
     index, single = folder / INDEX, folder / SINGLE
@@ -231,20 +237,11 @@ def _shards(folder: Path) -> list[Path]:
                 )
         return paths
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
+    why = f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles,"
     if pickles:
-        raise UserError(
-            f"{pickles[0]}: is a pickle, which may run code and is never loaded; {_convert(folder)}"
-        )
+        why = f"{pickles[0]}: is a pickle, which may run code and is never loaded;"
     raise UserError(
-        f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles, "
-        f"{_convert(folder)}"
-    )
-
-
-def _convert(folder: Path) -> str:
-    """Return the advice how to make safetensors of pickles."""
-    return (
-        'where torch is installed, convert it: python -c "from transformers import '
+        f'{why} where torch is installed, convert it: python -c "from transformers import '
         f"AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
         f".save_pretrained('{folder}-safetensors')\""
     )

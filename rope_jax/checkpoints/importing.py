@@ -9,17 +9,12 @@ import jax
 from filelock import Timeout
 from rich.console import Console
 
-from rope_jax.checkpoints.files import (
-    ACCOMPANYING,
-    TOKENIZER,
-    CheckpointFiles,
-    open_checkpoint,
-)
+from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, open_checkpoint
 from rope_jax.checkpoints.opening import read_json
 from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.checkpoints.weights import load_parameters
-from rope_jax.config.checkpoints import ImportConfig, Imported
+from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.differences import different_keys
 from rope_jax.config.explain import validate
 from rope_jax.config.load import dump
@@ -54,7 +49,9 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
     description = read_description(
         files.config, str(files.folder / "config.json"), config.ignored_keys
     )
-    run = RunDirectory(Path(config.runs_dir) / (config.name or _name_of(model)))
+    path = Path(model).expanduser()
+    name = config.name or (path.resolve() if path.exists() else path).name
+    run = RunDirectory(Path(config.runs_dir) / name)
     training, tokenizer = _training_config(model, run, config, files, description)
     with _locked(run.path):
         if _is_imported(run, training):
@@ -63,11 +60,6 @@ def import_checkpoint(model: str, config: ImportConfig, console: Console) -> Run
         with shortage_as("param_dtype: there is not enough memory for the weights"):
             _import(run, training, files, description, tokenizer, console)
     return run
-
-
-def _name_of(model: str) -> str:
-    path = Path(model).expanduser()
-    return (path.resolve() if path.exists() else path).name
 
 
 def _training_config(
@@ -94,19 +86,17 @@ def _training_config(
         )
     stored = {info.dtype for info in files.tensors.values()}
     param_dtype = config.param_dtype or ("bfloat16" if stored == {"bfloat16"} else "float32")
-    execution = {
-        "param_dtype": param_dtype,
-        "dtype": config.dtype or param_dtype,
-        "attention": config.attention,
-        "layers": config.layers,
-    }
     raw: dict[str, Any] = {
         "name": run.path.name,
         "runs_dir": config.runs_dir,
-        "imported": Imported(
-            model=model, revision=config.revision, identity=files.identity()
-        ).model_dump(),
-        "model": description.model | execution,
+        "imported": {"model": model, "revision": config.revision, "identity": files.identity()},
+        "model": {
+            **description.model,
+            "param_dtype": param_dtype,
+            "dtype": config.dtype or param_dtype,
+            "attention": config.attention,
+            "layers": config.layers,
+        },
         "rope": description.rope,
         "tokenizer": {"type": "file", "path": str(run.path / TOKENIZER), "bos": bos},
         "data": config.data.model_dump(mode="json"),
@@ -127,9 +117,7 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
         found = run.load_config()
         # The same folder has several spellings; `identity` is made of absolute paths. What `auto`
         # stands for does not matter, and older imports have blockwise in its place.
-        same = {"imported.model"}
-        if training.model.attention == "auto":
-            same.add("model.attention")
+        same = {"imported.model", *["model.attention"] * (training.model.attention == "auto")}
         different = [key for key in different_keys(training, found) if key not in same]
         if not different:
             return True

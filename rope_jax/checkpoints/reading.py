@@ -1,7 +1,7 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rope_jax.checkpoints.families import FAMILIES, Family
@@ -71,23 +71,21 @@ def read_description(
     here, or that nothing reads although it may change the logits.
     """
     try:
-        hf = _cleaned(hf, ignored_keys)
-        family = _family(hf)
-        _check_types(hf)
-        _check_supported(hf)
+        given = _cleaned(hf, ignored_keys)
+        family = _family(given)
+        _check_types(given)
+        _check_supported(given)
         left_over: list[str] = []
-        hf = dict(hf) | {
-            key: _without_left_over(hf[key], key, left_over)
-            for key in _ROPE
-            if isinstance(hf.get(key), Mapping)
-        }
+        for name in _ROPE:
+            if isinstance(given.get(name), Mapping):
+                given[name] = _without_left_over(given[name], name, left_over)
         model = dict(family.fixed)
         for key in family.keys:
-            model |= key.read(hf)
-        rope, window = _rope(hf, family, model)
+            model |= key.read(given)
+        rope, window = _rope(given, family, model)
         known = {key.name for key in family.keys} | POSITION_KEYS | family.ignored
-        known -= _unread_positions(hf, family)
-        unread = unread_keys(hf, known, rope["rotary_dim"] // 2)
+        known -= _unread_positions(given, family)
+        unread = unread_keys(given, known, rope["rotary_dim"] // 2)
     except ValueError as error:  # begins with a key
         name, _, why = str(error).partition(": ")
         if why.startswith("is not used in rope parameters"):
@@ -134,8 +132,7 @@ def _check_supported(hf: Mapping[str, Any]) -> None:
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:
     """Return rope parameters without keys that transformers does not read for their type.
 
-    unread: gets the names of those keys. ValueError: one of them looks like a scaling that was
-    meant to be used.
+    unread: gets the names of those keys. ValueError: one looks like a scaling meant to be used.
     """
     kept = {}
     kind = rope.get("rope_type", rope.get("type")) or "default"
@@ -168,54 +165,48 @@ def _unread_positions(hf: Mapping[str, Any], family: Family) -> set[str]:
 
 def _check_types(hf: Mapping[str, Any]) -> None:
     """ValueError for a key about layers or positions whose value is of the wrong type."""
+
+    def check(
+        part: Mapping[str, Any], keys: Sequence[str], wanted: str, is_right: Callable[[Any], bool]
+    ) -> None:
+        for key in keys:
+            if (value := part.get(key)) is not None and not is_right(value):
+                raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
+
+    layers = hf.get("num_hidden_layers")
+    if _is_number(layers, int) and layers > MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
     for key, least in _WHOLE.items():
-        value = hf.get(key)
-        if value is None:
-            continue
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if key == "num_hidden_layers" and whole and value > MOST_LAYERS:
-            raise ValueError(f"num_hidden_layers: {value} is above {MOST_LAYERS:,}, the limit")
-        if not whole or not least <= value < 2**31:
-            raise ValueError(
-                f"{key}: should be a whole number of at least {least}, not {show_value(value)}"
-            )
-    for key in ("layer_types", "no_rope_layers"):
-        if hf.get(key) is not None and not isinstance(hf[key], list):
-            raise ValueError(f"{key}: should be a list, not {show_value(hf[key])}")
-    given = {key: hf[key] for key in ("rope_scaling", "rope_parameters") if hf.get(key) is not None}
-    for key, value in given.items():
-        if not isinstance(value, Mapping):
-            raise ValueError(f"{key}: should be a mapping, not {show_value(value)}")
-    nested = [part for value in given.values() for part in value.values()]
-    for part in (hf, *given.values(), *(part for part in nested if isinstance(part, Mapping))):
-        for key in ("rope_type", "type"):
-            if part.get(key) is not None and not isinstance(part[key], str):
-                raise ValueError(f"{key}: should be text, not {show_value(part[key])}")
-        for key in ("partial_rotary_factor", "rotary_pct"):
-            share = part.get(key)
-            if share is not None and not (_is_number(share) and 0 < share <= 1):
-                raise ValueError(
-                    f"{key}: should be a number above 0 and at most 1, not {show_value(share)}"
-                )
-        for key in ("rope_theta", "rope_local_base_freq", "rotary_emb_base"):
-            base = part.get(key)
-            if base is not None and not (_is_number(base) and 1 <= base <= sys.float_info.max):
-                raise ValueError(
-                    f"{key}: should be a finite number of at least 1, not {show_value(base)}"
-                )
+        wanted = f"a whole number of at least {least}"
+        check(hf, [key], wanted, lambda x, least=least: _is_number(x, int) and least <= x < 2**31)
+    check(hf, ("layer_types", "no_rope_layers"), "a list", lambda x: isinstance(x, list))
+    check(hf, _ROPE, "a mapping", lambda x: isinstance(x, Mapping))
+    given = [hf[key] for key in _ROPE if hf.get(key) is not None]
+    nested = [part for value in given for part in value.values() if isinstance(part, Mapping)]
+    for part in (hf, *given, *nested):
+        check(part, ("rope_type", "type"), "text", lambda x: isinstance(x, str))
+        check(
+            part,
+            ("partial_rotary_factor", "rotary_pct"),
+            "a number above 0 and at most 1",
+            lambda x: _is_number(x) and 0 < x <= 1,
+        )
+        check(
+            part,
+            ("rope_theta", "rope_local_base_freq", "rotary_emb_base"),
+            "a finite number of at least 1",
+            lambda x: _is_number(x) and 1 <= x <= sys.float_info.max,
+        )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any, kind: Any = int | float) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _rope(
     hf: Mapping[str, Any], family: Family, model: Mapping[str, Any]
 ) -> tuple[dict[str, Any], int]:
-    """Return the section `rope`, and the length that the model was last trained at.
-
-    model: what the config says of everything else.
-    """
+    """Return the section `rope`, and the length that the model was last trained at."""
     count = model["num_hidden_layers"]
     windows = family.windows.read(hf, count)
     completed = _completed(hf, family, count)
@@ -232,8 +223,9 @@ def _rope(
     if scaling_.type == "drope":
         geometry, scaling_ = layers.geometry, scaling
     pattern = [
-        _layer_settings(layers, scaling, i, geometry.base, scaling_) | _window_setting(windows[i])
-        for i in range(count)
+        _layer_settings(layers, scaling, i, geometry.base, scaling_)
+        | ({} if window is None else {"sliding_window": window})
+        for i, window in enumerate(windows)
     ]
     rope = {
         "base": geometry.base,
@@ -293,10 +285,6 @@ def _layer_settings(
     if own != main or settings:
         settings["scaling"] = own.model_dump(mode="json", exclude_none=True)
     return settings
-
-
-def _window_setting(window: int | None) -> dict[str, Any]:
-    return {} if window is None else {"sliding_window": window}
 
 
 def _shortest(pattern: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -41,16 +41,13 @@ def load_parameters(files: CheckpointFiles, rows: Sequence[Row], like: Params) -
     _check_tensors(files, table)
     leaves = flatten_dict(like, sep="/")
     filled: dict[str, Array] = {}
-    for shard in files.shards():
-        for name in shard.names:
-            if (place := table.find(name)) is None:
-                continue
-            stopping.check()
-            row, layer = place
-            parts = row.split(shard.read(name), table.outputs(row, layer))
-            for path, part in zip(row.paths, parts, strict=True):
-                _fill(filled, path, layer, part, leaves[path])
-    _check_tied(files, table, filled)
+    found = {name: place for name in files.tensors if (place := table.find(name))}
+    for name, tensor in files.read(found):
+        stopping.check()
+        row, layer = found[name]
+        for path, part in zip(row.paths, row.split(tensor, table.outputs(row, layer)), strict=True):
+            _fill(filled, path, layer, part, leaves[path])
+    _check_tied(files, [head for head in _TIED if head not in found], filled)
     parameters: Params = unflatten_dict({path: filled[path] for path in leaves}, sep="/")
     return parameters
 
@@ -67,17 +64,18 @@ def _check_tensors(files: CheckpointFiles, table: Table) -> None:
                 f"{info.file}: {name} has shape {list(info.shape)}, but {files.folder}/config.json "
                 f"makes it {list(expected)}"
             )
-    missing = [name for name, _, _ in table.names() if name not in files.tensors]
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+
+    def first(names: list[str]) -> str:
+        return names[0] + (f" (and {len(names) - 1} more)" if len(names) > 1 else "")
+
+    if missing := [name for name, _, _ in table.names() if name not in files.tensors]:
         raise UserError(
-            f"{files.folder}: {missing[0]}{more} is missing, and config.json says that the model "
+            f"{files.folder}: {first(missing)} is missing, and config.json says that the model "
             "has it"
         )
     if unread:
-        more = f" (and {len(unread) - 1} more)" if len(unread) > 1 else ""
         raise UserError(
-            f"{files.tensors[unread[0]].file}: nothing reads {unread[0]}{more}; config.json "
+            f"{files.tensors[unread[0]].file}: nothing reads {first(unread)}; config.json "
             "describes a model without it"
         )
 
@@ -89,21 +87,15 @@ _TIED = {
 }
 
 
-def _check_tied(files: CheckpointFiles, table: Table, filled: dict[str, Array]) -> None:
+def _check_tied(files: CheckpointFiles, heads: list[str], filled: dict[str, Array]) -> None:
     """UserError if a tied model's file holds another output matrix than its embedding."""
-    for head in _TIED:
-        if head not in files.tensors or table.find(head) is not None:
-            continue
+    for head, tensor in files.read(heads):
         embedding = np.asarray(filled["embed_tokens/embedding"])
-        for shard in files.shards():
-            if head not in shard.names:
-                continue
-            own = shard.read(head).astype(embedding.dtype)
-            if not same_bits(own, embedding):
-                raise UserError(
-                    f"{shard.path}: {head} differs from {_TIED[head]}, but config.json says "
-                    "tie_word_embeddings; set it to false"
-                )
+        if not same_bits(tensor.astype(embedding.dtype), embedding):
+            raise UserError(
+                f"{files.tensors[head].file}: {head} differs from {_TIED[head]}, but config.json "
+                "says tie_word_embeddings; set it to false"
+            )
 
 
 def _fill(
@@ -132,30 +124,21 @@ def _put_into(sharding: Any) -> Any:
 def write_weights(
     folder: Path, rows: Sequence[Row], params: Params, most: int = MOST_OF_SHARD
 ) -> None:
-    """Write the parameters to one file, or to several with an index, and read them back.
-
-    Raises UserError if what is read back differs, OSError if the folder cannot be written.
-    """
+    """Write the parameters to one file, or to several with an index, and read them back."""
     table = Table(rows, params)
     leaves = flatten_dict(params, sep="/")
     shards = _shards(table, leaves, most)
-    names = [SINGLE]
-    if len(shards) > 1:
-        total = len(shards)
-        names = [f"model-{i + 1:05}-of-{total:05}.safetensors" for i in range(total)]
+    total = len(shards)
+    names = [f"model-{i + 1:05}-of-{total:05}.safetensors" for i in range(total)]
+    names = names if total > 1 else [SINGLE]
     weight_map: dict[str, str] = {}
     size = 0
     for file, shard in zip(names, shards, strict=True):
         stopping.check()
-        tensors = {
-            name: row.join(
-                [
-                    jax.device_get(leaves[p] if layer is None else leaves[p][layer])
-                    for p in row.paths
-                ]
-            )
-            for name, row, layer in shard
-        }
+        tensors = {}
+        for name, row, layer in shard:
+            parts = (leaves[path] if layer is None else leaves[path][layer] for path in row.paths)
+            tensors[name] = row.join([jax.device_get(part) for part in parts])
         # older readers refuse a file that does not say from which library its layout is
         save_file(tensors, folder / file, metadata={"format": "pt"})
         # the library makes it private; like the folder, it follows the umask instead
@@ -166,7 +149,7 @@ def write_weights(
                     raise UserError(f"{folder / file}: {name} was not written correctly; try again")
         weight_map |= dict.fromkeys(tensors, file)
         size += sum(tensor.nbytes for tensor in tensors.values())
-    if len(shards) > 1:
+    if total > 1:
         index = {"metadata": {"total_size": size}, "weight_map": weight_map}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 

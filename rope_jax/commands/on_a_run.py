@@ -21,7 +21,7 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
     # --help and config errors should wait neither for these imports nor for jax
-    from rope_jax.checkpoints.resolving import run_of
+    from rope_jax.checkpoints.files import run_of
     from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory
     from rope_jax.user_cache import keep_compiled_programs

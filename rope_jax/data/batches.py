@@ -47,10 +47,6 @@ class ShortRows(NamedTuple):
     """Tokens of a short window; a divisor of T."""
     rows: int
 
-    def among(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of these rows of a batch hold short windows."""
-        return rows < self.rows
-
 
 def training_batch(
     split: TokenSplit,
@@ -89,11 +85,13 @@ def training_batch(
         of_rows = position_functions(positions, seeds(_FOR_POSITIONS, numbers), seq_len)
         batch = batch._replace(positions=np.take_along_axis(of_rows, batch.positions, axis=1))
     if short is not None:
-        is_short = short.among(numbers)
+        is_short = numbers < short.rows
         short_seeds = seeds(_FOR_SHORT_WINDOWS, numbers[is_short])
         replacements = _rows_of_short_windows(split, short_seeds, seq_len, short.seq_len, documents)
-        pairs = zip(batch, replacements, strict=True)
-        batch = Batch(*(_replaced(leaf, is_short, other) for leaf, other in pairs))
+        # copies, since tokens and targets share their memory
+        batch = Batch(*(leaf.copy() for leaf in batch))
+        for leaf, other in zip(batch, replacements, strict=True):
+            leaf[is_short] = other
     return batch
 
 
@@ -104,9 +102,9 @@ def _with_samples(
     documents: DocumentsConfig,
     *seed: int,
 ) -> Batch:
-    """Return a batch in which samples of tasks take the place of the ends of some windows.
+    """Replace the ends of some windows by samples of tasks, whose targets are all trained.
 
-    A sample is one more document, and all of its targets are trained.
+    A sample is one more document.
     """
     windows = np.concatenate([batch.tokens, batch.targets[:, -1:]], axis=1)
     begins = mix.replace(windows, rows, *seed)[:, None]
@@ -125,15 +123,6 @@ def _with_samples(
     return Batch(windows[:, :-1], windows[:, 1:], segment_ids, positions, weights)
 
 
-def _replaced(
-    leaf: NDArray[Any], chosen: NDArray[np.bool_], replacement: NDArray[Any]
-) -> NDArray[Any]:
-    """Return a copy with the chosen rows replaced; tokens and targets share their memory."""
-    leaf = leaf.copy()
-    leaf[chosen] = replacement
-    return leaf
-
-
 def _rows_of_short_windows(
     split: TokenSplit,
     seeds: list[np.random.SeedSequence],
@@ -143,8 +132,7 @@ def _rows_of_short_windows(
 ) -> Batch:
     """Return rows of T tokens, one per seed, that consist of windows drawn uniformly.
 
-    A window's last target is the token that follows it in the text, as in a row of its own, so
-    nothing at the joints needs to be left out.
+    A window's last target is the token that follows it in the text, so none is left out.
     """
     per_row, choices = seq_len // short_len, len(split.tokens) - short_len
     offsets = [_uniform(seed, choices, per_row) for seed in seeds]
@@ -212,10 +200,7 @@ def _uniform(seed: np.random.SeedSequence, choices: int, count: int) -> NDArray[
 def _windows(
     split: TokenSplit, offsets: NDArray[np.int64], seq_len: int, documents: DocumentsConfig
 ) -> Batch:
-    """Return the windows that begin at these offsets; the last token of each is only a target.
-
-    Raises UserError if the split's file was changed.
-    """
+    """Return the windows that begin at these offsets; the last token of each is only a target."""
     window = np.empty((len(offsets), seq_len + 1), np.int32)
     is_start = np.zeros(window.shape, bool)
     for row, offset in enumerate(offsets.tolist()):

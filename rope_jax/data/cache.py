@@ -29,13 +29,11 @@ RECIPE = 3
 def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> Path:
     """Return the folder for the tokens of `data`, or for a tokenizer trained on them.
 
-    Imports no datasets and reads no documents. only: the split that is read; None: all.
+    A local file is identified by its path, size and modification time. A data set on the hub is
+    identified by its id and `data.revision` alone, so without a revision the first one read stays
+    cached. only: the split that is read; None: all.
 
-    A local file is identified by its path, size and modification time; listing it twice makes no
-    difference. A data set on the hub is identified by its id and `data.revision` alone, so without
-    a revision the first one read stays cached.
-
-    Raises UserError if a pattern in `data.files` matches nothing, or for a bad `data.cache_dir`.
+    UserError: a pattern in `data.files` matches nothing, or `data.cache_dir` is bad.
     """
     settings = data.model_dump(exclude={"cache_dir", "streaming", "mix", "files"})
     files = dict[str, list[Path]]()
@@ -58,16 +56,13 @@ def cache_folder(data: DataConfig, tokenizer: str, only: str | None = None) -> P
         "only": only,
     }
     key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:32]
-    return _cache_root(data) / key
-
-
-def _cache_root(data: DataConfig) -> Path:
     try:
-        return user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
+        root = user_cache() if data.cache_dir is None else Path(data.cache_dir).expanduser()
     except RuntimeError:
         user = (data.cache_dir or "~").partition("/")[0]
         why = f"there is no user {user}" if data.cache_dir else "you have no home directory"
         raise UserError(f"data.cache_dir: {why}; name another folder") from None
+    return root / key
 
 
 def make_once(
@@ -78,8 +73,6 @@ def make_once(
     If several processes need it at once, one makes it and the others wait.
 
     what: its content in errors, such as "tokens". warn: called with one line if it is damaged.
-
-    Raises UserError if the cache cannot be read or written.
     """
     if _is_complete(folder, what, warn):
         return
@@ -122,7 +115,6 @@ def _is_complete(folder: Path, what: str, warn: Callable[[str], Any]) -> bool:
 
 
 def cannot_read(what: str, error: OSError) -> UserError:
-    """Return the error for something in the cache that cannot be read."""
     # The path comes last, because a message is cut where it is too long.
     return UserError(
         f"data.cache_dir: name a readable folder; {what} cannot be read "

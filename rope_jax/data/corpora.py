@@ -17,7 +17,7 @@ from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, c
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
 
-_ROWS = 16  # held in memory at once; a row may be a book
+_BATCH = 16  # documents in memory at once; one may be a book
 
 
 class Documents(NamedTuple):
@@ -45,19 +45,15 @@ class Documents(NamedTuple):
 def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
     """Find the documents of a source. A split that it lacks is taken from train, by a hash.
 
-    Where train has too few documents for that, such as one long file, each is split by position;
-    see `splits.by_position`. Then long documents are cut, as `data.split_bytes` says.
-    A source without train has empty splits instead. `data.max_documents` limits each split of the
-    source, before others are taken from train.
+    Where train has too few documents for that, each is split by position (`splits.by_position`).
+    Then long documents are cut, as `data.split_bytes` says. A source without train has empty splits
+    instead. `data.max_documents` limits each split before others are taken from train.
 
     scratch: a folder for what a stream gives only once, to be kept while the splits are in use.
     only: read this split alone, of texts on which nothing is trained. A source that has just one
-    split, under any name, gives all of its documents. The other splits are empty.
+        split, under any name, gives all of its documents. The other splits are empty.
 
-    Records whose text is null are skipped.
-
-    Raises UserError if the source is missing or unreadable, or has no documents; some of it only
-    when a split is read.
+    UserError: the source is unreadable or has no documents; in part only when a split is read.
     """
     skipped: dict[str, None] = {}
     notes: list[str] = []
@@ -88,18 +84,17 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
     return Documents({name: given.get(name, empty) for name in SPLITS}, notes, skipped)
 
 
-def row_batches(split: Split) -> Iterator[dict[str, list[str]]]:
-    """Yield the documents of a split, a few at a time: {document: [...], text: [...]}."""
+def document_batches(split: Split) -> Iterator[list[Document]]:
+    """Yield the documents of a split, a few at a time."""
     documents = split()
-    while batch := list(itertools.islice(documents, _ROWS)):
-        names, texts = zip(*batch, strict=True)
-        yield {"document": list(names), "text": list(texts)}
+    while batch := list(itertools.islice(documents, _BATCH)):
+        yield batch
 
 
 def _with_missing_splits(
     given: dict[str, Split], data: FileData | HubData, scratch: Path
 ) -> tuple[dict[str, Split], list[str]]:
-    """Take splits that are missing from train, if there is one; return them, and a note."""
+    """Take missing splits from train, if there is one; return all splits, and notes."""
     fractions = {"validation": data.validation_fraction, "test": data.test_fraction}
     missing = {name: part for name, part in fractions.items() if name not in given and part > 0}
     if not missing or "train" not in given:
@@ -109,15 +104,17 @@ def _with_missing_splits(
         train = _kept(train, scratch / "train.jsonl")
     # The hash is of the content, so copies of a document go to the same split.
     keys = np.fromiter((stable_key(document.text) for document in train()), np.uint64)
-    if len(np.unique(keys)) <= len(missing):
+    distinct, names = len(np.unique(keys)), ("train", *missing)
+    if distinct <= len(missing):
         taken: dict[str, Split] = {
-            name: partial(_at_position, train, name, missing) for name in ("train", *missing)
+            name: partial(_at_position, train, name, missing) for name in names
         }
-        return given | taken, [_describe_positions(keys, missing)]
+        shares = " and ".join(f"{100 * fraction:g}% {name}" for name, fraction in missing.items())
+        what = "one document" if distinct == 1 else "few documents, each"
+        note = f"{what} split by position: train is its beginning, then come {shares}"
+        return given | taken, [note]
     split = assign(keys, missing.get("validation", 0.0), missing.get("test", 0.0))
-    taken = {
-        name: partial(_selected, train, split == SPLITS.index(name)) for name in ("train", *missing)
-    }
+    taken = {name: partial(_selected, train, split == SPLITS.index(name)) for name in names}
     return given | taken, []
 
 
@@ -142,9 +139,3 @@ def _at_position(split: Split, name: str, fractions: dict[str, float]) -> Iterat
     """Yield the part of each document that belongs to the split `name`."""
     for document, text in split():
         yield Document(f"{document}:{name}", by_position(text, fractions)[name])
-
-
-def _describe_positions(keys: NDArray[np.uint64], missing: dict[str, float]) -> str:
-    parts = " and ".join(f"{100 * fraction:g}% {name}" for name, fraction in missing.items())
-    what = "one document" if len(np.unique(keys)) == 1 else "few documents, each"
-    return f"{what} split by position: train is its beginning, then come {parts}"

@@ -20,10 +20,8 @@ def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " counts"]:
 
     A pair is a query and a key that it sees: its own token or an earlier one with the same segment
     id. The distance is the difference of their positions, below `length`; it can be below 0 only
-    if positions restart while documents see each other. Sliding windows and position maps, which
-    hide keys or show them at other distances, are not taken into account.
-
-    Takes one binary search per token and bucket.
+    if positions restart while documents see each other. Sliding windows and position maps are not
+    taken into account. Costs one binary search per token and bucket.
     """
     positions = np.asarray(batch.positions, np.int64).ravel()
     new_segment = np.ones(batch.segment_ids.shape, bool)

@@ -15,7 +15,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rope_jax import stopping
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, TextData
@@ -45,11 +45,8 @@ _DECOMPRESSING: dict[str, Any] = {
 }
 
 
-class Record(NamedTuple):
-    """Where a document was found, and its text; None: the record has a null there."""
-
-    document: str
-    text: str | None
+Record = tuple[str, str | None]
+"""Where a document was found, and its text; None: the record has a null there."""
 
 
 def matching_files(data: FileData) -> dict[str, list[Path]]:
@@ -97,19 +94,8 @@ def _matching(pattern: str) -> list[Path]:
     return files
 
 
-def _unreadable(file: Path, error: Exception) -> UserError:
-    why = getattr(error, "strerror", None) or " ".join(str(error).split())
-    if file.suffix.lower() in _DECOMPRESSING and getattr(error, "errno", None) is None:
-        why += f"; it is damaged, or not what its name ({file.suffix}) says"
-    return UserError(f"data.files: cannot read {file}: {why}")
-
-
 def document_name(file: Path) -> str:
-    """Return the name of a file as the id of its document: different for different files.
-
-    A file name may be any bytes. Those that are not UTF-8 or not printable are escaped as in
-    Python, and so is the backslash.
-    """
+    """Return the name of a file as the id of its document, escaped where it is not printable."""
     return printable(str(file).replace("\\", "\\\\"))
 
 
@@ -118,10 +104,7 @@ def read_documents(
 ) -> Iterator[Document]:
     """Yield each document of the files that has text; `data.max_documents` at most.
 
-    skipped: see `with_text`.
-
-    Raises UserError if a file cannot be read, is not UTF-8, is not in the format of `data.type`,
-    or has no text in `data.column`; or if there are no documents at all.
+    skipped: see `with_text`. UserError: a file cannot be read, or there are no documents.
     """
     count = 0
     for file in files:
@@ -136,7 +119,10 @@ def read_documents(
                 f"data.files: {file} is not UTF-8 (byte {error.start}); save it as UTF-8"
             ) from error
         except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-            raise _unreadable(file, error) from error
+            why = getattr(error, "strerror", None) or " ".join(str(error).split())
+            if file.suffix.lower() in _DECOMPRESSING and getattr(error, "errno", None) is None:
+                why += f"; it is damaged, or not what its name ({file.suffix}) says"
+            raise UserError(f"data.files: cannot read {file}: {why}") from error
     if not count:
         raise UserError(f"data.files: no documents in {', '.join(map(str, files))}")
 
@@ -144,9 +130,7 @@ def read_documents(
 def with_text(
     records: Iterable[Record], skipped: dict[str, None], data: FileData | HubData, source: str
 ) -> Iterator[Document]:
-    """Yield the documents that have text.
-
-    skipped: the names of the others are added to it, as keys.
+    """Yield the documents that have text, and add the names of the others to `skipped`.
 
     UserError, which names the source: none has text.
     """
@@ -178,7 +162,7 @@ def _documents(file: Path, data: FileData) -> Iterator[Record]:
         if isinstance(data, JsonLinesData):
             yield from _json_lines(opened, document_name(file), data.column)
         else:
-            yield Record(document_name(file), opened.read().decode("utf-8"))
+            yield document_name(file), opened.read().decode("utf-8")
 
 
 def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Record]:
@@ -202,7 +186,7 @@ def _json_lines(lines: Iterable[bytes], name: str, column: str) -> Iterator[Reco
         if not isinstance(row, dict):
             raise UserError(f"data.files: {where} is not a JSON object; write one per line")
         require_column(column, list(row), where)
-        yield Record(where, checked_text(row[column], column, where))
+        yield where, checked_text(row[column], column, where)
 
 
 def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
@@ -215,12 +199,11 @@ def _parquet_rows(file: Path, column: str) -> Iterator[Record]:
             parquet.ParquetFile(opened, page_checksum_verification=True) as table,
         ):
             require_column(column, table.schema_arrow.names, str(file))
-            number = 0
-            for batch in table.iter_batches(_PARQUET_ROWS, columns=[column]):
-                for value in batch.column(0).to_pylist():
-                    where = f"{document_name(file)}:{number}"
-                    yield Record(where, checked_text(value, column, where))
-                    number += 1
+            batches = table.iter_batches(_PARQUET_ROWS, columns=[column])
+            values = (value for batch in batches for value in batch.column(0).to_pylist())
+            for number, value in enumerate(values):
+                where = f"{document_name(file)}:{number}"
+                yield where, checked_text(value, column, where)
     except pyarrow.ArrowException as error:
         message = " ".join(str(error).split())
         raise UserError(f"data.files: {file} is not readable as Parquet: {message}") from error
@@ -237,7 +220,7 @@ def require_column(column: str, columns: list[str], where: str) -> None:
 
 
 def checked_text(value: Any, column: str, where: str) -> str | None:
-    """Return a value of a column of texts. UserError unless it is text or null; where: its row."""
+    """Return a value of a column of texts. UserError unless it is text or null."""
     if value is None:
         return None
     if isinstance(value, list) and any(isinstance(item, int) for item in value):

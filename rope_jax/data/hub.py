@@ -14,15 +14,11 @@ from rope_jax.errors import UserError
 
 
 def hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> dict[str, Split]:
-    """Return the splits of a data set that are in SPLITS.
-
-    Downloads go to Hugging Face's own cache; streamed documents are not kept.
+    """Return the splits of a data set that are in SPLITS. UserError, also when they are read.
 
     only: the split that is needed. Others are not looked at if the data set has it; it may also
-    have just one split, under any name.
+        have just one split, under any name.
     skipped: see `with_text`.
-
-    Raises UserError, also when the splits are read.
     """
     from datasets import load_dataset
 
@@ -52,13 +48,11 @@ def hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> dic
 
 def _texts(rows: Any, split: str, data: HubData, skipped: dict[str, None]) -> Iterator[Document]:
     """Yield the documents of a split, which is a Dataset or an IterableDataset."""
-    source, count = f"the {split} split of {data.id}", 0
+    source = f"the {split} split of {data.id}"
     texts = with_text(_records(rows, split, data), skipped, data, source)
-    for document in itertools.islice(texts, data.max_documents):
-        count += 1
-        yield document
-    if not count:
+    if (first := next(texts, None)) is None:
         raise UserError(f"data.id: {source} has no documents")
+    yield from itertools.islice(itertools.chain([first], texts), data.max_documents)
 
 
 def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
@@ -69,7 +63,7 @@ def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
         for number, row in enumerate(rows):
             require_column(column, list(row), data.id)
             where = f"{split}:{number}"
-            yield Record(where, checked_text(row[column], column, f"{data.id}, {where},"))
+            yield where, checked_text(row[column], column, f"{data.id}, {where},")
     except UserError:
         raise
     except Exception as error:  # the network, the hub, a file in the data set

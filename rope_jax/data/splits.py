@@ -103,14 +103,10 @@ def by_position(text: str, fractions: Mapping[str, float]) -> dict[str, str]:
     taken: dict[str, str] = {}
     end = size
     for name, fraction in reversed(list(fractions.items())):
-        start = _after_line_break(text, max(0, end - round(fraction * size)), gap)
+        start = max(0, end - round(fraction * size))
+        line_break = text.find("\n", start, start + gap)
+        start = start if line_break < 0 else line_break + 1
         taken = {name: text[start:end]} | taken
         end = text.rfind("\n", max(0, start - 2 * gap), max(0, start - gap)) + 1
         end = end or max(0, start - gap)
     return {"train": text[:end]} | taken
-
-
-def _after_line_break(text: str, start: int, most: int) -> int:
-    """Return the next beginning of a line, if it is less than `most` characters away."""
-    line_break = text.find("\n", start, start + most)
-    return start if line_break < 0 else line_break + 1

@@ -6,6 +6,7 @@ others are found by their shingles, hashed n-grams of words.
 Shapes: N texts, S distinct shingles of a text.
 """
 
+import contextlib
 import os
 import re
 import sysconfig
@@ -41,9 +42,6 @@ _EXCLUDED = {
     *("test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings"),
     *("site-packages", "dist-packages", "__pycache__"),
 }
-# Prefixes of names that only generated code has.
-_GENERATED_FILES = "_sysconfigdata"
-_GENERATED_FOLDERS = "config-"
 
 
 def stdlib_root() -> Path:
@@ -56,12 +54,10 @@ def source_files(root: Path) -> list[Path]:
     files: list[Path] = []
     for folder, subfolders, names in os.walk(root):
         kept = set(subfolders) - _EXCLUDED
-        subfolders[:] = [name for name in kept if not name.startswith(_GENERATED_FOLDERS)]
-        files += [
-            Path(folder, name)
-            for name in names
-            if name.endswith(".py") and not name.startswith(_GENERATED_FILES)
-        ]
+        # these prefixes are of generated code
+        subfolders[:] = [name for name in kept if not name.startswith("config-")]
+        python = (name for name in names if name.endswith(".py"))
+        files += [Path(folder, name) for name in python if not name.startswith("_sysconfigdata")]
     # A distribution may contain dangling links.
     return sorted((p for p in files if p.is_file()), key=lambda p: p.relative_to(root).as_posix())
 
@@ -70,16 +66,21 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
     """Return the documents of each split, and notes on them for the user, one line each.
 
     Near-copies are dropped. All files of a top-level package or module go to the same split.
-    A file that cannot be read as UTF-8 is skipped.
-
-    Raises UserError if there are no source files under `root`.
+    A file that cannot be read as UTF-8 is skipped. UserError: there are no source files.
     """
-    sources = [source for path in source_files(root) for source in _read(path, root)]
+    sources: list[Document] = []
+    for path in source_files(root):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = path.read_bytes().decode("utf-8")  # text mode would change line ends
+            sources.append(Document(path.relative_to(root).as_posix(), text))
     if not sources:
         raise UserError(
             f"data.type: stdlib finds no source files in {root}; set data.type=text and data.files"
         )
-    grams = [_shingles_of(source) for source in sources]
+    grams = []
+    for source in sources:
+        stopping.check()
+        grams.append(shingles(source.text))
     copies = near_copies(grams)
     kept = [i for i in range(len(sources)) if i not in copies]
     # The group of a file is its top-level package or module: `asyncio`, `ast`.
@@ -92,33 +93,15 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
     }
     overlap = share_seen([grams[i] for i in members["test"]], [grams[i] for i in members["train"]])
     splits = {name: [sources[i] for i in members[name]] for name in SPLITS}
-    notes = [
-        f"near-copies dropped: {len(copies)} of {len(sources)} files",
-        f"overlap: {overlap:.1%} of the shingles in test also occur in train",
-        _long_note(splits["test"]),
-    ]
-    return splits, notes
-
-
-def _read(path: Path, root: Path) -> list[Document]:
-    try:
-        text = path.read_bytes().decode("utf-8")  # text mode would change line ends
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [Document(path.relative_to(root).as_posix(), text)]
-
-
-def _shingles_of(source: Document) -> Shingles:
-    stopping.check()
-    return shingles(source.text)
-
-
-def _long_note(test: Sequence[Document]) -> str:
-    count = sum(len(source.text.encode("utf-8")) >= LONG_BYTES for source in test)
+    count = sum(len(source.text.encode("utf-8")) >= LONG_BYTES for source in splits["test"])
     note = f"long documents: test has {count} of at least {LONG_BYTES} bytes"
     if count < LONG_DOCUMENTS:
         note += f", fewer than {LONG_DOCUMENTS}: intervals will be wide; raise data.test_fraction"
-    return note
+    return splits, [
+        f"near-copies dropped: {len(copies)} of {len(sources)} files",
+        f"overlap: {overlap:.1%} of the shingles in test also occur in train",
+        note,
+    ]
 
 
 def shingles(text: str) -> Shingles:
@@ -141,8 +124,8 @@ def _distinct(texts: Sequence[Shingles]) -> Shingles:
     return together[np.insert(together[1:] != together[:-1], 0, True)[: len(together)]]
 
 
-def near_copies(texts: Sequence[Shingles]) -> dict[int, int]:
-    """Return {text to drop: the kept text that it is a near-copy of}, both as indices.
+def near_copies(texts: Sequence[Shingles]) -> set[int]:
+    """Return the indices of texts that are near-copies of others.
 
     Texts are visited from the largest to the smallest (ties in input order); one is dropped if a
     text kept earlier has CONTAINED of its shingles or more. Containment is never below Jaccard
@@ -151,14 +134,10 @@ def near_copies(texts: Sequence[Shingles]) -> dict[int, int]:
     sizes = np.array([len(text) for text in texts], np.int64)
     shared = _shared_counts(texts, sizes)
     kept: list[int] = []
-    dropped: dict[int, int] = {}
     for i in np.argsort(-sizes, kind="stable").tolist():
-        overlap = shared[i, kept]
-        if sizes[i] and kept and overlap.max() >= CONTAINED * sizes[i]:
-            dropped[i] = kept[int(overlap.argmax())]
-        else:
+        if not sizes[i] or shared[i, kept].max(initial=0) < CONTAINED * sizes[i]:
             kept.append(i)
-    return dropped
+    return set(range(len(texts))) - set(kept)
 
 
 def _shared_counts(texts: Sequence[Shingles], sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rope_jax import stopping
 from rope_jax.config.data import DataConfig
 from rope_jax.data.cache import cache_folder, cannot_read, make_once
-from rope_jax.data.corpora import load_documents, row_batches
+from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import SPLITS
 from rope_jax.data.tokenizers import Tokenizer
 from rope_jax.data.tokenizers.base import Tokens, token_dtype
@@ -35,7 +35,7 @@ class TokenSplit:
     """One split. Others may change the file while it is mapped, so what is read is checked."""
 
     tokens: NDArray[np.unsignedinteger[Any]]
-    """[N], a read-only memory map; `read` returns parts of it checked."""
+    """[N], a read-only memory map."""
     starts: NDArray[np.int64]
     """[D + 1]: where the tokens of each document begin, and N."""
     ids: list[str]
@@ -63,23 +63,20 @@ class TokenSplit:
         """
         # Before reading: past the end of a file that was shortened, that would kill the process.
         if self._is_changed():
-            raise self._changed("its size or time of modification is another")
+            self._fail("its size or time of modification is another")
         tokens = np.array(self.tokens[begin:end])
         if tokens.size and tokens.max() >= self.vocab_size:
-            raise self._changed(f"token {tokens.max()} is not in the vocabulary")
+            self._fail(f"token {tokens.max()} is not in the vocabulary")
         return tokens
 
     def document(self, index: int) -> NDArray[np.unsignedinteger[Any]]:
-        """Return a copy of the tokens of document `index`, its start token, if any, first.
-
-        Raises IndexError if there is no such document, and UserError as `read` does.
-        """
+        """Return a copy of the tokens of document `index`, its start token, if any, first."""
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}")
         return self.read(int(self.starts[index]), int(self.starts[index + 1]))
 
     def texts(self) -> list[NDArray[np.unsignedinteger[Any]]]:
-        """Return the tokens of every document, without start tokens. Raises UserError as `read`."""
+        """Return the tokens of every document, without start tokens."""
         first = 0 if self.bos_id is None else 1
         return [self.document(index)[first:] for index in range(len(self))]
 
@@ -97,8 +94,8 @@ class TokenSplit:
             (now.st_size, now.st_mtime_ns) != (self.opened.st_size, self.opened.st_mtime_ns)
         )
 
-    def _changed(self, how: str) -> UserError:
-        return UserError(
+    def _fail(self, how: str) -> NoReturn:
+        raise UserError(
             f"data.cache_dir: {self.path} was changed while it was being read ({how}); run the "
             "same command again, which writes the tokens again"
         )
@@ -132,12 +129,9 @@ def open_corpus(
 ) -> Corpus:
     """Open the token files of a corpus; write them first if they are absent or damaged.
 
-    only: the split to read, of texts on which nothing is trained; see `load_documents`. The other
-    two are empty. None: all three.
-    warn: called with one line if they are damaged.
+    only: as in `load_documents`. warn: called with one line if they are damaged.
 
-    Raises UserError for a bad source (see `load_documents`), or a cache that cannot be read or
-    written.
+    UserError: a bad source, or a cache that cannot be read or written.
     """
     folder = cache_folder(data, tokenizer.name, only)
     stopping.check()
@@ -157,7 +151,6 @@ def open_corpus(
 def _open_split(
     folder: Path, name: str, tokenizer: Tokenizer, bytes_per_token: float | None
 ) -> TokenSplit:
-    """Map the tokens of a split, and read where its documents begin."""
     path = folder / f"{name}.tokens"
     opened, dtype = path.stat(), token_dtype(tokenizer.vocab_size)
     return TokenSplit(
@@ -174,7 +167,6 @@ def _open_split(
 
 
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:
-    """Write the files of every split, and what is known about them."""
     digest = hashlib.sha256(tokenizer.name.encode())
     dtype, starts_with = token_dtype(tokenizer.vocab_size), int(tokenizer.bos_id is not None)
     report: list[str] = []
@@ -185,12 +177,12 @@ def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new:
             digest.update(name.encode())
             starts, ids, text_bytes = array("q", [0]), list[str](), 0
             with (new / f"{name}.tokens").open("xb") as file:
-                for rows in row_batches(documents.splits[name]):
+                for batch in document_batches(documents.splits[name]):
                     stopping.check()
-                    ids += rows["document"]
-                    text_bytes += sum(len(text.encode()) for text in rows["text"])
-                    encoded = tokenizer.encode_batch(rows["text"])
-                    for document, tokens in zip(rows["document"], encoded, strict=True):
+                    encoded = tokenizer.encode_batch([text for _, text in batch])
+                    for (document, text), tokens in zip(batch, encoded, strict=True):
+                        ids.append(document)
+                        text_bytes += len(text.encode())
                         block = _with_start(tokens, document, tokenizer).astype(dtype).tobytes()
                         file.write(block)
                         digest.update(block)

@@ -152,7 +152,7 @@ class Trainer:
         )
         short = _short_rows(span.stage)
         if short is not None:  # whose windows are drawn otherwise
-            windows = windows[~short.among(np.arange(rows))]
+            windows = windows[short.rows :]
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
             f"{float(metrics.grad_norm):g}; training stops, and {self._kept()}. The batch: stage "

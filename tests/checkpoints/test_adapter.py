@@ -58,7 +58,7 @@ def write_config(folder: Path, **changes: Any) -> None:
 
 def merged(folder: Path) -> dict[str, Any]:
     files = open_checkpoint(str(folder), None)
-    return {name: shard.read(name) for shard in files.shards() for name in shard.names}
+    return dict(files.read(files.tensors))
 
 
 @pytest.mark.parametrize(("by_root", "scale"), [(False, 12 / 3), (True, 12 / np.sqrt(3))])

@@ -16,11 +16,10 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from rope_jax.checkpoints.families import FAMILIES
-from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint
+from rope_jax.checkpoints.files import CheckpointFiles, find_folder, is_checkpoint, run_of
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
 from rope_jax.checkpoints.reading import read_description
-from rope_jax.checkpoints.resolving import run_of
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.devices import DistributedConfig
 from rope_jax.console import plain_console
@@ -143,7 +142,8 @@ def test_a_folder_without_weights(folder: Path) -> None:
 def test_shards_are_read_like_one_file(folder: Path) -> None:
     whole = load_file(folder / "model.safetensors")
     in_shards(folder)
-    found = {name: s.read(name) for s in CheckpointFiles(folder).shards() for name in s.names}
+    files = CheckpointFiles(folder)
+    found = dict(files.read(files.tensors))
     assert found.keys() == whole.keys()
     assert all(same_bits(found[name], whole[name]) for name in whole)
 
@@ -162,7 +162,7 @@ def test_a_stale_index_beside_the_single_file(folder: Path) -> None:
     """transformers reads the single file, too."""
     write_index(folder, {"model.absent": "model-00001-of-00009.safetensors"})
     files = CheckpointFiles(folder)
-    assert [shard.path.name for shard in files.shards()] == ["model.safetensors"]
+    assert {info.file.name for info in files.tensors.values()} == {"model.safetensors"}
     assert files.remarks == [
         "model.safetensors read instead of the files that model.safetensors.index.json lists"
     ]

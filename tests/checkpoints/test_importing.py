@@ -17,9 +17,9 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from rope_jax.checkpoints import importing
+from rope_jax.checkpoints.files import run_of
 from rope_jax.checkpoints.importing import import_checkpoint
 from rope_jax.checkpoints.opening import same_bits
-from rope_jax.checkpoints.resolving import run_of
 from rope_jax.config.checkpoints import ImportConfig
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig

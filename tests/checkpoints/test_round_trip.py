@@ -179,5 +179,6 @@ def test_files_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "config.json").write_text("{}")
     write_weights(tmp_path / "out", FAMILIES["qwen2"].rows(config.model), params, SHARD)
-    paths = [shard.path for shard in CheckpointFiles(tmp_path / "out").shards()]
-    assert paths == sorted(set(paths))
+    files = CheckpointFiles(tmp_path / "out")
+    paths = [files.tensors[name].file for name, _ in files.read(files.tensors)]
+    assert paths == sorted(paths)

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from rope_jax.config.data import HubData, JsonLinesData, ParquetData, StdlibData, TextData
-from rope_jax.data.corpora import load_documents, row_batches
+from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.errors import UserError
 
 AWKWARD = [
@@ -44,9 +44,7 @@ def parquet_file(path, texts, column="text"):
 
 
 def rows_of(dataset):
-    return [
-        (d, t) for b in row_batches(dataset) for d, t in zip(b["document"], b["text"], strict=True)
-    ]
+    return [document for batch in document_batches(dataset) for document in batch]
 
 
 def whole(**fields):
@@ -217,10 +215,10 @@ def test_streaming_reads_no_more_documents_than_are_used(tmp_path, monkeypatch):
     data = HubData(id="a/b", column="book", streaming=True, max_documents=40)
     documents = load_documents(data, tmp_path, "test").splits["test"]
     assert read == []
-    batches = row_batches(documents)
+    batches = document_batches(documents)
     next(batches)
     assert len(read) == 16  # tokens can be written while the rest is still to be read
-    assert [d for rows in batches for d in rows["document"]] == [f"test:{i}" for i in range(16, 40)]
+    assert [d for batch in batches for d, _ in batch] == [f"test:{i}" for i in range(16, 40)]
     assert len(read) <= 41
 
 

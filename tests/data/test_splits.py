@@ -7,7 +7,7 @@ import pytest
 
 from rope_jax.config.data import TextData
 from rope_jax.config.load import dump
-from rope_jax.data.corpora import load_documents, row_batches
+from rope_jax.data.corpora import document_batches, load_documents
 from rope_jax.data.splits import GAP, assign, by_position, parts, stable_key
 from rope_jax.errors import UserError
 
@@ -22,7 +22,7 @@ TEXTS = {
 
 
 def rows_of(dataset):
-    return [row for b in row_batches(dataset) for row in zip(b["document"], b["text"], strict=True)]
+    return [document for batch in document_batches(dataset) for document in batch]
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)

@@ -14,7 +14,7 @@ import pytest
 
 from rope_jax.config.data import HubData, JsonLinesData, TextData
 from rope_jax.data.cache import cache_folder
-from rope_jax.data.corpora import row_batches
+from rope_jax.data.corpora import document_batches
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
 from rope_jax.errors import UserError
@@ -313,9 +313,9 @@ def test_a_path_that_is_too_long_is_reported(data, tmp_path):
 def test_a_cache_that_is_removed_while_it_is_written_is_reported(data, monkeypatch):
     def removing(dataset):
         shutil.rmtree(data.cache_dir)
-        return row_batches(dataset)
+        return document_batches(dataset)
 
-    monkeypatch.setattr("rope_jax.data.storage.row_batches", removing)
+    monkeypatch.setattr("rope_jax.data.storage.document_batches", removing)
     with pytest.raises(
         UserError, match=r"^data\.cache_dir: cannot write tokens to .*tokens \("
     ) as e:

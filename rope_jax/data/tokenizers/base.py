@@ -56,9 +56,8 @@ class Tokenizer(Protocol):
 
 def describe_tokenizer(config: TokenizerConfig, tokenizer: Tokenizer) -> str:
     """Return one line on a tokenizer: what precedes a document, and what it would add by itself."""
-    start = "none"
-    if tokenizer.bos_id is not None:
-        start = f"{config.start} (token {tokenizer.bos_id})"
+    bos_id = tokenizer.bos_id
+    start = "none" if bos_id is None else f"{config.start} (token {bos_id})"
     line = f"{config.type}, {tokenizer.vocab_size:,} tokens; document start: {start}"
     if config.type == "bytes":  # there is no post-processor
         return line

@@ -27,15 +27,12 @@ class ByteTokenizer:
     token_bytes = np.append(np.ones(256, np.int64), 0)
 
     def encode(self, text: str) -> Tokens:
-        """Return the UTF-8 bytes of a text, without a document start: uint16 [bytes]."""
         return np.frombuffer(text.encode("utf-8"), np.uint8).astype(np.uint16)
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return `encode` of each text."""
         return [self.encode(text) for text in texts]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
-        """Return the text without document starts; a truncated character becomes �."""
         kept = tokens[tokens != self.bos_id]
         return kept.astype(np.uint8).tobytes().decode("utf-8", "replace")
 
@@ -86,8 +83,7 @@ def train_bpe(texts: Iterable[Sequence[str]], vocab_size: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
     library.train_from_iterator(texts, trainer)
-    size = library.get_vocab_size(with_added_tokens=True)
-    if size < vocab_size:
+    if (size := library.get_vocab_size(with_added_tokens=True)) < vocab_size:
         raise UserError(
             f"tokenizer.vocab_size: the train split is enough text for {size:,} tokens, not "
             f"{vocab_size:,}; lower it, or give more text"

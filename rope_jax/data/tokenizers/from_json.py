@@ -56,34 +56,27 @@ class JsonTokenizer:
             self.name += f" below {self.vocab_size}"
 
     def encode(self, text: str) -> Tokens:
-        """Return the tokens of a text, without a document start."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
-        """Return `encode` of each text; the library's threads share the work.
-
-        UserError: the tokenizer has no token for something in a text.
-        """
-        return [tokens for group in _groups(texts) for tokens in self._encode(group)]
-
-    def _encode(self, texts: list[str]) -> list[Tokens]:
-        # it fails at a word outside the vocabulary, if there is no token for unknown ones
-        with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
-            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
-        return [self._as_tokens(encoding.ids) for encoding in encodings]
+        """UserError: the tokenizer has no token for something in a text."""
+        tokens: list[Tokens] = []
+        for group in _groups(texts):
+            # it fails at a word outside the vocabulary, if there is no token for unknown ones
+            with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
+                encodings = self._library.encode_batch_fast(group, add_special_tokens=False)
+            tokens += [self._as_tokens(encoding.ids) for encoding in encodings]
+        return tokens
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
-        """Return the text without document starts; a truncated character becomes �."""
         kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
         return self._library.decode(kept.tolist(), skip_special_tokens=False)
 
     @functools.cached_property
     def token_bytes(self) -> NDArray[np.int64]:
-        """How many bytes of UTF-8 each token stands for, see `_token_bytes`."""
         return _token_bytes(self._library, self.vocab_size)
 
     def json(self) -> str:
-        """Return the content of the tokenizer.json, as it was read."""
         return self._content
 
     def _as_tokens(self, ids: list[int]) -> Tokens:
@@ -119,17 +112,16 @@ class JsonTokenizer:
         if token is None:
             added = self._library.get_added_tokens_decoder().values()
             special = [repr(token.content) for token in added if token.special][:_MOST_SHOWN]
-            advice = f"its special tokens begin with {', '.join(special)}" if special else (
-                "it has no special tokens; give null"
-            )  # fmt: skip
+            advice = "it has no special tokens; give null"
+            if special:
+                advice = f"its special tokens begin with {', '.join(special)}"
             raise UserError(f"tokenizer.bos: {self._where} has no token {bos!r}; {advice}")
         return token
 
     def _check_post_processor(self, bos: str | None) -> str:
-        """Return what the post-processor adds to a text: nothing, or the document start.
+        """Return what the post-processor adds to a text, for the user to read.
 
-        UserError if it adds anything else: models trained with such a tokenizer expect tokens that
-        would be missing here.
+        UserError if it is more than `bos`: models trained so expect tokens that would be missing.
         """
         with _library_errors(self._where, "cannot tokenize a text", _ADVICE):
             before, after = _added_tokens(self._library)
@@ -154,11 +146,9 @@ class JsonTokenizer:
 
 
 def start_token(content: str, where: str) -> str | None:
-    """Return the one token that a tokenizer.json's post-processor puts before a text, if it does.
+    """Return the one token that a tokenizer.json's post-processor puts before a text, if any.
 
-    None: it puts nothing before it, or several tokens. where: the file, as errors name it.
-
-    UserError: the content is damaged.
+    where: the file, as errors name it. UserError: the content is damaged.
     """
     library = _library_of(content, where)
     with _library_errors(where, "cannot tokenize a text", _ADVICE):
@@ -169,11 +159,8 @@ def start_token(content: str, where: str) -> str | None:
 def _library_of(content: str, where: str) -> "Library":
     from tokenizers import Tokenizer as Library
 
-    with _library_errors(
-        where,
-        "is not readable as a tokenizer.json",
-        "name one that the library `tokenizers` wrote",
-    ):
+    what = "is not readable as a tokenizer.json"
+    with _library_errors(where, what, "name one that the library `tokenizers` wrote"):
         return Library.from_str(content)
 
 

@@ -14,7 +14,8 @@ from rope_jax.config.tokenizer import (
     TokenizerConfig,
 )
 from rope_jax.data.cache import cache_folder, make_once
-from rope_jax.data.corpora import load_documents, row_batches
+from rope_jax.data.corpora import document_batches, load_documents
+from rope_jax.data.splits import Document
 from rope_jax.data.tokenizers.base import Tokenizer
 from rope_jax.data.tokenizers.byte_level import BPE_RECIPE, ByteTokenizer, train_bpe
 from rope_jax.data.tokenizers.from_json import JsonTokenizer
@@ -34,13 +35,12 @@ def open_tokenizer(
 ) -> Tokenizer:
     """Return the tokenizer that a run's config describes.
 
-    data: the corpus whose train split `bpe` is trained on. That takes place once: the result is
-    cached beside the token files, under what identifies the texts.
+    data: the corpus whose train split `bpe` is trained on, once: the result is cached.
     copy: the run's own tokenizer.json, which is preferred if it exists.
     warn: called with one line if the cached tokenizer is damaged.
-    known: size of the model's vocabulary, see `JsonTokenizer`; null: that of the tokenizer.
+    known: size of the model's vocabulary, see `JsonTokenizer`; None: that of the tokenizer.
 
-    Raises UserError for a file that cannot be read or does not fit, and as `load_documents` does.
+    UserError: a file cannot be read or does not fit, or as `load_documents`.
     """
     if not isinstance(config, FileTokenizerConfig | BPETokenizerConfig):
         return ByteTokenizer()
@@ -48,22 +48,24 @@ def open_tokenizer(
         return read_tokenizer(copy, config.start, known)
     if isinstance(config, FileTokenizerConfig):
         return read_tokenizer(_path_of(config), config.start, known)
-    return _trained(config, data, warn)
+    folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
+
+    def train(new: Path) -> None:
+        with TemporaryDirectory(dir=new) as scratch:
+            batches = document_batches(load_documents(data, Path(scratch)).splits["train"])
+            content = train_bpe(map(_texts, batches), config.vocab_size)
+        (new / _FILE).write_text(content, "utf-8")
+
+    make_once(folder, "the tokenizer", train, warn)
+    return read_tokenizer(folder / _FILE, START_TOKEN)
 
 
 def read_tokenizer(path: Path, bos: str | None, known: int | None = None) -> JsonTokenizer:
-    """Return the tokenizer of a tokenizer.json.
-
-    bos: text of the token that starts a document; None: documents have no start.
-    known: as in `open_tokenizer`.
-
-    Raises UserError if the file cannot be read, or as `JsonTokenizer` does.
-    """
+    """Return the tokenizer of a tokenizer.json; see `JsonTokenizer`."""
     return JsonTokenizer(read_content(path), bos, str(path), known)
 
 
 def read_content(path: Path) -> str:
-    """Return the content of a tokenizer.json. UserError if it cannot be read."""
     try:
         return read_limited(path, _MOST_BYTES).decode("utf-8")
     except FileNotFoundError:
@@ -86,23 +88,6 @@ def _path_of(config: FileTokenizerConfig) -> Path:
         raise UserError(f"tokenizer.path: there is no user {user}; name another file") from None
 
 
-def _trained(
-    config: BPETokenizerConfig, data: DataConfig, warn: Callable[[str], Any]
-) -> JsonTokenizer:
-    """Return the BPE of a corpus's train split from the cache; train it first if it is absent."""
-    folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
-
-    def train(new: Path) -> None:
-        with TemporaryDirectory(dir=new) as scratch:
-            documents = load_documents(data, Path(scratch)).splits["train"]
-            batches = (_checked(rows["text"]) for rows in row_batches(documents))
-            content = train_bpe(batches, config.vocab_size)
-        (new / _FILE).write_text(content, "utf-8")
-
-    make_once(folder, "the tokenizer", train, warn)
-    return read_tokenizer(folder / _FILE, START_TOKEN)
-
-
-def _checked(texts: list[str]) -> list[str]:
+def _texts(batch: list[Document]) -> list[str]:
     stopping.check()
-    return texts
+    return [text for _, text in batch]
