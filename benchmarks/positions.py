@@ -23,7 +23,7 @@ import numpy as np
 
 from rope_jax.attention import AttentionName
 from rope_jax.devices.malloc import keep_freed_memory
-from rope_jax.model.attention import attend
+from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, Encoding, RoPE, Sizes
 from rope_jax.positions.mapping import with_map
@@ -68,12 +68,12 @@ def layer(
         numbers = encoding.layer_params(parameters, positions, pairs)
         own = jax.tree.map(lambda leaf: leaf[0], (rotations(rotary, positions), numbers))
         return attend(
-            *(q, k, v, own[0], jnp.ones((1, length), jnp.float32), own[1], None),
+            *(q, k, v),
+            LayerInputs(own[0], jnp.ones((1, length), jnp.float32), own[1], None, None),
+            LayerKind(masks=band_masks(rotary)),
             backend=attention,
             encoding=encoding,
             layout="half",
-            masks=band_masks(rotary),
-            sliding_window=None,
         )
 
     shape = jax.ShapeDtypeStruct((1, length, HEADS, HEAD_DIM), jnp.float32)

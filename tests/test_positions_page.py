@@ -18,7 +18,7 @@ from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.inspection.maps import shown_maps
-from rope_jax.model.attention import attend
+from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import ENCODINGS, RoPE
 from rope_jax.positions.mapping import with_map
@@ -207,14 +207,9 @@ def test_the_attention_of_a_model_of_your_own_is_ours(map_):
         wanted_keys = ~np.isnan(r)
     found = page["attention"](q, k, v, rotary, jnp.asarray(positions))
     every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
-    wanted = attend(
-        *(q, k, v, every, jnp.ones((1, 40), jnp.float32), {}, None),
-        backend="xla",
-        encoding=RoPE(),
-        layout="half",
-        masks=band_masks(rotary),
-        sliding_window=None,
-    )
+    inputs = LayerInputs(every, jnp.ones((1, 40), jnp.float32), {}, None, None)
+    kind = LayerKind(masks=band_masks(rotary))
+    wanted = attend(q, k, v, inputs, kind, backend="xla", encoding=RoPE(), layout="half")
     np.testing.assert_allclose(found, wanted, atol=1e-6)
 
     def last(v):

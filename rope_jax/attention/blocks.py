@@ -20,13 +20,11 @@ See = Callable[[Any, Int[Array, ""], "Visit"], Any]
 
 
 class Settings(NamedTuple):
-    """Static settings, compiled into the program; see `blockwise`.
-
-    block: the exact number of tokens per block.
-    """
+    """Static settings, compiled into the program; see `blockwise`."""
 
     interaction: Interaction
     block: int
+    """The exact number of tokens per block."""
 
 
 class Visit(NamedTuple):
@@ -170,7 +168,6 @@ class Blocks:
         return state
 
     def _end(self, visit: Visit, last: Int[Array, ""]) -> Int[Array, ""]:
-        """Return the end of the key blocks of a visit, up to `last`."""
         first = self.settings.interaction.masks[visit.bands[0]].first
         if first is None or self.segment_ids is not None:
             return last + 1
@@ -251,9 +248,9 @@ class Blocks:
         j: Int[Array, ""],
         d_params: Any,
     ) -> tuple[Float[Array, "B K G block block"], Float[Array, "B K block V"], Any]:
-        """Return the gradients of `weighted_values` by weights, values and params.
+        """Return the gradients of `weighted_values` w.r.t. weights, values and params.
 
-        d_params: the last one is added to it.
+        The last one is added to `d_params`.
         """
         rows = stacked(dout)
         d_weights = unstacked(product(rows, values[j].swapaxes(-1, -2)), dout.shape[2])
@@ -264,11 +261,7 @@ class Blocks:
         index = self._indices(i, j)
         _, pull_back = jax.vjp(lambda n, w: added(n, w, *index), params, probabilities)
         more_d_params, more_d_weights = pull_back(dout.astype(jnp.float32))
-        return (
-            d_weights + more_d_weights,
-            d_values,
-            jax.tree.map(jnp.add, d_params, more_d_params),
-        )
+        return d_weights + more_d_weights, d_values, jax.tree.map(jnp.add, d_params, more_d_params)
 
     def _indices(
         self, i: Int[Array, ""], j: Int[Array, ""]

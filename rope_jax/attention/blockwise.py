@@ -69,25 +69,16 @@ def banded_blockwise(
     backward pass keeps queries, keys, v, the output and one number per query and head (lse), and
     recomputes the probabilities.
     """
+    length = v.shape[1]
     if part is None:
-        settings = Settings(interaction, _even(v.shape[1], block))
-        return _attention(settings, queries, keys, v, segment_ids, None, params)
-    chunk = queries[0].shape[1] // 2
-    size = _divisor(chunk, block)
-    first = part.starts(v.shape[1]) // size
-    diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
+        size, diagonals = -(-length // -(-length // block)), None
+    else:  # the block size has to divide the chunks
+        chunk = queries[0].shape[1] // 2
+        size = next(n for n in range(min(block, chunk), 0, -1) if chunk % n == 0)
+        first = part.starts(length) // size
+        diagonals = (first[:, None] + jnp.arange(chunk // size)[None]).reshape(-1)
     settings = Settings(interaction, size)
     return _attention(settings, queries, keys, v, segment_ids, diagonals, params)
-
-
-def _even(length: int, block: int) -> int:
-    """Return the smallest block size that needs no more blocks than `block`."""
-    return -(-length // -(-length // block))
-
-
-def _divisor(length: int, block: int) -> int:
-    """Return the largest block size that divides a length and is at most `block`."""
-    return next(size for size in range(min(block, length), 0, -1) if length % size == 0)
 
 
 class _Saved(NamedTuple):

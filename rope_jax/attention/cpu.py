@@ -16,7 +16,7 @@ from rope_jax.attention.backends.base import in_bfloat16
 from rope_jax.attention.blocks import document_positions
 from rope_jax.attention.blockwise import banded_blockwise
 from rope_jax.attention.remat_names import attended
-from rope_jax.kernels.loading import ATTENTION_BACKWARD, ATTENTION_FORWARD, load_kernels
+from rope_jax.kernels.loading import call_kernel, load_kernels
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.zigzag import ZigZag
 
@@ -93,7 +93,6 @@ def _seen(
     segment_ids: Int[Array, "B S"] | None,
     part: ZigZag | None,
 ) -> tuple[_Seen, ...]:
-    """Return what each query sees, for each band."""
     batch, keys = v.shape[:2]
     index = jnp.arange(keys)[None]
     position = index if segment_ids is None else document_positions(segment_ids)
@@ -139,18 +138,14 @@ def _forward(
     seen: tuple[_Seen, ...],
     rounded: bool,
 ) -> tuple[Float[Array, "B T N V"], _Saved]:
-    """Compute the output and the residuals of the backward pass.
+    """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
 
-    rounded: round both factors of every product to bfloat16.
-
-    Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s. Over all bands,
-    lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
+    Over all bands, lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
     """
     batch, length, heads, _ = queries[0].shape
     results = _floats(batch, length, heads, v.shape[-1]), _floats(batch, heads, length)
-    call = jax.ffi.ffi_call(ATTENTION_FORWARD, results, vmap_method="sequential")
     found = [
-        call(q, k, v, *own, scale=_scale(q), rounded=rounded)
+        call_kernel("attention_forward", results, q, k, v, *own, scale=_scale(q), rounded=rounded)
         for q, k, own in zip(queries, keys, seen, strict=True)
     ]
     out, lse = found[0]
@@ -160,7 +155,10 @@ def _forward(
         # not 2^(lse_b - lse): where logits are large, the rounding of lse would change their sum
         shares = [jnp.exp2(own - largest) for own in lses]
         total = sum(shares[1:], shares[0])
-        parts = [own * _per_query(share / total) for own, share in zip(outs, shares, strict=True)]
+        parts = [
+            own * (share / total).swapaxes(1, 2)[..., None]
+            for own, share in zip(outs, shares, strict=True)
+        ]
         out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
     return out, _Saved(queries, keys, v, seen, out, lse)
@@ -169,20 +167,17 @@ def _forward(
 def _backward(
     rounded: bool, saved: _Saved, dout: Float[Array, "B T N V"]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
-    """Compute the gradients of queries, keys and v.
-
-    The kernel takes probabilities from lse, so with that of all bands each band's are right, and
-    the gradients of v add up.
-    """
+    """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
     v = saved.v
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     dqs, dks, dvs = [], [], []
     for q, k, own in zip(saved.queries, saved.keys, saved.seen, strict=True):
         results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
-        call = jax.ffi.ffi_call(ATTENTION_BACKWARD, results, vmap_method="sequential")
-        found = saved.out, saved.lse, dout
-        dq, dk, dv = call(q, k, v, *own, *found, scale=_scale(q), rounded=rounded)
+        given = q, k, v, *own, saved.out, saved.lse, dout
+        dq, dk, dv = call_kernel(
+            "attention_backward", results, *given, scale=_scale(q), rounded=rounded
+        )
         dqs.append(dq[0] if chunks == 1 else dq.sum(0))
         dks.append(dk)
         dvs.append(dv)
@@ -194,10 +189,6 @@ _attention.defvjp(_forward, _backward)
 
 def _scale(q: Float[Array, "B T N H"]) -> np.float32:
     return np.float32(q.shape[-1] ** -0.5)
-
-
-def _per_query(x: Float[Array, "B N T"]) -> Float[Array, "B T N 1"]:
-    return x.swapaxes(1, 2)[..., None]
 
 
 def _floats(*shape: int) -> jax.ShapeDtypeStruct:

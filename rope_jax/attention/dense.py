@@ -140,9 +140,7 @@ def _forward(
 def _backward(
     window: int | None, saved: _Saved, dout: Float[Array, "B T N V"]
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None, None]:
-    """Compute dq, dk and dv.
-
-    For each chunk, with probabilities P: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
+    """With probabilities P of each chunk: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
     dQ = d(logits)·K/√H, dK = d(logits)ᵀ·Q/√H. delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes
     from the normalisation of row r.
     """
@@ -224,13 +222,11 @@ def _split(x: Float[Array, "B T N H"], kv_heads: int) -> Float[Array, "B K G T H
 
 
 def _merged(x: Float[Array, "B K G T H"]) -> Float[Array, "B T N H"]:
-    """Undo `_split`."""
     batch, kv_heads, groups, length, width = x.shape
     return x.transpose(0, 3, 1, 2, 4).reshape(batch, length, kv_heads * groups, width)
 
 
 def _width_first(x: Float[Array, "B S K H"]) -> Float[Array, "B K H S"]:
-    """Move the head dim before time."""
     return x.transpose(0, 2, 3, 1)
 
 
@@ -279,7 +275,6 @@ def _band_mask(
     key_index: Int[Array, " C"],
     segment_ids: Int[Array, "B S"] | None,
 ) -> Bool[Array, "#B chunk C"]:
-    """Return which keys a chunk of queries sees in a band."""
     seen = mask.by_distance(query_index[:, None] - key_index[None])[None]
     if segment_ids is not None:
         own, others = segment_ids[:, query_index], segment_ids[:, key_index]

@@ -116,7 +116,6 @@ class _Running(NamedTuple):
 def _add_chunk(
     running: _Running, chunk: _Chunk
 ) -> tuple[_Running, Float32[Array, "B chunk K G V"]]:
-    """Return the sums after a chunk, and the output of its queries."""
     keys = chunk.keys
     causal = np.tri(keys.k.shape[1], dtype=bool)[None]
     seen = causal & (keys.documents[:, :, None] == keys.documents[:, None])
@@ -160,7 +159,6 @@ def _phi(x: Float[Array, "*shape"]) -> Float32[Array, "*shape"]:
 
 
 def _documents(segment_ids: Int[Array, "B S"] | None, batch: int, length: int) -> Int[Array, "B S"]:
-    """Number the runs of equal ids from 0."""
     if segment_ids is None:
         return jnp.zeros((batch, length), jnp.int32)
     borders = segment_ids[:, 1:] != segment_ids[:, :-1]

@@ -17,8 +17,8 @@ Arrays = TypeVar("Arrays")
 def attended(results: Arrays) -> Arrays:
     """Mark results of attention that the backward pass reads besides queries, keys and values.
 
-    A function with a derivative of its own must mark what its forward rule saves: with a mark on
-    its output alone, the rest of what is saved would be computed again, and so the output too.
+    A function with a derivative of its own must mark all that its forward rule saves: otherwise the
+    rest would be computed again, and so the output too.
     """
     return jax.tree.map(lambda x: checkpoint_name(x, ATTENDED), results)
 

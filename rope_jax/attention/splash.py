@@ -123,12 +123,10 @@ def _index_in_window(
 ) -> np.ndarray:
     """Return the index in the window of every query, those of all parts one after another.
 
-    rows:    queries of a part after padding.
-    padding: the index of padded queries: the last key, since a row that sees no key would be NaN.
+    Each part is padded to `rows`; `padding` is the last key, since seeing no key would give NaN.
     """
-    if part is None:
-        index = np.arange(keys - queries, keys)[None]
-    else:
+    index = np.arange(keys - queries, keys)[None]
+    if part is not None:
         index = tokens_of_parts(keys, part.count)
     return np.pad(index, ((0, 0), (0, rows - queries)), constant_values=padding).reshape(-1)
 
@@ -145,14 +143,9 @@ def _block_sizes(queries: int, keys: int, is_part: bool) -> kernel.BlockSizes:
     if is_part and queries // 2 % _LANES == 0:  # no block with tokens of both chunks
         of_queries = math.gcd(queries // 2, most)
     return kernel.BlockSizes(
-        block_q=of_queries,
-        block_kv=of_keys,
-        block_kv_compute=at_once,
-        block_q_dkv=of_queries,
-        block_kv_dkv=of_keys,
-        block_kv_dkv_compute=at_once,
-        block_q_dq=of_queries,
-        block_kv_dq=of_keys,
+        **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), of_queries),
+        **dict.fromkeys(("block_kv", "block_kv_dkv", "block_kv_dq"), of_keys),
+        **dict.fromkeys(("block_kv_compute", "block_kv_dkv_compute"), at_once),
     )
 
 
@@ -168,8 +161,7 @@ def _pad(x: Array, size: int, mode: str = "constant") -> Array:
 def _of_part(attend: Any, part: ZigZag) -> Any:
     """Return the kernel of one part: the arrays of its mask are split along the queries' axis.
 
-    That is the axis that `SplashAttentionKernel.manual_sharding_spec` names: the second of
-    [heads, queries, keys], and the only one of the queries' indices.
+    As `SplashAttentionKernel.manual_sharding_spec` does: the second axis of [heads, queries, keys].
     """
 
     def own(x: Array) -> Array:

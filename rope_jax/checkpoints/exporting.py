@@ -35,10 +35,7 @@ _GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.jso
 
 
 def export_run(run: RunDirectory, config: ExportConfig, out: Path, console: Console) -> None:
-    """Write a run's checkpoint to a new folder: config.json, safetensors, tokenizer.
-
-    Raises UserError; nothing is left then.
-    """
+    """Write a run's checkpoint to a new folder: config.json, safetensors, tokenizer."""
     if out.exists():
         raise UserError(f"{out}: exists; name a new folder")
     training = run.load_config()
@@ -110,10 +107,7 @@ def _positions(
 def _declared(
     run: RunDirectory, training: Config, stage: int, original: dict[str, Any]
 ) -> list[int]:
-    """Return the lengths that the model was trained at before, or that its source declared.
-
-    A fine-tune with shorter windows does not shorten what the model reads.
-    """
+    """Return the lengths that the model was trained at before, or that its source declared."""
     lengths = [one.length for one in training.stages[: stage + 1]]
     for _, earlier in _sources(run, training):
         lengths += [one.length for one in earlier.stages]

@@ -177,7 +177,6 @@ def _import(
 def _write(
     run: RunDirectory, training: Config, params: Any, tokenizer: Tokenizer, folder: Path
 ) -> None:
-    """Write the files of a run. folder: that of the checkpoint."""
     write_text(run.config_file, dump(training))
     write_text(run.tokenizer_file, tokenizer.json())
     run.huggingface.mkdir()

@@ -24,9 +24,6 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
     """Return the content of a tokenizer.json that splits texts as a tokenizer.model does.
 
     settings: of tokenizer_config.json, which says whether a text begins with the start token.
-
-    UserError: the file cannot be read, `sentencepiece` is not installed, the model is neither BPE
-    nor unigram, or its user-defined pieces cannot be expressed.
     """
     try:
         from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]
@@ -60,16 +57,10 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
             decoders.Strip(content=" ", left=int(model.normalizer_spec.add_dummy_prefix)),
         ]
     )
-    library.add_special_tokens(
-        [AddedToken(piece.piece, normalized=False) for piece in pieces if piece.type == _CONTROL]
-    )
-    library.add_tokens(
-        [
-            AddedToken(piece.piece, normalized=False)
-            for piece in pieces
-            if piece.type == _USER_DEFINED and not _is_spaces(piece)
-        ]
-    )
+    control = [piece for piece in pieces if piece.type == _CONTROL]
+    defined = [p for p in pieces if p.type == _USER_DEFINED and not _is_spaces(p)]
+    library.add_special_tokens([AddedToken(piece.piece, normalized=False) for piece in control])
+    library.add_tokens([AddedToken(piece.piece, normalized=False) for piece in defined])
     if trainer.bos_id >= 0 and settings.get("add_bos_token", True):
         bos = pieces[trainer.bos_id].piece
         library.post_processor = processors.TemplateProcessing(
@@ -80,7 +71,6 @@ def converted(path: Path, settings: dict[str, Any]) -> str:
 
 
 def _check(library: "Library", model: Any, path: Path) -> None:
-    """UserError unless a text with every user-defined piece is split as SentencePiece does."""
     from sentencepiece import SentencePieceProcessor
 
     theirs = SentencePieceProcessor(model_proto=model.SerializeToString())
@@ -104,8 +94,7 @@ def _bpe(model: Any) -> "Library":
 
     Text that spells a control piece or a byte, such as "<s>", is not merged to it.
     """
-    from tokenizers import Tokenizer as Library
-    from tokenizers import models
+    import tokenizers
 
     ids = {piece.piece: number for number, piece in enumerate(model.pieces)}
     merges = []
@@ -120,35 +109,25 @@ def _bpe(model: Any) -> "Library":
             if left in ids and right in ids
         ]
     merges.sort(key=lambda merge: (-merge[0], merge[1], merge[2]))
-    return Library(
-        models.BPE(
-            ids,
-            [(left, right) for *_, left, right in merges],
-            unk_token=model.pieces[model.trainer_spec.unk_id].piece,
-            fuse_unk=True,
-            byte_fallback=model.trainer_spec.byte_fallback,
-        )
+    bpe = tokenizers.models.BPE(
+        ids,
+        [(left, right) for *_, left, right in merges],
+        unk_token=model.pieces[model.trainer_spec.unk_id].piece,
+        fuse_unk=True,
+        byte_fallback=model.trainer_spec.byte_fallback,
     )
+    return tokenizers.Tokenizer(bpe)
 
 
 def _unigram(model: Any) -> "Library":
-    """Return a unigram model.
+    """Return a unigram model. Text that spells a control piece, such as "<s>", stays text."""
+    import tokenizers
 
-    Text that spells a control piece, such as "<s>", is text if its characters are pieces.
-    """
-    from tokenizers import Tokenizer as Library
-    from tokenizers import models
-
-    return Library(
-        models.Unigram(
-            [
-                (p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER)
-                for p in model.pieces
-            ],
-            model.trainer_spec.unk_id,
-            model.trainer_spec.byte_fallback,
-        )
-    )
+    scores = [
+        (p.piece, p.score if p.type == _NORMAL or _is_spaces(p) else _NEVER) for p in model.pieces
+    ]
+    spec = model.trainer_spec
+    return tokenizers.Tokenizer(tokenizers.models.Unigram(scores, spec.unk_id, spec.byte_fallback))
 
 
 def _normalizer(spec: Any) -> Any:

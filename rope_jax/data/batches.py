@@ -168,9 +168,7 @@ def validation_batches(
 ) -> Iterator[Batch]:
     """Return evenly spaced windows, the same at every call, from the start to the end of the split.
 
-    They overlap if the split is shorter than all windows together. Their positions do not jump.
-
-    Raises UserError if the split has fewer than T + 1 tokens.
+    They may overlap. UserError: the split has fewer than T + 1 tokens.
     """
     last = len(split.tokens) - seq_len - 1
     if last < 0:

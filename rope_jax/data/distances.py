@@ -40,19 +40,18 @@ def count_distances(batch: Batch, length: int) -> Int[np.ndarray, " counts"]:
 def _pairs_within_runs(
     positions: NDArray[np.int64], runs: NDArray[np.int64], limits: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return how many pairs of a query and a key of its run are closer than each limit.
+    """Return how many pairs within a run are closer than each limit.
 
     positions: increasing within every run. runs: the number of each token's run, ascending.
     """
     # Each run gets a range of numbers of its own, so that all of them form one sorted array.
     first = runs * (positions.max() + 2)
     keys, seen = first + positions, np.arange(1, positions.size + 1)
-
-    def closer_than(limit: int) -> int:
+    closer = []
+    for limit in limits.tolist():
         farther = np.searchsorted(keys, first + np.maximum(positions - limit, -1), side="right")
-        return int(np.sum(seen - farther))
-
-    return np.array([closer_than(limit) for limit in limits.tolist()])
+        closer.append(int(np.sum(seen - farther)))
+    return np.array(closer)
 
 
 def _pairs_across_runs(

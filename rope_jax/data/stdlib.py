@@ -105,7 +105,7 @@ def stdlib_splits(data: StdlibData, root: Path) -> tuple[dict[str, list[Document
 
 
 def shingles(text: str) -> Shingles:
-    """Return the distinct shingles of a text, sorted: uint64 [S]; empty for fewer than WORDS words.
+    """Return the distinct shingles of a text, sorted: uint64 [S].
 
     A shingle is the polynomial hash, modulo 2^64, of WORDS consecutive words' CRC-32.
     """

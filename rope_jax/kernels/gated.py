@@ -1,16 +1,18 @@
 """The hidden layer of a gated feed-forward with SiLU, by kernels of ours on a CPU.
 
-`rounded` is as in `projections.project`. The hidden layer and the gradients by its factors are only
+`rounded` is as in `projections.project`. The hidden layer and the gradients of its factors are only
 factors of further products. So they are bfloat16 if those are rounded, which changes no result and
 halves what is written and read; F is even then. Shapes: D model, F hidden layer.
 """
+
+import functools
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import GATED_BACKWARD, GATED_FORWARD
+from rope_jax.kernels.loading import call_kernel
 from rope_jax.kernels.projections import plain_product
 
 Hidden = Float[Array, "tokens F"]
@@ -25,11 +27,11 @@ def hidden_layer(
 ) -> Hidden:
     """silu(x·w_gate) · (x·w_up). It has no derivative."""
 
-    def plain(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _plain(x, w_gate, w_up, rounded)[0]
+    def plain(*arrays: Array) -> Hidden:
+        return _plain(*arrays, rounded=rounded)[0]
 
-    def ours(x: Array, w_gate: Array, w_up: Array) -> Hidden:
-        return _ours(x, w_gate, w_up, rounded, kept=0)[0]
+    def ours(*arrays: Array) -> Hidden:
+        return _ours(*arrays, rounded=rounded, kept=0)[0]
 
     return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
 
@@ -42,13 +44,8 @@ def hidden_layer_and_factors(
     rounded: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
     """The same, and x·w_gate and x·w_up."""
-
-    def plain(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
-        return _plain(x, w_gate, w_up, rounded)
-
-    def ours(x: Array, w_gate: Array, w_up: Array) -> tuple[Hidden, Hidden, Hidden]:
-        return _ours(x, w_gate, w_up, rounded, kept=x.shape[0])
-
+    plain = functools.partial(_plain, rounded=rounded)
+    ours = functools.partial(_ours, rounded=rounded, kept=x.shape[0])
     return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
 
 
@@ -65,14 +62,11 @@ def _dtype(rounded: bool) -> DTypeLike:
 def _ours(
     x: Array, w_gate: Array, w_up: Array, rounded: bool, kept: int
 ) -> tuple[Hidden, Hidden | Float[Array, "0 F"], Hidden | Float[Array, "0 F"]]:
-    """The hidden layer, and its factors for all tokens or for none."""
+    """The hidden layer, and its factors for the first `kept` tokens: all or none."""
     tokens, size = x.shape[0], w_gate.shape[1]
-    results = [
-        jax.ShapeDtypeStruct((tokens, size), _dtype(rounded)),
-        *(jax.ShapeDtypeStruct((kept, size), jnp.float32),) * 2,
-    ]
-    call = jax.ffi.ffi_call(GATED_FORWARD, results, vmap_method="sequential")
-    hidden, gate, up = call(x, w_gate, w_up, rounded=rounded)
+    factor = jax.ShapeDtypeStruct((kept, size), jnp.float32)
+    results = [jax.ShapeDtypeStruct((tokens, size), _dtype(rounded)), factor, factor]
+    hidden, gate, up = call_kernel("gated_forward", results, x, w_gate, w_up, rounded=rounded)
     return hidden, gate, up
 
 
@@ -84,7 +78,7 @@ def hidden_layer_and_gradients(
     *,
     rounded: bool,
 ) -> tuple[Hidden, Hidden, Hidden]:
-    """The hidden layer h once more, and the gradients of y = h·w_down by gate and up."""
+    """Recompute the hidden layer h; gradients of y = h·w_down with respect to gate and up."""
 
     def plain(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
         hidden, pull_back = jax.vjp(lambda gate, up: jax.nn.silu(gate) * up, gate, up)
@@ -93,8 +87,8 @@ def hidden_layer_and_gradients(
 
     def ours(dy: Array, w_down: Array, gate: Hidden, up: Hidden) -> tuple[Hidden, Hidden, Hidden]:
         results = (jax.ShapeDtypeStruct(gate.shape, _dtype(rounded)),) * 3
-        call = jax.ffi.ffi_call(GATED_BACKWARD, results, vmap_method="sequential")
-        hidden, dgate, dup = call(dy, w_down, gate, up, rounded=rounded)
+        given = dy, w_down, gate, up
+        hidden, dgate, dup = call_kernel("gated_backward", results, *given, rounded=rounded)
         return hidden, dgate, dup
 
     return jax.lax.platform_dependent(dy, w_down, gate, up, cpu=ours, default=plain)

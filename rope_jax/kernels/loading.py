@@ -4,29 +4,19 @@ import ctypes
 import functools
 import platform
 from pathlib import Path
+from typing import Any
 
 import jax
+from jaxtyping import Array
 
 from rope_jax.errors import UserError
 from rope_jax.kernels.naming import library as library_path
 
-# The names under which XLA calls them, and those of the functions in calls.cc.
-ATTENTION_FORWARD = "rope_jax_attention_forward"
-ATTENTION_BACKWARD = "rope_jax_attention_backward"
-PROJECTION = "rope_jax_projection"
-GATED_FORWARD, GATED_BACKWARD = "rope_jax_gated_forward", "rope_jax_gated_backward"
-WEIGHT_GRADIENT = "rope_jax_weight_gradient"
-NORM_FORWARD, NORM_BACKWARD = "rope_jax_norm_forward", "rope_jax_norm_backward"
-_FUNCTIONS = {
-    ATTENTION_FORWARD: "attention_forward",
-    ATTENTION_BACKWARD: "attention_backward",
-    PROJECTION: "projection",
-    GATED_FORWARD: "gated_forward",
-    GATED_BACKWARD: "gated_backward",
-    WEIGHT_GRADIENT: "weight_gradient",
-    NORM_FORWARD: "norm_forward",
-    NORM_BACKWARD: "norm_backward",
-}
+# The functions in calls.cc. XLA knows them as rope_jax_….
+_FUNCTIONS = (
+    *("attention_forward", "attention_backward", "projection", "weight_gradient"),
+    *("gated_forward", "gated_backward", "norm_forward", "norm_backward"),
+)
 
 
 @functools.cache
@@ -43,18 +33,21 @@ def load_kernels() -> str | None:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         raise UserError(f"{path}: cannot be loaded ({error}); install rope-jax again") from None
-    for name, function in _FUNCTIONS.items():
+    for function in _FUNCTIONS:
         handler = jax.ffi.pycapsule(getattr(library, function))
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        jax.ffi.register_ffi_target(f"rope_jax_{function}", handler, platform="cpu")
     library.instruction_set.restype = ctypes.c_char_p
     return str(library.instruction_set().decode())
 
 
-def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest.
+def call_kernel(function: str, results: Any, *arrays: Array, **attributes: Any) -> Any:
+    """Call a function of calls.cc inside a jitted program. results: shapes and dtypes."""
+    call = jax.ffi.ffi_call(f"rope_jax_{function}", results, vmap_method="sequential")
+    return call(*arrays, **attributes)
 
-    cpuinfo: what Linux says about the CPU; without such a file, the answer is no.
-    """
+
+def has_amx(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's CPU has AMX, whose products of bfloat16 are its fastest."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return False
     try:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import NORM_BACKWARD, NORM_FORWARD, load_kernels
+from rope_jax.kernels.loading import call_kernel, load_kernels
 
 _BLOCK = 128  # NORM_BLOCK in kernels.h
 
@@ -43,8 +43,7 @@ def _forward(
 
     def ours(x: Float[Array, "tokens W"], scale: Float[Array, " W"]) -> Float[Array, "tokens W"]:
         result = jax.ShapeDtypeStruct(x.shape, jnp.float32)
-        call = jax.ffi.ffi_call(NORM_FORWARD, result, vmap_method="sequential")
-        return call(x, scale, epsilon=np.float32(epsilon))
+        return call_kernel("norm_forward", result, x, scale, epsilon=np.float32(epsilon))
 
     return jax.lax.platform_dependent(x, scale, cpu=ours, default=plain), (x, scale)
 
@@ -63,8 +62,9 @@ def _backward(
         tokens, width = x.shape
         blocks = jax.ShapeDtypeStruct((-(-tokens // _BLOCK), width), jnp.float32)
         results = jax.ShapeDtypeStruct(x.shape, jnp.float32), blocks
-        call = jax.ffi.ffi_call(NORM_BACKWARD, results, vmap_method="sequential")
-        dx, dscale = call(x, scale, dy, epsilon=np.float32(epsilon))
+        dx, dscale = call_kernel(
+            "norm_backward", results, x, scale, dy, epsilon=np.float32(epsilon)
+        )
         return dx, dscale.sum(0)
 
     return jax.lax.platform_dependent(*saved, dy, cpu=ours, default=plain)

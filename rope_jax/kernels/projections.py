@@ -7,12 +7,11 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from rope_jax.kernels.loading import PROJECTION, WEIGHT_GRADIENT, has_amx, load_kernels
+from rope_jax.kernels.loading import call_kernel, has_amx, load_kernels
 
-# Fewer tokens do not pay for the copy of the weights that our kernels make.
+# Below this many tokens, packing the weights costs more than it saves.
 _FEWEST_TOKENS = 128
 
 
@@ -58,10 +57,13 @@ def has_kernels(
     Products of rounded factors are XLA's on a CPU with AMX, which ours do not use.
     """
     factors = (x,) if other is None else (x, other)
-    wide = [factor for factor in factors if factor.dtype == jnp.float32]
-    narrow = [factor for factor in factors if factor.dtype == jnp.bfloat16]
-    known = bool(wide) and len(wide) + len(narrow) == len(factors)
-    known &= not narrow or (rounded and narrow[0].shape[1] % 2 == 0)
+    narrow = [factor for factor in factors if factor.dtype != jnp.float32]
+    known = not narrow or (
+        len(narrow) < len(factors)
+        and narrow[0].dtype == jnp.bfloat16
+        and rounded
+        and narrow[0].shape[1] % 2 == 0
+    )
     enough = known and x.shape[0] >= _FEWEST_TOKENS
     return enough and load_kernels() is not None and not (rounded and has_amx())
 
@@ -87,9 +89,8 @@ def sum_of_products(
     def ours(xs: tuple[Array, ...], kernels: tuple[Array, ...]) -> Array:
         outputs = kernels[0].shape[0 if transposed else 1]
         result = jax.ShapeDtypeStruct((xs[0].shape[0], outputs), jnp.float32)
-        call = jax.ffi.ffi_call(PROJECTION, result, vmap_method="sequential")
         pairs = [factor for pair in zip(xs, kernels, strict=True) for factor in pair]
-        return call(*pairs, transposed=transposed, rounded=rounded)
+        return call_kernel("projection", result, *pairs, transposed=transposed, rounded=rounded)
 
     wide = kernels[0].dtype == jnp.float32
     if not (wide and has_kernels(xs[0], kernels[0], rounded=rounded)):
@@ -110,8 +111,7 @@ def weight_gradient(
 
     def ours(x: Array, dy: Array) -> Array:
         result = jax.ShapeDtypeStruct((x.shape[1], dy.shape[1]), jnp.float32)
-        call = jax.ffi.ffi_call(WEIGHT_GRADIENT, result, vmap_method="sequential")
-        return call(x, dy, rounded=rounded)
+        return call_kernel("weight_gradient", result, x, dy, rounded=rounded)
 
     if not has_kernels(x, dy, rounded=rounded):
         return plain(x, dy)
@@ -127,9 +127,5 @@ def plain_product(
     # XLA's fast products on a CPU contract the last axis of a with the first of b. Without the
     # barrier, it would make another product of one whose factor was transposed, which is slow.
     factors = jax.lax.optimization_barrier((a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)))
-    return jnp.matmul(*factors, preferred_element_type=jnp.float32).astype(_result_dtype(a, b))
-
-
-def _result_dtype(a: Float[Array, "_ _"], b: Float[Array, "_ _"]) -> DTypeLike:
-    """The dtype of a product, of which one factor may be rounded already."""
-    return a.dtype if a.dtype == b.dtype else jnp.float32
+    dtype = a.dtype if a.dtype == b.dtype else jnp.float32  # one may be rounded already
+    return jnp.matmul(*factors, preferred_element_type=jnp.float32).astype(dtype)

@@ -6,8 +6,10 @@ keys, R after they are rotated, V that of values. An axis marked # may have size
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -22,21 +24,59 @@ from rope_jax.positions.toeplitz import plus_by_distance
 from rope_jax.rope.geometry import Layout
 
 
+class LayerInputs(NamedTuple):
+    """The inputs of the layers besides the residual stream.
+
+    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
+    axis, which leaves the shapes below; axes marked # may have size 1.
+
+    rotations:   how far queries and keys are rotated, one for each band of a position map.
+    query_scale: multiplies the whole query, rotated or not; float32.
+    encoding:    what the encoding needs inside attention; float32.
+    segment_ids: which document a token belongs to; None if each window is one document.
+    bias:        added to the logits by head and distance; None: nothing.
+    """
+
+    rotations: tuple[Rotation, ...]
+    query_scale: Float[Array, "*layers #B #S"]
+    encoding: dict[str, Any]
+    segment_ids: Int[Array, "*layers B S"] | None
+    bias: Float[Array, "*layers #B N C"] | None
+
+    def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
+        """Return the inputs of one layer, without the leading axis."""
+        return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
+
+    @property
+    def length(self) -> int:
+        """S."""
+        return self.rotations[0].key_cos.shape[-3]
+
+
+@dataclass(frozen=True)
+class LayerKind:
+    """The static properties of a layer, which are compiled into the program.
+
+    sliding_window: how many keys a query sees, including its own; None: all up to its own.
+    last:           compute only this many tokens at the end of each window; None: all.
+    masks:          which keys each band of a position map holds.
+    """
+
+    sliding_window: int | None = None
+    last: int | None = None
+    masks: tuple[BandMask, ...] = (BandMask(),)
+
+
 def attend(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K V"],
-    rotations: tuple[Rotation, ...],
-    query_scale: Float[Array, "#B #S"],
-    params: Any,
-    segment_ids: Int[Array, "B S"] | None,
-    bias: Float[Array, "#B N C"] | None = None,
+    inputs: LayerInputs,
+    kind: LayerKind,
     *,
     backend: str,
     encoding: Encoding,
     layout: Layout,
-    masks: tuple[BandMask, ...],
-    sliding_window: int | None,
     softcap: float | None = None,
     rounded: bool = False,
     over: Collectives = ALONE,
@@ -45,20 +85,17 @@ def attend(
 
     Linear attention rotates its features of queries and keys instead.
 
-    The queries are the last T of the S tokens. Where devices share each window, q, k, v and what
-    rotates them are the S tokens of this device, and segment_ids has all tokens of the window; keys
-    and values of the other devices are gathered.
-    rotations:   how far each band is rotated.
-    query_scale: multiplies whole queries, after they are rotated.
-    params:     the layer's arrays of the encoding.
-    bias:        added to the logits: by head, and distance from 0 to C − 1 and more; None: nothing.
-    masks:       which keys each band holds.
-    softcap:     c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
-    rounded:     round the factors of the products of queries, keys, values and weights to bfloat16;
-                 linear attention ignores it.
-    over:        the devices that share each window.
+    The queries are the last T of the S tokens. Where devices share each window, q, k, v and inputs
+    are of the S tokens of this device, except segment_ids; keys and values of the other devices are
+    gathered.
+
+    inputs:  without an axis of layers.
+    softcap: c, which bounds the logits to c·tanh(logits/c) before the mask; None: nothing.
+    rounded: round the factors of the products of queries, keys, values and weights to bfloat16;
+        linear attention ignores it.
+    over:    the devices that share each window.
     """
-    length, attention = q.shape[1], BACKENDS[backend]
+    length, attention, params = q.shape[1], BACKENDS[backend], inputs.encoding
 
     def rotate_queries(q: Float[Array, "B T N H"], rotation: Rotation) -> Float[Array, "B T N R"]:
         cos, sin = rotation.query_cos[:, -length:], rotation.query_sin[:, -length:]
@@ -68,25 +105,25 @@ def attend(
         return encoding.rotate_keys(params, k, rotation.key_cos, rotation.key_sin, layout)
 
     if not attention.is_softmax:
-        (rotation,) = rotations
+        (rotation,) = inputs.rotations
         of_queries, of_keys = (
             functools.partial(f, rotation=rotation) for f in (rotate_queries, rotate_keys)
         )
-        return attention.attend_features(q, k, v, of_queries, of_keys, segment_ids)
+        return attention.attend_features(q, k, v, of_queries, of_keys, inputs.segment_ids)
     rotated = []
-    for rotation in rotations:
-        scale = query_scale[:, -length:, None]
+    for rotation in inputs.rotations:
+        scale = inputs.query_scale[:, -length:, None]
         if rotation.query_scale is not None:
             scale = scale * rotation.query_scale[:, -length:]
         rotated_keys = over.all_tokens(rotate_keys(k, rotation), 1)
         rotated.append((_scaled(rotate_queries(q, rotation), scale), rotated_keys))
     v = over.all_tokens(v, 1)
     scores = encoding.scores
-    if bias is not None:  # only beside plain dot products, see `check_map`
-        scores, params = plus_by_distance, {"by_distance": bias}
+    if inputs.bias is not None:  # only beside plain dot products, see `check_map`
+        scores, params = plus_by_distance, {"by_distance": inputs.bias}
     if softcap is not None:
         scores, params = capped(scores), params | {"softcap": jnp.float32(softcap)}
-    interaction = Interaction(masks, scores, encoding.values)
+    interaction = Interaction(kind.masks, scores, encoding.values)
     compute: Callable[..., Array] = (
         attention.attend if interaction.is_plain else attention.attend_bands
     )
@@ -94,12 +131,12 @@ def attend(
         compute = (
             functools.partial(compute, rounded=True) if attention.rounds else in_bfloat16(compute)
         )
-    interaction = interaction.within(sliding_window)
+    interaction = interaction.within(kind.sliding_window)
     if interaction.is_plain:
         ((query, key),), (band,) = rotated, interaction.masks
-        return compute(query, key, v, segment_ids, band.beyond, over.part)
+        return compute(query, key, v, inputs.segment_ids, band.beyond, over.part)
     queries, keys = zip(*rotated, strict=True)
-    return compute(queries, keys, v, segment_ids, interaction, params, over.part)
+    return compute(queries, keys, v, inputs.segment_ids, interaction, params, over.part)
 
 
 def _scaled(q: Float[Array, "B T N H"], scale: Float[Array, "#B #T #N"]) -> Float[Array, "B T N H"]:

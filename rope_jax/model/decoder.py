@@ -26,7 +26,8 @@ from rope_jax.blocks.base import linear
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.errors import UserError
-from rope_jax.model.layers import DecoderLayer, LayerInputs, LayerKind, Weights
+from rope_jax.model.attention import LayerInputs, LayerKind
+from rope_jax.model.layers import DecoderLayer, Weights
 from rope_jax.model.loss import Scores, token_nll, token_scores
 from rope_jax.model.norms import norm
 from rope_jax.model.resolve import ResolvedModel, ResolvedRun
@@ -63,19 +64,17 @@ class EmbeddingAndHead(nnx.Module):
 
     def embed(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
         """Return the tokens' embeddings; times √D, rounded to their dtype, where configured."""
-        x = self._looked_up(tokens)
+        if self.over.tensor == 1:
+            x = self.embed_tokens(tokens)
+        else:
+            size = self.embed_tokens.embedding[...].shape[0]
+            own = tokens - self.over.own_vocabulary(size)
+            found = self.embed_tokens(jnp.clip(own, 0, size - 1))
+            is_own = (own >= 0) & (own < size)
+            x = self.over.sum_over_tensor(found * is_own[:, None].astype(found.dtype))
         if self.config.scale_embeddings:
             x = x * jnp.asarray(self.config.hidden_size**0.5, x.dtype)
         return x
-
-    def _looked_up(self, tokens: Int[Array, " tokens"]) -> Float[Array, "tokens D"]:
-        if self.over.tensor == 1:
-            return self.embed_tokens(tokens)
-        size = self.embed_tokens.embedding[...].shape[0]
-        own = tokens - self.over.own_vocabulary(size)
-        found = self.embed_tokens(jnp.clip(own, 0, size - 1))
-        is_own = (own >= 0) & (own < size)
-        return self.over.sum_over_tensor(found * is_own[:, None].astype(found.dtype))
 
     def output_kernel(self) -> Float[Array, "D V"]:
         """Return the matrix that turns normed hidden states into logits."""
@@ -106,6 +105,7 @@ class LanguageModel:
         self.config, self.vocab_size, self.encoding, self.over = config, vocab_size, encoding, over
         self._layout, self._sliding_windows = layout, sliding_windows
         self._pattern = tuple(LayerKind(window) for window in sliding_windows)
+        self._output: Any = {"softcap": config.logit_softcap, "over": over}
         self._new_outer = lambda rngs: EmbeddingAndHead(config, vocab_size, over, rngs)
         self._new_layer = lambda rngs: DecoderLayer(config, encoding, layout, over, rngs)
         self._outer_graph = _graph(self._new_outer)
@@ -186,53 +186,34 @@ class LanguageModel:
 
         last: only for this many targets at the end of each row, which is less work.
         """
-        return self.nll_and_auxiliary(
-            params, tokens, targets, positions, segment_ids, rotary, last
-        )[0]
+        given = tokens, targets, positions, segment_ids, rotary, last
+        return self.nll_and_auxiliary(params, *given)[0]
 
     def nll_and_auxiliary(
-        self,
-        params: Params,
-        tokens: Int[Array, "B T"],
-        targets: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
-        rotary: Rotary,
-        last: int | None = None,
+        self, params: Params, *given: Any
     ) -> tuple[Float[Array, "B scored"], Auxiliary]:
-        """Return `nll`, and what training adds to its mean; None if no block has such a loss."""
-        how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
+        """Return `nll`, and what training adds to its mean; None if no block has such a loss.
 
-        def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
-            return (token_nll(hidden, kernel, targets, **how),)
-
-        given = params, tokens, targets, positions, segment_ids, rotary, last
-        (found,), auxiliary = self._of_targets(nll, *given)
-        return found, auxiliary
-
-    def scores(
-        self,
-        params: Params,
-        tokens: Int[Array, "B T"],
-        targets: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
-        rotary: Rotary,
-        last: int | None = None,
-    ) -> Scores:
-        """Return `nll`, and whether each target is the model's first choice, each [B, scored].
-
-        last: as for `nll`.
+        given: as for `nll`.
         """
 
-        how: Any = {"softcap": self.config.logit_softcap, "over": self.over}
+        def nll(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
+            return (token_nll(hidden, kernel, targets, **self._output),)
+
+        (found,), auxiliary = self._of_targets(nll, params, *given)
+        return found, auxiliary
+
+    def scores(self, params: Params, *given: Any) -> Scores:
+        """Return `nll`, and whether each target is the model's first choice, each [B, scored].
+
+        given: as for `nll`.
+        """
 
         def scores(hidden: Array, kernel: Array, targets: Array) -> tuple[Array, ...]:
-            nll, is_top1 = token_scores(hidden, kernel, targets, **how)
+            nll, is_top1 = token_scores(hidden, kernel, targets, **self._output)
             return nll, is_top1.astype(jnp.float32)  # devices exchange no booleans
 
-        given = params, tokens, targets, positions, segment_ids, rotary, last
-        (nll, is_top1), _ = self._of_targets(scores, *given)
+        (nll, is_top1), _ = self._of_targets(scores, params, *given)
         return Scores(nll, is_top1 > 0)
 
     def _of_targets(
@@ -244,7 +225,7 @@ class LanguageModel:
         positions: Int[Array, "#B T"],
         segment_ids: Int[Array, "B T"] | None,
         rotary: Rotary,
-        last: int | None,
+        last: int | None = None,
     ) -> tuple[list[Array], Auxiliary]:
         """Return function(hidden states, output matrix, targets), arrays [B, scored]; auxiliary."""
         # The last tokens of a window that devices share would all be the first one's.
@@ -283,20 +264,17 @@ class LanguageModel:
         pairs = rotary.frequencies.inv_freq.shape[-1]
         rotary = of_tokens(rotary, lambda x: self.over.own_tokens(x, -1))
         # Once, before the layers, in float32: bfloat16 rounds position 257 to 256.
+        rotated = rotations(rotary, self.over.own_tokens(positions, 1))
+        query_scale = jnp.asarray(rotary.query_scale)
+        if (scalar := self.config.query_pre_attn_scalar) is not None:  # attention divides by √H
+            query_scale = query_scale * math.sqrt(self.config.heads_width / scalar)
         return LayerInputs(
-            rotations=rotations(rotary, self.over.own_tokens(positions, 1)),
-            query_scale=self._query_scale(rotary),
+            rotations=rotated,
+            query_scale=query_scale,
             encoding=self.encoding.layer_params(position, positions, pairs),
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
         )
-
-    def _query_scale(self, rotary: Rotary) -> Float[Array, "#L #B #S"]:
-        """Return what queries are multiplied by, beside the 1/√H of attention."""
-        scale = jnp.asarray(rotary.query_scale)
-        if self.config.query_pre_attn_scalar is None:
-            return scale
-        return scale * math.sqrt(self.config.heads_width / self.config.query_pre_attn_scalar)
 
     def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:
         """The kind of each layer: the pattern, repeated; the last layer may compute less."""
@@ -392,10 +370,7 @@ def _parameters(new: Callable[[nnx.Rngs], nnx.Module], key: Key[Array, ""]) -> P
 
 
 def language_model(config: ResolvedRun, vocab_size: int) -> LanguageModel:
-    """Return the model of a run.
-
-    vocab_size: that of the tokenizer. UserError if the model's own is smaller.
-    """
+    """Return the model of a run. vocab_size: that of the tokenizer; UserError if too large."""
     own = vocabulary_size(config.model, vocab_size)
     return LanguageModel(
         config.model, own, config.rope.layout, config.sliding_windows, config.encoding

@@ -7,11 +7,10 @@ layer's size are this device's own, and segment_ids has all tokens of a window.
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from rope_jax.attention.remat_names import projected
 from rope_jax.blocks.attention import GroupedQueryAttention
@@ -19,57 +18,12 @@ from rope_jax.blocks.base import Norm, Parameter, Parameters
 from rope_jax.config.model import ModelConfig
 from rope_jax.devices.collectives import Collectives
 from rope_jax.kernels.projections import project
-from rope_jax.model.attention import attend
+from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.model.norms import norm
-from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
-from rope_jax.positions.mask import BandMask
 from rope_jax.rope.geometry import Layout
 
 _ATTENTION = GroupedQueryAttention()
-
-
-class LayerInputs(NamedTuple):
-    """The inputs of the layers besides the residual stream.
-
-    Every leaf has a leading axis of size L, or of size 1 if all layers share it. `at` removes that
-    axis, which leaves the shapes below; axes marked # may have size 1.
-
-    rotations:   how far queries and keys are rotated, one for each band of a position map.
-    query_scale: multiplies the whole query, rotated or not; float32.
-    encoding:    what the encoding needs inside attention; float32.
-    segment_ids: which document a token belongs to; None if each window is one document.
-    bias:        added to the logits by head and distance; None: nothing.
-    """
-
-    rotations: tuple[Rotation, ...]
-    query_scale: Float[Array, "*layers #B #S"]
-    encoding: dict[str, Any]
-    segment_ids: Int[Array, "*layers B S"] | None
-    bias: Float[Array, "*layers #B N C"] | None
-
-    def at(self, layer: int | Int[Array, ""]) -> "LayerInputs":
-        """Return the inputs of one layer, without the leading axis."""
-        return jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[layer], self)
-
-    @property
-    def length(self) -> int:
-        """S."""
-        return self.rotations[0].key_cos.shape[-3]
-
-
-@dataclass(frozen=True)
-class LayerKind:
-    """The static properties of a layer, which are compiled into the program.
-
-    sliding_window: how many keys a query sees, including its own; None: all up to its own.
-    last:           compute only this many tokens at the end of each window; None: all.
-    masks:          which keys each band of a position map holds.
-    """
-
-    sliding_window: int | None = None
-    last: int | None = None
-    masks: tuple[BandMask, ...] = (BandMask(),)
 
 
 class Weights(nnx.Module):
@@ -102,7 +56,7 @@ class Weights(nnx.Module):
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a block of a layer computes with, besides its parameters and the residual stream."""
+    """Inputs of a block besides its parameters and the residual stream."""
 
     config: ModelConfig
     encoding: Encoding
@@ -118,7 +72,10 @@ class LayerContext:
 
     def computed(self, x: Float[Array, "tokens D"]) -> Float[Array, "computed D"]:
         """Return the tokens that the layer computes, of every window its last ones."""
-        return last_of_window(x, self.inputs.length, self.kind.last)
+        if self.kind.last is None:
+            return x
+        windows = x.reshape(-1, self.inputs.length, x.shape[1])
+        return windows[:, -self.kind.last :].reshape(-1, x.shape[1])
 
     def column_parallel(
         self, x: Float[Array, "tokens D"], weights: Weights
@@ -147,30 +104,14 @@ class LayerContext:
     ) -> Float[Array, "B T N V"]:
         """Rotate queries and keys, and attend by the configured backend; see `attend`."""
         return attend(
-            *(q, k, v),
-            self.inputs.rotations,
-            self.inputs.query_scale,
-            self.inputs.encoding,
-            self.inputs.segment_ids,
-            self.inputs.bias,
+            *(q, k, v, self.inputs, self.kind),
             backend=self.config.attention,
             encoding=self.encoding,
             layout=self.layout,
-            masks=self.kind.masks,
-            sliding_window=self.kind.sliding_window,
             softcap=self.config.attention_softcap,
             rounded=self.rounded,
             over=self.over,
         )
-
-
-def last_of_window(
-    x: Float[Array, "tokens D"], length: int, last: int | None
-) -> Float[Array, "computed D"]:
-    """Return the last `last` tokens of every window of S = `length`; None: all tokens."""
-    if last is None:
-        return x
-    return x.reshape(-1, length, x.shape[1])[:, -last:].reshape(-1, x.shape[1])
 
 
 class DecoderLayer(nnx.Module):
@@ -213,12 +154,9 @@ class DecoderLayer(nnx.Module):
         if placement == "before":
             stream = x + attended
             normed = self.post_attention_layernorm(x if config.parallel_residual else stream)
-            y, auxiliary = self._feed_forward(normed, layer)
+            y, auxiliary = config.feed_forward.apply(config, self.mlp, normed, layer)
             return stream + y, auxiliary
         x = x + self.post_attention_layernorm(attended)
         normed = x if placement == "after" else self.pre_feedforward_layernorm(x)
-        y, auxiliary = self._feed_forward(normed, layer)
+        y, auxiliary = config.feed_forward.apply(config, self.mlp, normed, layer)
         return x + self.post_feedforward_layernorm(y), auxiliary
-
-    def _feed_forward(self, x: Float[Array, "computed D"], layer: LayerContext) -> tuple[Any, Any]:
-        return self.config.feed_forward.apply(self.config, self.mlp, x, layer)

@@ -88,7 +88,6 @@ def _nll_in_chunks(
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
 ) -> Float32[Array, " tokens"]:
-    """`token_nll` with the logits of `size` tokens at a time."""
     return _forward(size, softcap, over, hidden, kernel, targets)[0]
 
 
@@ -100,7 +99,6 @@ def _forward(
     kernel: Float[Array, "D V"],
     targets: Int[Array, " tokens"],
 ) -> tuple[Float32[Array, " tokens"], tuple[Array, ...]]:
-    """Return the loss, and what the backward pass needs: the arguments and lse = ln Σ_v exp z_v."""
 
     def chunk(x: tuple[Array, Array]) -> tuple[Array, Array]:
         logits = _logits(x[0], kernel, softcap)
@@ -119,7 +117,7 @@ def _backward(
     saved: tuple[Array, ...],
     dnll: Float32[Array, " tokens"],
 ) -> tuple[Float[Array, "tokens D"], Float[Array, "D V"], None]:
-    """Compute the gradients by hidden states and kernel.
+    """Gradients with respect to hidden states and kernel.
 
     For each token, dz_v = (exp(z_v − lse) − 1[v = target])·dnll, times 1 − (z_v/c)² with a cap.
     Then dh = dz·Kᵀ and dK = Σ_t h_tᵀ·dz_t, which is summed in float32 whatever the dtypes are.
@@ -159,7 +157,6 @@ def _logits(
 
 
 def _logsumexp(logits: Float32[Array, "chunk V"], over: Collectives) -> Float32[Array, " chunk"]:
-    """Return ln Σ_v exp z_v over the whole vocabulary."""
     if over.tensor == 1:
         return jax.nn.logsumexp(logits, axis=-1)
     largest = over.max_over_tensor(logits.max(-1))

@@ -39,7 +39,7 @@ def parameter_count(model: LanguageModel) -> int:
 
 
 def bytes_per_device(tree: Any) -> int:
-    """Return the bytes of one device's part of arrays, given their shapes, dtypes and shardings."""
+    """Return the bytes of one device's part of arrays with shapes, dtypes and shardings."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(tree)
@@ -59,7 +59,7 @@ def step_bound(
     keys: that a query sees, at most.
     """
     at_once = tokens // accumulation
-    activations = model.num_hidden_layers * hidden_bytes(model, at_once)
+    activations = model.num_hidden_layers * _itemsize(model) * at_once * model.hidden_size
     if model.backend.quadratic_memory:  # the others have blocks of scores
         activations += _itemsize(model) * model.num_attention_heads * at_once * keys // 2
     sums = params if accumulation > 1 else 0
@@ -68,26 +68,22 @@ def step_bound(
 
 def validation_bound(model: ModelConfig, state: int, tokens: int) -> int:
     """Lower bound on the memory while a batch is scored that is not split into micro-batches."""
-    return state + _BATCH_ARRAYS * _FLOAT32 * tokens + hidden_bytes(model, tokens)
-
-
-def hidden_bytes(model: ModelConfig, tokens: int) -> int:
-    """Return the bytes of one layer's hidden states [tokens, D]."""
-    return _itemsize(model) * tokens * model.hidden_size
+    return state + tokens * (_BATCH_ARRAYS * _FLOAT32 + _itemsize(model) * model.hidden_size)
 
 
 class WindowBytes(NamedTuple):
-    """Estimated memory of a forward pass over one window beside the weights, by kind of array."""
+    """Estimated memory of a forward pass over one window beside the weights, by kind of array.
+
+    activations: the residual stream, twice, and the results of attention or of the feed-forward,
+        whichever are more; without the rest below.
+    cache: keys and values of one layer: nothing is generated, so a layer's are dropped after it.
+    scores, logits: of attention, and of the output, that exist at once.
+    """
 
     activations: int
-    """The residual stream, twice, and the results of attention or of the feed-forward, whichever
-    are more; without those counted below."""
     cache: int
-    """Keys and values of one layer: nothing is generated, so a layer's are dropped after it."""
     scores: int
-    """Attention's scores that exist at once."""
     logits: int
-    """Output logits that exist at once."""
 
     @property
     def total(self) -> int:
@@ -139,20 +135,20 @@ class MemoryPlan:
     """What determines the memory of a forward pass that reads one window at a time.
 
     Parameters are split as in training, and each device, or group of devices, reads its own window.
+
+    like: shapes, dtypes and shardings of the parameters.
+    tensor, context: how many devices share the heads, and each window.
+    copies: of the parameters. That many devices can share a window.
+    device: one of the devices; None: the first one here.
     """
 
     model: ModelConfig
     vocab_size: int
     like: Params
-    """Shapes, dtypes and shardings of the parameters."""
     tensor: int = 1
-    """How many devices share the heads."""
     context: int = 1
-    """How many devices share each window."""
     copies: int = 1
-    """How many copies of the parameters there are. That many devices can share a window."""
     device: Any = None
-    """One of the devices; None: the first one here."""
 
     @property
     def weights(self) -> int:
@@ -171,7 +167,7 @@ class MemoryPlan:
         return weights
 
     def window(self, length: int) -> WindowBytes:
-        """Estimate what reading a window of `length` tokens takes beside the weights."""
+        """Estimate the memory of reading a window of `length` tokens beside the weights."""
         model = self.model
         if is_host_memory(self.device):  # activations take as much as in float32
             model = model.model_copy(update={"dtype": "float32"})
@@ -179,16 +175,13 @@ class MemoryPlan:
         return window_bytes(model, self.vocab_size, length, **shared)
 
     def total(self, length: int) -> int:
-        """Estimate what reading a window takes together with the weights."""
+        """Estimate the memory of reading a window together with the weights."""
         return self.weights + self.window(length).total
 
     def fits(
         self, length: int, available: float | int, memory_gib: float | int | None = None
     ) -> bool:
-        """Whether a window may fit into `available` bytes: only the window may be overestimated.
-
-        memory_gib: what a sweep's config allows for it.
-        """
+        """Whether a window may fit into `available` bytes, and what a sweep's config allows it."""
         window = self.window(length).total
         allowed = memory_gib is None or window <= memory_gib * 2**30
         return allowed and self.weights + window / LARGEST_OVERESTIMATE <= available
@@ -196,10 +189,7 @@ class MemoryPlan:
     def sharing(
         self, length: int, available: float | int, memory_gib: float | int | None = None
     ) -> "MemoryPlan":
-        """Return the plan in which the fewest devices share a window of `length` tokens.
-
-        One, if a window fits on it; else 2, 4, …, until it fits or there are no more copies.
-        """
+        """Return the plan in which the fewest devices share a window: 1, 2, 4, … until it fits."""
         plan = self
         while not plan.fits(length, available, memory_gib):
             if self.copies % (2 * plan.context) or not can_share_windows(self.model):
@@ -209,10 +199,7 @@ class MemoryPlan:
 
 
 def check_weights(plan: MemoryPlan, available: float | int, *, imported: bool) -> None:
-    """UserError if not even the weights fit on a device.
-
-    imported: whether they were imported, and may be imported again in other ways.
-    """
+    """UserError if not even the weights fit on a device. imported: they may be imported again."""
     advice = "split them over more devices with mesh.fsdp in the run's config.yaml"
     if imported:
         advice = "import the checkpoint with a larger mesh.fsdp, on more devices"
@@ -261,7 +248,7 @@ def check_window(
 def describe_memory(
     plan: MemoryPlan, length: int, available: float | int, memory_gib: float | int | None = None
 ) -> str:
-    """Describe in one line what a window takes, such as "0.02 of 15.3 GiB per device …"."""
+    """Describe the memory for a window in one line, such as "0.02 of 15.3 GiB per device …"."""
     of = f" of {in_gib(available)}" if math.isfinite(available) else ""
     plan = plan.sharing(length, available, memory_gib)
     sharing = f", which {plan.context} devices share" if plan.context > 1 else ""

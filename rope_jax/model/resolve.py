@@ -27,9 +27,7 @@ class ResolvedRun(Config):
 def resolve_run(
     config: Config, platform: str | None = None, attention: AttentionName | None = None
 ) -> ResolvedRun:
-    """Return a run's config with choices in place of `auto`.
-
-    Whether the backend can run there is another question: `check_backend`.
+    """Return a run's config with choices in place of `auto`; see also `check_backend`.
 
     platform: "cpu", "tpu" or "gpu"; None: that of this machine.
     attention: backend in place of the run's own; None: as in training. UserError if the model was
@@ -44,13 +42,14 @@ def resolve_run(
 def resolve_model(
     model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
 ) -> ResolvedModel:
-    """Return a model's config with choices in place of `auto`.
+    """Return a model's config with choices in place of `auto`: attention `cpu` where it can run.
 
     platform: as in `resolve_run`. otherwise: the backend where `cpu` cannot run.
     """
-    platform = platform or jax.default_backend()
-    model = choose_backend(model, platform, otherwise)
-    fields = dict(model)
+    platform, fields = platform or jax.default_backend(), dict(model)
+    if model.attention == "auto":
+        on_cpu = model.model_copy(update={"attention": "cpu"})
+        fields["attention"] = otherwise if _obstacle(on_cpu, platform) else "cpu"
     if model.product_dtype == "auto":
         fast = platform == "cpu" and _multiplies_bfloat16()
         fields["product_dtype"] = "bfloat16" if fast else None
@@ -58,34 +57,13 @@ def resolve_model(
 
 
 def with_products(config: Config, products: str) -> Config:
-    """Return the config that a run records: with what `product_dtype: auto` became, "" for none.
-
-    A run computes with the same products to its end, and so do its sweeps, on any processor.
-    """
+    """Return the config that a run records: with what `product_dtype: auto` became, "" for none."""
     model = config.model.model_copy(update={"product_dtype": products or None})
     return config.model_copy(update={"model": model})
 
 
-def choose_backend(
-    model: ModelConfig, platform: str | None = None, otherwise: AttentionName = "xla"
-) -> ModelConfig:
-    """Return a model's config with a backend in place of `auto`: cpu where that can run.
-
-    platform: as in `resolve_run`. otherwise: the backend where it cannot.
-    """
-    if model.attention != "auto":
-        return model
-    on_cpu = model.model_copy(update={"attention": "cpu"})
-    if _obstacle(on_cpu, platform) is None:
-        return on_cpu
-    return model.model_copy(update={"attention": otherwise})
-
-
 def check_backend(model: ModelConfig, platform: str | None = None) -> None:
-    """Raise UserError if the model's backend cannot run; another is never substituted.
-
-    platform: as in `resolve_run`.
-    """
+    """Raise UserError if the model's backend cannot run; another is never substituted."""
     if reason := _obstacle(model, platform):
         raise UserError(
             f"model.attention: {model.attention} {reason}; blockwise and xla run everywhere"

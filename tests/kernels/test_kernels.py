@@ -15,7 +15,7 @@ from rope_jax.kernels import loading, projections
 from rope_jax.kernels.norms import rms_norm
 from rope_jax.kernels.projections import project
 from rope_jax.model.decoder import LanguageModel
-from rope_jax.model.resolve import check_backend, choose_backend, resolve_model
+from rope_jax.model.resolve import check_backend, resolve_model
 from rope_jax.positions.interaction import Interaction
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary
@@ -211,15 +211,15 @@ def test_vmap_computes_each_element():
 
 def test_auto_is_the_kernel_where_it_was_compiled_and_else_xla(monkeypatch):
     auto = ModelConfig(attention="auto")
-    assert choose_backend(auto, "cpu").attention == "cpu"
-    assert choose_backend(auto, "cpu", "blockwise").attention == "cpu"
-    assert choose_backend(auto, "tpu").attention == choose_backend(auto, "gpu").attention == "xla"
-    assert choose_backend(ModelConfig(attention="linear"), "cpu").attention == "linear"
+    assert resolve_model(auto, "cpu").attention == "cpu"
+    assert resolve_model(auto, "cpu", "blockwise").attention == "cpu"
+    assert resolve_model(auto, "tpu").attention == resolve_model(auto, "gpu").attention == "xla"
+    assert resolve_model(ModelConfig(attention="linear"), "cpu").attention == "linear"
     with pytest.raises(UserError, match=r"^model\.attention: cpu needs a CPU, but the platform"):
         check_backend(ModelConfig(attention="cpu"), "gpu")
     monkeypatch.setattr("rope_jax.kernels.loading.load_kernels", lambda: None)
-    assert choose_backend(auto, "cpu").attention == "xla"
-    assert choose_backend(auto, "cpu", "blockwise").attention == "blockwise"
+    assert resolve_model(auto, "cpu").attention == "xla"
+    assert resolve_model(auto, "cpu", "blockwise").attention == "blockwise"
     with pytest.raises(UserError, match=r"^model\.attention: cpu was not compiled; install"):
         check_backend(ModelConfig(attention="cpu"), "cpu")
 

@@ -15,28 +15,19 @@ Tokens = NDArray[np.unsignedinteger[Any]]
 class Tokenizer(Protocol):
     """A tokenizer and the document start that goes with it."""
 
-    @property
-    def name(self) -> str:
-        """Identity: equal names give equal tokens for every text. Part of a corpus's fingerprint.
-
-        "bytes", or a hash of the tokenizer.json and the text of the document start.
-        """
-
-    @property
-    def vocab_size(self) -> int:
-        """Every token is below it."""
-
-    @property
-    def bos_id(self) -> int | None:
-        """The token that starts a document; None: documents begin with their first token."""
+    name: str
+    """Equal names give equal tokens for every text: "bytes", or a hash of the tokenizer.json and
+    the text of the document start."""
+    vocab_size: int
+    """Every token is below it."""
+    bos_id: int | None
+    """The token that starts a document; None: documents begin with their first token."""
+    added: str
+    """What the tokenizer's own post-processor would add to a text, for the user to read."""
 
     @property
     def token_bytes(self) -> NDArray[np.int64]:
         """How many bytes of UTF-8 each token stands for: [vocab_size]; 0 for document starts."""
-
-    @property
-    def added(self) -> str:
-        """What the tokenizer's own post-processor would add to a text, for the user to read."""
 
     def encode(self, text: str) -> Tokens:
         """Return the tokens of a text, in `token_dtype(vocab_size)`, without a document start.

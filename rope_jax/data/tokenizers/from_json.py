@@ -25,11 +25,7 @@ _ADVICE = "name a tokenizer that can"
 
 
 class JsonTokenizer:
-    """The tokenizer that the content of a tokenizer.json describes.
-
-    Its truncation and padding are switched off, and text that looks like one of its special tokens
-    is split like any other text.
-    """
+    """The tokenizer of a tokenizer.json, without its truncation, padding and special tokens."""
 
     def __init__(self, content: str, bos: str | None, where: str, known: int | None = None) -> None:
         """content: of a tokenizer.json. bos: text of the token that starts a document.
@@ -91,10 +87,9 @@ class JsonTokenizer:
         return tokens.astype(self._dtype)
 
     def _count_tokens(self, known: int | None) -> int:
-        """Return a number that is above every token which a document can hold.
+        """Return a number above every token that a document can hold.
 
-        Special tokens other than the document start are never produced, and may lie beyond the
-        model's vocabulary: Gemma 3's tokenizer has one that its text models do not know.
+        Other special tokens may lie beyond the model's vocabulary, as one of Gemma 3's does.
         """
         tokens = {*self._library.get_vocab(with_added_tokens=False).values()}
         added = self._library.get_added_tokens_decoder()

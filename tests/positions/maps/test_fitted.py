@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.attention import attend
+from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import FittedParams, fitted_rotary, with_map
@@ -115,15 +115,10 @@ def attention(rotary, layer, q, k, v, positions, segments, backend):
     segments = None if segments is None else jnp.asarray(segments)
     every = jax.tree.map(of_layer, rotations(rotary, jnp.asarray(positions)))
     q, k, v, segments = map(jnp.asarray, (q, k, v, segments))
-    return attend(
-        *(q, k, v, every, jnp.asarray(rotary.query_scale)[0], {}, segments),
-        None if rotary.bias is None else of_layer(jnp.asarray(rotary.bias)),
-        backend=backend,
-        encoding=RoPE(),
-        layout="half",
-        masks=band_masks(rotary),
-        sliding_window=None,
-    )
+    bias = None if rotary.bias is None else of_layer(jnp.asarray(rotary.bias))
+    inputs = LayerInputs(every, jnp.asarray(rotary.query_scale)[0], {}, segments, bias)
+    kind = LayerKind(masks=band_masks(rotary))
+    return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
 
 
 def as_map(numbers):

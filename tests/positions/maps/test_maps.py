@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.attention import BACKENDS
 from rope_jax.attention.blockwise import banded_blockwise
-from rope_jax.model.attention import attend
+from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
 from rope_jax.positions.encodings import RoPE
 from rope_jax.positions.mapping import with_map
@@ -139,14 +139,9 @@ def mapped_attention(map_, scaling, q, k, v, segment_ids, positions, backend, **
     rotary = with_map(rotary, map_, layers, positions, window=WINDOW, seq_len=LENGTH)
     every = jax.tree.map(lambda leaf: leaf[0], rotations(rotary, jnp.asarray(positions)))
     scale = jnp.asarray(rotary.query_scale)[0]
-    return attend(
-        *(q, k, v, every, scale, {}, segment_ids),
-        backend=backend,
-        encoding=RoPE(),
-        layout="half",
-        masks=band_masks(rotary),
-        sliding_window=more.get("sliding_window"),
-    )
+    inputs = LayerInputs(every, scale, {}, segment_ids, None)
+    kind = LayerKind(more.get("sliding_window"), masks=band_masks(rotary))
+    return attend(q, k, v, inputs, kind, backend=backend, encoding=RoPE(), layout="half")
 
 
 def slow_attention(r, theta, m, q, k, v, segment_ids=None, query_scale=1.0):
