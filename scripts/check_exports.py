@@ -62,7 +62,7 @@ def check(run: RunDirectory, strategy: str | None, out: Path) -> None:
 
     @jax.jit
     def logits(params: Any, tokens: Any, rotary: Any) -> Any:
-        hidden = model.hidden_states(params, tokens, positions, None, rotary)
+        hidden, _ = model.hidden_states(params, tokens, positions, None, rotary)
         tied = training.model.tie_word_embeddings
         kernel = params["embed_tokens"]["embedding"].T if tied else params["lm_head"]["kernel"]
         cap = training.model.logit_softcap

@@ -105,6 +105,7 @@ class Blocks:
     key_padding:   tokens of padding before the keys.
     segment_ids:   [n, B, block], or None.
     document_positions: [n, #B, block].
+    nearest:       the visit of the key block of a query block's own tokens.
     """
 
     def __init__(
@@ -135,12 +136,12 @@ class Blocks:
         self.document_positions = self._cut(position)
         bands = settings.interaction.masks
         key_blocks = (keys + self.key_padding) // block
-        self._nearest, *self._others = plan_visits(bands, block, key_blocks)
+        self.nearest, *self._others = plan_visits(bands, block, key_blocks)
         within = jnp.arange(block)[:, None] - jnp.arange(block)[None]
         # Here, outside all loops: computed inside them, masks would take as long as the rest.
         self._masks = {
             (band, visit.first): bands[band].by_distance(within + visit.first * block)
-            for visit in (self._nearest, *self._others)
+            for visit in (self.nearest, *self._others)
             for band in visit.bands
             if visit.masked
         }
@@ -148,10 +149,6 @@ class Blocks:
     def diagonal(self, i: Int[Array, ""]) -> Int[Array, ""]:
         """Return the key block of query block i's own tokens, the last one it sees."""
         return i + self._before if self._diagonals is None else self._diagonals[i]
-
-    def visit_diagonal(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
-        """Return see(state, j, visit) for the key block of the queries' own tokens."""
-        return see(state, self.diagonal(i), self._nearest)
 
     def visit_others(self, see: See, state: Any, i: Int[Array, ""]) -> Any:
         """Fold see(state, j, visit) over all other key blocks that query block i needs."""

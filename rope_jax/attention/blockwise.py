@@ -10,7 +10,7 @@ queries and keys, V that of values, block: tokens per block; m: blocks of querie
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -81,19 +81,6 @@ def banded_blockwise(
     return _attention(settings, queries, keys, v, segment_ids, diagonals, params)
 
 
-class _Saved(NamedTuple):
-    """Arrays that the forward pass keeps for the backward pass."""
-
-    queries: tuple[Float[Array, "B T N H"], ...]
-    keys: tuple[Float[Array, "B S K H"], ...]
-    v: Float[Array, "B S K V"]
-    segment_ids: Int[Array, "B S"] | None
-    diagonals: Int[Array, " m"] | None
-    params: Any
-    out: Float[Array, "B T N V"]
-    lse: Float[Array, "m B K G block 1"]
-
-
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attention(
     settings: Settings,
@@ -115,12 +102,10 @@ def _forward(
     segment_ids: Int[Array, "B S"] | None,
     diagonals: Int[Array, " m"] | None,
     params: Any,
-) -> tuple[Float[Array, "B T N V"], _Saved]:
-    """Compute the output and the residuals of the backward pass.
-
-    The loops over key blocks carry, for each query, the maximum of its logits so far (row_max),
+) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
+    """The loops over key blocks carry, for each query, the maximum of its logits so far (row_max),
     the sum of exp(logit − row_max) (row_sum), and the values weighted by those exponentials (out).
-    At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum.
+    At the end, lse = ln Σ_s exp(logit_s) = row_max + ln row_sum, of shape [m, B, K, G, block, 1].
     """
     length = queries[0].shape[1]
     blocks = Blocks(settings, length, v.shape[1], segment_ids, diagonals)
@@ -152,21 +137,19 @@ def _forward(
             return row_max, row_sum, out
 
         # The diagonal first: every query sees itself there, so row_max is finite from the start.
-        running = blocks.visit_diagonal(see_first, None, i)
+        running = see_first(None, blocks.diagonal(i), blocks.nearest)
         row_max, row_sum, out = blocks.visit_others(see, running, i)
         return None, ((out / row_sum).astype(v.dtype), row_max + jnp.log(row_sum))
 
     _, (outs, lse) = jax.lax.scan(query_block, None, jnp.arange(query_blocks[0].shape[0]))
     out, lse = attended((blocks.merged(outs, length), lse))
-    return out, _Saved(queries, keys, v, segment_ids, diagonals, params, out, lse)
+    return out, (queries, keys, v, segment_ids, diagonals, params, out, lse)
 
 
 def _backward(
-    settings: Settings, saved: _Saved, dout: Float[Array, "B T N V"]
+    settings: Settings, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
 ) -> tuple[Any, Any, Float[Array, "B S K V"], None, None, Any]:
-    """Compute the gradients of queries, keys, v and params.
-
-    For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
+    """For each pair of blocks, with P = exp(logits − lse): dV = Pᵀ·dO, dP = dO·Vᵀ, and
     d(logits) = P ∘ (dP − delta), which the VJP of the scores carries to queries, keys and params.
     delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes from the normalisation of row r.
     """
@@ -208,8 +191,8 @@ def _backward(
             return dks, dv.at[j].add(more_dv), d_params, dqs
 
         gradients = *gradients, [jnp.zeros(query.shape, jnp.float32) for query in own]
-        gradients = blocks.visit_diagonal(see, blocks.visit_others(see, gradients, i), i)
-        *gradients, dqs = gradients
+        gradients = blocks.visit_others(see, gradients, i)
+        *gradients, dqs = see(gradients, blocks.diagonal(i), blocks.nearest)
         return tuple(gradients), dqs
 
     zeros = (

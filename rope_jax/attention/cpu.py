@@ -5,7 +5,7 @@ keys, V that of values, C chunks of keys.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -76,14 +76,9 @@ def banded_cpu(
     return _attention(wide_queries, wide_keys, values, seen, rounded).astype(v.dtype)
 
 
-class _Seen(NamedTuple):
-    """The first and the last key that each query sees in a band: it sees all between them.
-
-    In a band without any, the first one comes after the last one.
-    """
-
-    first: Int[Array, "B T"]
-    last: Int[Array, "B T"]
+# The first and the last key that each query sees in a band: it sees all between them. In a band
+# without any, the first one comes after the last one.
+_Interval = tuple[Int[Array, "B T"], Int[Array, "B T"]]
 
 
 def _seen(
@@ -92,7 +87,7 @@ def _seen(
     v: Float[Array, "B S K V"],
     segment_ids: Int[Array, "B S"] | None,
     part: ZigZag | None,
-) -> tuple[_Seen, ...]:
+) -> tuple[_Interval, ...]:
     batch, keys = v.shape[:2]
     index = jnp.arange(keys)[None]
     position = index if segment_ids is None else document_positions(segment_ids)
@@ -104,20 +99,9 @@ def _seen(
     # each band sees an interval of positions, and a document's tokens are consecutive keys
     intervals = [band.interval(position) for band in interaction.masks]
     return tuple(
-        _Seen(of_queries(index - position + first), of_queries(index - position + last))
+        (of_queries(index - position + first), of_queries(index - position + last))
         for first, last in intervals
     )
-
-
-class _Saved(NamedTuple):
-    """Arrays that the forward pass keeps for the backward pass. lse: over all bands."""
-
-    queries: tuple[Float[Array, "B T N H"], ...]
-    keys: tuple[Float[Array, "B S K H"], ...]
-    v: Float[Array, "B S K V"]
-    seen: tuple[_Seen, ...]
-    out: Float[Array, "B T N V"]
-    lse: Float[Array, "B N T"]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
@@ -125,7 +109,7 @@ def _attention(
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
-    seen: tuple[_Seen, ...],
+    seen: tuple[_Interval, ...],
     rounded: bool,
 ) -> Float[Array, "B T N V"]:
     return _forward(queries, keys, v, seen, rounded)[0]
@@ -135,9 +119,9 @@ def _forward(
     queries: tuple[Float[Array, "B T N H"], ...],
     keys: tuple[Float[Array, "B S K H"], ...],
     v: Float[Array, "B S K V"],
-    seen: tuple[_Seen, ...],
+    seen: tuple[_Interval, ...],
     rounded: bool,
-) -> tuple[Float[Array, "B T N V"], _Saved]:
+) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
     """Band b's own softmax has the output out_b and lse_b = log2 Σ_s 2^logit_s.
 
     Over all bands, lse = log2 Σ_b 2^lse_b, and band b's output counts 2^lse_b / Σ_b 2^lse_b.
@@ -161,20 +145,20 @@ def _forward(
         ]
         out, lse = sum(parts[1:], parts[0]), largest + jnp.log2(total)
     out, lse = attended((out, lse))
-    return out, _Saved(queries, keys, v, seen, out, lse)
+    return out, (queries, keys, v, seen, out, lse)
 
 
 def _backward(
-    rounded: bool, saved: _Saved, dout: Float[Array, "B T N V"]
+    rounded: bool, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...], Float[Array, "B S K V"], None]:
     """The kernel takes probabilities from lse, so with that of all bands each band's are right."""
-    v = saved.v
+    queries, keys, v, seen, out, lse = saved
     chunks = -(-_WANTED_TASKS // max(1, v.shape[0] * v.shape[2]))
     chunks = max(1, min(chunks, -(-v.shape[1] // _LEAST_KEYS)))
     dqs, dks, dvs = [], [], []
-    for q, k, own in zip(saved.queries, saved.keys, saved.seen, strict=True):
+    for q, k, own in zip(queries, keys, seen, strict=True):
         results = _floats(chunks, *q.shape), _floats(*k.shape), _floats(*v.shape)
-        given = q, k, v, *own, saved.out, saved.lse, dout
+        given = q, k, v, *own, out, lse, dout
         dq, dk, dv = call_kernel(
             "attention_backward", results, *given, scale=_scale(q), rounded=rounded
         )

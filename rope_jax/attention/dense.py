@@ -100,17 +100,6 @@ def _attention(
     return _forward(q, k, v, segment_ids, starts, window)[0]
 
 
-class _Saved(NamedTuple):
-    """Arrays that the forward pass keeps for the backward pass."""
-
-    q: Float[Array, "B T N H"]
-    k: Float[Array, "B S K H"]
-    v: Float[Array, "B S K V"]
-    starts: Int[Array, " 2"] | None
-    out: Float[Array, "B K G T V"]
-    probabilities: list[Float[Array, "B K _ _"]]  # [B, K, rows, C], one array per chunk
-
-
 def _forward(
     q: Float[Array, "B T N H"],
     k: Float[Array, "B S K H"],
@@ -118,9 +107,9 @@ def _forward(
     segment_ids: Int[Array, "B S"] | None,
     starts: Int[Array, " 2"] | None,
     window: int | None,
-) -> tuple[Float[Array, "B T N V"], _Saved]:
+) -> tuple[Float[Array, "B T N V"], tuple[Any, ...]]:
     queries, keys, values = _queries(q, k), _width_first(k), _width_first(v)
-    outs, probabilities = [], []
+    outs, probabilities = [], []  # the latter [B, K, rows, C], one array per chunk
     groups = q.shape[2] // k.shape[2]
     for chunk in query_chunks(q.shape[1], k.shape[1], starts):
         seen = _key_span(chunk, window)
@@ -134,11 +123,11 @@ def _forward(
         outs.append(unstacked(out, groups))
     # Not the probabilities, which take most of the memory: a remat policy computes them again.
     out = attended(jnp.concatenate(outs, axis=3).astype(v.dtype))
-    return _merged(out), _Saved(q, k, v, starts, out, probabilities)
+    return _merged(out), (q, k, v, starts, out, probabilities)
 
 
 def _backward(
-    window: int | None, saved: _Saved, dout: Float[Array, "B T N V"]
+    window: int | None, saved: tuple[Any, ...], dout: Float[Array, "B T N V"]
 ) -> tuple[Float[Array, "B T N H"], Float[Array, "B S K H"], Float[Array, "B S K V"], None, None]:
     """With probabilities P of each chunk: dV = Pᵀ·dO, dP = dO·Vᵀ, d(logits) = P ∘ (dP − delta),
     dQ = d(logits)·K/√H, dK = d(logits)ᵀ·Q/√H. delta_r = Σ_s P_rs dP_rs = dO_r · O_r comes

@@ -69,7 +69,7 @@ class CheckpointFiles:
         """adapter: what is merged into the weights as they are read."""
         self.folder, self.adapter = folder, adapter
         self.config = read_json(folder / CONFIG)
-        self._shards = _shards(folder)
+        self._shards, listed = _shards(folder)
         self.tensors: dict[str, TensorInfo] = {}
         for path in self._shards:
             for name, info in _infos(path):
@@ -78,7 +78,13 @@ class CheckpointFiles:
                         f"{path}: {info.stored} and {self.tensors[name].stored} are the same weight"
                     )
                 self.tensors[name] = info
-        self._check_index()
+        stored = {info.stored for info in self.tensors.values()}
+        for name, file in sorted(listed.items()):
+            if name not in stored and not _LEFTOVERS.fullmatch(name):
+                raise UserError(
+                    f"{folder / INDEX}: lists {name}, but {file} does not contain it; download the "
+                    "checkpoint again"
+                )
         if adapter and (absent := sorted(adapter.factors.keys() - self.tensors.keys())):
             raise UserError(
                 f"{adapter.folder}: changes {absent[0]}, which {folder} does not contain"
@@ -97,19 +103,6 @@ class CheckpointFiles:
         if self.adapter:
             found.append(f"{len(self.adapter.factors):,} of them changed by {self.adapter.folder}")
         return found
-
-    def _check_index(self) -> None:
-        """UserError if a file lacks a tensor that the index lists."""
-        index = self.folder / INDEX
-        if not index.is_file() or self._shards[0].name == SINGLE:
-            return
-        stored = {info.stored for info in self.tensors.values()}
-        for name, file in sorted(_weight_map(index).items()):
-            if name not in stored and not _LEFTOVERS.fullmatch(name):
-                raise UserError(
-                    f"{index}: lists {name}, but {file} does not contain it; download the "
-                    "checkpoint again"
-                )
 
     @property
     def tokenizer(self) -> Path:
@@ -223,19 +216,28 @@ def run_of(argument: str, distributed: DistributedConfig | None, console: Consol
     return import_checkpoint(argument, ImportConfig(), console)
 
 
-def _shards(folder: Path) -> list[Path]:
-    """Return the files with the weights: the single one if it is there, like transformers."""
+def _shards(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
+    """Return the files with the weights, and the file of each tensor as an index lists them.
+
+    The single file if it is there, like transformers, and then no index.
+    """
     index, single = folder / INDEX, folder / SINGLE
     if single.is_file():
-        return [single]
+        return [single], {}
     if index.is_file():
-        paths = [folder / name for name in sorted(set(_weight_map(index).values()))]
+        listed = read_json(index).get("weight_map")
+        names = list(listed.values()) if isinstance(listed, dict) else []
+        if not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
+            raise UserError(
+                f"{index}: has no weight_map from tensors to the names of files beside it"
+            )
+        paths = [folder / name for name in sorted(set(names))]
         for path in paths:
             if not path.is_file():
                 raise UserError(
                     f"{path}: is missing, and {INDEX} lists it; download the checkpoint again"
                 )
-        return paths
+        return paths, listed
     pickles = sorted(path for pattern in _PICKLES for path in folder.glob(pattern))
     why = f"{folder}: has neither {SINGLE} nor {INDEX}; if the model has only pickles,"
     if pickles:
@@ -245,17 +247,6 @@ def _shards(folder: Path) -> list[Path]:
         f"AutoModelForCausalLM as M; M.from_pretrained('{folder}')"
         f".save_pretrained('{folder}-safetensors')\""
     )
-
-
-def _weight_map(index: Path) -> Mapping[str, str]:
-    found = read_json(index).get("weight_map")
-    if (
-        not isinstance(found, dict)
-        or not found
-        or not all(isinstance(file, str) and Path(file).name == file for file in found.values())
-    ):
-        raise UserError(f"{index}: has no weight_map from tensors to the names of files beside it")
-    return found
 
 
 def _infos(path: Path) -> Iterator[tuple[str, TensorInfo]]:

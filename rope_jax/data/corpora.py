@@ -2,17 +2,25 @@
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig, HubData, StdlibData
-from rope_jax.data.files import FileData, matching_files, read_documents
-from rope_jax.data.hub import hub_splits
+from rope_jax.data.files import (
+    FileData,
+    Record,
+    checked_text,
+    matching_files,
+    read_documents,
+    require_column,
+    with_text,
+)
 from rope_jax.data.splits import SPLITS, Document, Split, assign, by_position, cut, stable_key
 from rope_jax.data.stdlib import stdlib_root, stdlib_splits
 from rope_jax.errors import UserError
@@ -63,7 +71,7 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
         for name in SPLITS if only is None else [only]:
             given[name] = partial(iter, sources[name][: data.max_documents])
     elif isinstance(data, HubData):
-        given = hub_splits(data, only, skipped)
+        given = _hub_splits(data, only, skipped)
     else:
         files = matching_files(data)
         for name in [only] if only in files else files:
@@ -82,6 +90,64 @@ def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> 
         given = {name: partial(cut, split, data.split_bytes) for name, split in given.items()}
     empty = partial(iter, list[Document]())
     return Documents({name: given.get(name, empty) for name in SPLITS}, notes, skipped)
+
+
+def _hub_splits(data: HubData, only: str | None, skipped: dict[str, None]) -> dict[str, Split]:
+    """Return the splits of a data set that are in SPLITS; code in a data set is never run.
+
+    only: the split that is needed. Others are not looked at if the data set has it; it may also
+        have just one split, under any name.
+    skipped: see `with_text`.
+    """
+    from datasets import load_dataset
+
+    # load_dataset would read a bare name as one of its loaders, and an existing path as local data
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", data.id) or Path(data.id).exists():
+        raise UserError(
+            f"data.id: {data.id!r} is not the id (owner/name) of a data set on the hub; "
+            "for local files use type text, jsonl or parquet"
+        )
+    try:
+        dataset = load_dataset(
+            data.id, data.subset, revision=data.revision, streaming=data.streaming
+        )
+    except Exception as error:  # the network, the hub, the subset's name, a file in the data set
+        message = " ".join(str(error).split())
+        raise UserError(f"data.id: cannot load {data.id}: {message}") from error
+    names = [name for name in SPLITS if name in dataset]
+    if only is not None:
+        names = [only] if only in dataset else list(dataset) if len(dataset) == 1 else names
+    if not names:
+        raise UserError(
+            f"data.id: {data.id} has no split {', '.join(SPLITS[:-1])} or {SPLITS[-1]}; it has "
+            f"{', '.join(dataset)}"
+        )
+    return {name: partial(_texts, dataset[name], name, data, skipped) for name in names}
+
+
+def _texts(rows: Any, split: str, data: HubData, skipped: dict[str, None]) -> Iterator[Document]:
+    """Yield the documents of a split, which is a Dataset or an IterableDataset."""
+    source = f"the {split} split of {data.id}"
+    texts = with_text(_records(rows, split, data), skipped, data, source)
+    if (first := next(texts, None)) is None:
+        raise UserError(f"data.id: {source} has no documents")
+    yield from itertools.islice(itertools.chain([first], texts), data.max_documents)
+
+
+def _records(rows: Any, split: str, data: HubData) -> Iterator[Record]:
+    column = data.column
+    try:
+        if column in (rows.column_names or ()):  # the others need not be decoded
+            rows = rows.select_columns([column])
+        for number, row in enumerate(rows):
+            require_column(column, list(row), data.id)
+            where = f"{split}:{number}"
+            yield where, checked_text(row[column], column, f"{data.id}, {where},")
+    except UserError:
+        raise
+    except Exception as error:  # the network, the hub, a file in the data set
+        message = " ".join(str(error).split())
+        raise UserError(f"data.id: cannot read {data.id}: {message}") from error
 
 
 def document_batches(split: Split) -> Iterator[list[Document]]:

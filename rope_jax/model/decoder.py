@@ -142,26 +142,14 @@ class LanguageModel:
         segment_ids: Int[Array, "B T"] | None,
         rotary: Rotary,
         last: int | None = None,
-    ) -> Float[Array, "computed D"]:
-        """Return the last layer's output after the final norm.
+    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
+        """Return the last layer's output after the final norm, and the sum of auxiliary losses.
 
         segment_ids: which document each token belongs to; None: each row is one document.
         last: only for this many tokens at the end of each window; the last layer skips the others.
 
         Where a mesh splits windows, the tokens are this device's own, and `last` must be None.
         """
-        return self._hidden(params, tokens, positions, segment_ids, rotary, last)[0]
-
-    def _hidden(
-        self,
-        params: Params,
-        tokens: Int[Array, "B T"],
-        positions: Int[Array, "#B T"],
-        segment_ids: Int[Array, "B T"] | None,
-        rotary: Rotary,
-        last: int | None,
-    ) -> tuple[Float[Array, "computed D"], Auxiliary]:
-        """Return `hidden_states`, and the sum of the layers' auxiliary losses."""
         outer, position = self._outer(params), params.get("position", {})
         tokens, own_positions = (self.over.own_tokens(x, 1) for x in (tokens, positions))
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
@@ -230,7 +218,9 @@ class LanguageModel:
         """Return function(hidden states, output matrix, targets), arrays [B, scored]; auxiliary."""
         # The last tokens of a window that devices share would all be the first one's.
         computed = last if self.over.context == 1 else None
-        hidden, auxiliary = self._hidden(params, tokens, positions, segment_ids, rotary, computed)
+        hidden, auxiliary = self.hidden_states(
+            params, tokens, positions, segment_ids, rotary, computed
+        )
         if computed is not None:
             targets = targets[:, -computed:]
         targets = self.over.own_tokens(targets, 1)

@@ -99,7 +99,8 @@ def logits_of(config: Config, params: Params, tokens: NDArray[Any]) -> NDArray[A
         cap = config.model.logit_softcap
 
         def logits(params: Params, tokens: Any, rotary: Any) -> Any:
-            hidden = model.hidden_states(params, tokens[None], jnp.asarray(positions), None, rotary)
+            given = tokens[None], jnp.asarray(positions), None, rotary
+            hidden, _ = model.hidden_states(params, *given)
             kernel = (
                 params["embed_tokens"]["embedding"].T
                 if config.model.tie_word_embeddings

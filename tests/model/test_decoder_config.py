@@ -210,7 +210,7 @@ def test_a_runs_model_has_the_configured_positions_and_attention(settings, rotat
     params = jax.eval_shape(lambda: model.init(0))
 
     def hidden_states(params, tokens):
-        return model.hidden_states(params, tokens, tokens, None, rotary(8))
+        return model.hidden_states(params, tokens, tokens, None, rotary(8))[0]
 
     program = str(jax.make_jaxpr(hidden_states)(params, TOKENS))
     assert model.encoding.type == settings.get("position", {"type": "rope"})["type"]

@@ -47,7 +47,12 @@ def open_tokenizer(
     if copy is not None and copy.exists():
         return read_tokenizer(copy, config.start, known)
     if isinstance(config, FileTokenizerConfig):
-        return read_tokenizer(_path_of(config), config.start, known)
+        try:
+            path = Path(config.path).expanduser()
+        except RuntimeError:
+            user = config.path.partition("/")[0]
+            raise UserError(f"tokenizer.path: there is no user {user}; name another file") from None
+        return read_tokenizer(path, config.start, known)
     folder = cache_folder(data, f"bpe {BPE_RECIPE} of {config.vocab_size} tokens")
 
     def train(new: Path) -> None:
@@ -78,14 +83,6 @@ def read_content(path: Path) -> str:
         raise UserError(
             f"tokenizer.path: {path} cannot be read ({error.strerror}); name a tokenizer.json"
         ) from None
-
-
-def _path_of(config: FileTokenizerConfig) -> Path:
-    try:
-        return Path(config.path).expanduser()
-    except RuntimeError:
-        user = config.path.partition("/")[0]
-        raise UserError(f"tokenizer.path: there is no user {user}; name another file") from None
 
 
 def _texts(batch: list[Document]) -> list[str]:
