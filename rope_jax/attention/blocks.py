@@ -155,22 +155,16 @@ class Blocks:
         own = self.diagonal(i)
         for visit in self._others:
             start = 0 if visit.last is None else jnp.maximum(0, own - visit.last)
+            end = own - visit.first + 1
+            first = self.settings.interaction.masks[visit.bands[0]].first
+            if first is not None and self.segment_ids is None:
+                # one document, whose first tokens lie in the first blocks
+                end = jnp.minimum(end, -(-(first + self.key_padding) // self.settings.block))
             # no iteration if the window begins after these blocks
             state = jax.lax.fori_loop(
-                start,
-                self._end(visit, own - visit.first),
-                lambda j, state, visit=visit: see(state, j, visit),
-                state,
+                start, end, lambda j, state, visit=visit: see(state, j, visit), state
             )
         return state
-
-    def _end(self, visit: Visit, last: Int[Array, ""]) -> Int[Array, ""]:
-        first = self.settings.interaction.masks[visit.bands[0]].first
-        if first is None or self.segment_ids is not None:
-            return last + 1
-        # one document, whose first tokens lie in the first blocks
-        sinks = -(-(first + self.key_padding) // self.settings.block)
-        return jnp.minimum(last + 1, sinks)
 
     def logits(
         self,

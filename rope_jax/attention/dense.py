@@ -114,7 +114,8 @@ def _forward(
     for chunk in query_chunks(q.shape[1], k.shape[1], starts):
         seen = _key_span(chunk, window)
         logits = product(stacked(queries[:, :, :, chunk.rows]), keys[..., seen])
-        logits = logits + _mask(_visible(segment_ids, chunk, window), groups)
+        mask = jnp.where(_visible(segment_ids, chunk, window), 0.0, -jnp.inf).astype(jnp.float32)
+        logits = logits + jnp.tile(mask, (1, groups, 1))[:, None]
         # XLA fuses this chain. Every query sees itself, so the maximum is finite.
         weights = jnp.exp(logits - logits.max(-1, keepdims=True))
         normalised = weights / weights.sum(-1, keepdims=True)
@@ -181,12 +182,6 @@ def _visible(
         own = jax.lax.dynamic_slice_in_dim(segment_ids, chunk.first, query.size, axis=1)
         visible = visible & (own[:, :, None] == segment_ids[:, None, seen])
     return visible
-
-
-def _mask(visible: Bool[Array, "B chunk C"], groups: int) -> Float[Array, "B 1 rows C"]:
-    """Return the additive mask: 0 where a key is visible, else −∞."""
-    mask = jnp.where(visible, 0.0, -jnp.inf).astype(jnp.float32)
-    return jnp.tile(mask, (1, groups, 1))[:, None]
 
 
 def _sum_of_spans(

@@ -46,13 +46,9 @@ def with_remat(apply_layer: Callable[..., Any], remat: str, fsdp: int) -> Callab
     return jax.checkpoint(apply_layer, static_argnums=(3,), policy=_POLICIES[remat])
 
 
-def _keep_all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    return primitive.name != "all_gather"
-
-
 _policies = jax.checkpoint_policies
 _POLICIES: dict[str, Callable[..., Any]] = {
-    "none": _keep_all_but_gathered,
+    "none": lambda primitive, *_, **__: primitive.name != "all_gather",
     "products": _policies.save_from_both_policies(
         _policies.save_only_these_names(PROJECTED), keep_attended
     ),

@@ -117,7 +117,9 @@ def _is_imported(run: RunDirectory, training: Config) -> bool:
         found = run.load_config()
         # The same folder has several spellings; `identity` is made of absolute paths. What `auto`
         # stands for does not matter, and older imports have blockwise in its place.
-        same = {"imported.model", *["model.attention"] * (training.model.attention == "auto")}
+        same = {"imported.model"}
+        if training.model.attention == "auto":
+            same.add("model.attention")
         different = [key for key in different_keys(training, found) if key not in same]
         if not different:
             return True

@@ -74,7 +74,15 @@ def read_description(
         given = _cleaned(hf, ignored_keys)
         family = _family(given)
         _check_types(given)
-        _check_supported(given)
+        if given.get("use_bidirectional_attention"):
+            raise ValueError("use_bidirectional_attention: is not a causal model")
+        quantized = given.get("quantization_config")
+        # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
+        from_gguf = isinstance(quantized, Mapping) and quantized.get("quant_method") == "gguf"
+        if quantized and not from_gguf:
+            raise ValueError(
+                "quantization_config: is quantized; use the checkpoint before it was quantized"
+            )
         left_over: list[str] = []
         for name in _ROPE:
             if isinstance(given.get(name), Mapping):
@@ -114,19 +122,6 @@ def _family(hf: Mapping[str, Any]) -> Family:
     known = ", ".join(FAMILIES)
     code = "; code that comes with a model is never run" if hf.get("auto_map") else ""
     raise ValueError(f"model_type: {kind!r} is not one of {known}{code}")
-
-
-def _check_supported(hf: Mapping[str, Any]) -> None:
-    """ValueError for what no family here can do."""
-    if hf.get("use_bidirectional_attention"):
-        raise ValueError("use_bidirectional_attention: is not a causal model")
-    quantized = hf.get("quantization_config")
-    # transformers keeps it after it has dequantized a GGUF file; the tensors are floats then
-    from_gguf = isinstance(quantized, Mapping) and quantized.get("quant_method") == "gguf"
-    if quantized and not from_gguf:
-        raise ValueError(
-            "quantization_config: is quantized; use the checkpoint before it was quantized"
-        )
 
 
 def _without_left_over(rope: Mapping[str, Any], where: str, unread: list[str]) -> dict[str, Any]:

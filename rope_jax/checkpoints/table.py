@@ -37,18 +37,18 @@ class Row(NamedTuple):
         grouped = tensor.reshape(self.groups, -1, *rest)
         ends = np.cumsum([count // self.groups for count in outputs])[:-1]
         parts = [part.reshape(-1, *rest) for part in np.split(grouped, ends, axis=1)]
-        return [_turned(path, part) for path, part in zip(self.paths, parts, strict=True)]
+        return [_transposed(path, part) for path, part in zip(self.paths, parts, strict=True)]
 
     def join(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the tensor that holds these parameters: the inverse of `split`."""
-        turned = [_turned(path, part) for path, part in zip(self.paths, parts, strict=True)]
-        rest = turned[0].shape[1:]
-        grouped = [part.reshape(self.groups, -1, *rest) for part in turned]
+        own = [_transposed(path, part) for path, part in zip(self.paths, parts, strict=True)]
+        rest = own[0].shape[1:]
+        grouped = [part.reshape(self.groups, -1, *rest) for part in own]
         # a view that is not contiguous would be written to safetensors wrongly, without an error
         return np.ascontiguousarray(np.concatenate(grouped, axis=1).reshape(-1, *rest))
 
 
-def _turned(path: str, array: NDArray[Any]) -> NDArray[Any]:
+def _transposed(path: str, array: NDArray[Any]) -> NDArray[Any]:
     """Turn a weight [O, I] into a kernel [I, O] or back; leave everything else as it is."""
     return array.T if path.endswith("/kernel") else array
 

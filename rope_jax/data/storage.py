@@ -138,32 +138,25 @@ def open_corpus(
     make_once(folder, "tokens", lambda new: _write_corpus(data, tokenizer, only, new), warn)
     try:
         about = json.loads((folder / _ABOUT).read_text("utf-8"))
-        splits = {
-            name: _open_split(folder, name, tokenizer, about["bytes_per_token"][name])
-            for name in SPLITS
-        }
+        splits = {}
+        for name in SPLITS:
+            path = folder / f"{name}.tokens"
+            opened, dtype = path.stat(), token_dtype(tokenizer.vocab_size)
+            splits[name] = TokenSplit(
+                # An empty file cannot be mapped.
+                tokens=np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype),
+                starts=np.fromfile(folder / f"{name}.starts", _OFFSET),
+                ids=json.loads((folder / f"{name}.ids.json").read_text("utf-8")),
+                path=path,
+                opened=opened,
+                vocab_size=tokenizer.vocab_size,
+                bos_id=tokenizer.bos_id,
+                bytes_per_token=about["bytes_per_token"][name],
+            )
     except OSError as error:  # removed or closed just now
         raise cannot_read("tokens", error) from error
     fingerprint, report = about["fingerprint"], tuple(about["report"])
     return Corpus(**splits, fingerprint=fingerprint, report=report, tokenizer=tokenizer)
-
-
-def _open_split(
-    folder: Path, name: str, tokenizer: Tokenizer, bytes_per_token: float | None
-) -> TokenSplit:
-    path = folder / f"{name}.tokens"
-    opened, dtype = path.stat(), token_dtype(tokenizer.vocab_size)
-    return TokenSplit(
-        # An empty file cannot be mapped.
-        tokens=np.memmap(path, dtype, "r") if opened.st_size else np.zeros(0, dtype),
-        starts=np.fromfile(folder / f"{name}.starts", _OFFSET),
-        ids=json.loads((folder / f"{name}.ids.json").read_text("utf-8")),
-        path=path,
-        opened=opened,
-        vocab_size=tokenizer.vocab_size,
-        bos_id=tokenizer.bos_id,
-        bytes_per_token=bytes_per_token,
-    )
 
 
 def _write_corpus(data: DataConfig, tokenizer: Tokenizer, only: str | None, new: Path) -> None:

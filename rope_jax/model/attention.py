@@ -1,7 +1,8 @@
 """Attention of one layer: rotates queries and keys, and calls the backend.
 
 Shapes: B batch, T query length, S key length, N heads, K key-value heads, H head dim of queries and
-keys, R after they are rotated, V that of values. An axis marked # may have size 1.
+keys, R after they are rotated, V that of values, L layers, C distances. An axis marked # may have
+size 1.
 """
 
 import functools

@@ -155,7 +155,9 @@ class LanguageModel:
         x = outer.embed(tokens.reshape(-1)).reshape(*tokens.shape, -1)
         x = self.encoding.embed(position, x, own_positions).reshape(tokens.size, -1)
         inputs = self._layer_inputs(position, rotary, positions, segment_ids)
-        kinds = self._kinds(rotary, last)
+        pattern = [replace(kind, masks=band_masks(rotary)) for kind in self._pattern]
+        kinds = [pattern[i % len(pattern)] for i in range(self.config.num_hidden_layers)]
+        kinds[-1] = replace(kinds[-1], last=last)
         layers = self._scanned if self.config.layers == "scanned" else self._unrolled
         x, auxiliary = layers(x, params["layers"], inputs, kinds)
         return outer.norm(x), auxiliary
@@ -265,12 +267,6 @@ class LanguageModel:
             segment_ids=None if segment_ids is None else segment_ids[None],
             bias=None if rotary.bias is None else jnp.asarray(rotary.bias),
         )
-
-    def _kinds(self, rotary: Rotary, last: int | None) -> tuple[LayerKind, ...]:
-        """The kind of each layer: the pattern, repeated; the last layer may compute less."""
-        pattern = [replace(kind, masks=band_masks(rotary)) for kind in self._pattern]
-        kinds = [pattern[i % len(pattern)] for i in range(self.config.num_hidden_layers)]
-        return (*kinds[:-1], replace(kinds[-1], last=last))
 
     def _unrolled(
         self,

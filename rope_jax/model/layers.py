@@ -1,9 +1,9 @@
-"""The Flax NNX modules of a decoder layer, and its inputs besides the residual stream.
+"""The Flax NNX modules of a decoder layer.
 
 Shapes: B batch, S tokens per window, T of them computed, D model, N heads, K key-value heads,
-H head dim, L layers, C distances; tokens: B·S, the windows laid end to end; computed: B·T, the
-last T tokens of every window. Where a mesh splits windows or heads, S, T, N, K and the hidden
-layer's size are this device's own, and segment_ids has all tokens of a window.
+H head dim; tokens: B·S, the windows laid end to end; computed: B·T, the last T tokens of every
+window. Where a mesh splits windows or heads, S, T, N, K and the hidden layer's size are this
+device's own, and segment_ids has all tokens of a window.
 """
 
 from dataclasses import dataclass

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 from rich import box
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from rope_jax.attention.blockwise import BLOCK
@@ -284,6 +284,7 @@ def memory_table(
         notes.append("devices: how many share a window")
         headings.append("devices")
     table = Table(
+        *(Column(heading, justify="right", no_wrap=True) for heading in headings),
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         title=Text(f"memory per device for one window, in {unit}{there_are}"),
@@ -292,8 +293,6 @@ def memory_table(
         caption=Text("\n".join(notes)),
         caption_justify="left",
     )
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
     for length, shared in plans.items():
         parts = (shared.weights, *shared.window(length), shared.total(length))
         shared_by = [f"{shared.context}"] if devices_share else []
