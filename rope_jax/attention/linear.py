@@ -39,10 +39,9 @@ def linear_attention(
         out_m = Σ_{n≤m} ⟨rotate(φ(q_m)), rotate(φ(k_n))⟩ v_n / Σ_{n≤m} ⟨φ(q_m), φ(k_n)⟩
         φ(x) = elu(x) + 1, which is x + 1 for x > 0 and eˣ otherwise
 
-    The weights of the values are not probabilities: a rotated numerator may be negative, and the
-    weights of a query do not add up to 1, because the denominator is not rotated. That keeps the
-    denominator positive, since φ > 0. (float32 holds it and its square, which the gradient needs,
-    unless q_m + k_n is below −40 in every dimension.)
+    The weights of the values are not probabilities: a rotated numerator may be negative. The
+    denominator is not rotated, which keeps it positive. (float32 holds it and its square, which the
+    gradient needs, unless q_m + k_n is below −40 in every dimension.)
 
     The queries are the last T of the S tokens, and query head n reads key-value head n // G.
     rotate_queries, rotate_keys: linear maps that rotate φ(q) and φ(k) by the positions of the last
@@ -54,8 +53,7 @@ def linear_attention(
 
     Everything is computed in float32, and the result has v's dtype. A loop over chunks carries the
     sums of rotate(φ(k_n)) v_nᵀ and of φ(k_n) over the current document. The backward pass keeps
-    these sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk. So time and
-    memory are linear in S.
+    these sums once per chunk, K·(R·V + H) floats, and recomputes the rest of a chunk.
 
     ValueError: T is above S, N is not a multiple of K, or chunk is below 1.
     """

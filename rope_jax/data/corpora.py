@@ -44,10 +44,8 @@ class Documents(NamedTuple):
         if not self.skipped:
             return self.about
         records = f"{len(self.skipped):,} record{'s' * (len(self.skipped) > 1)}"
-        return [
-            *self.about,
-            f"skipped {records} whose text is null, the first at {next(iter(self.skipped))}",
-        ]
+        first = next(iter(self.skipped))
+        return [*self.about, f"skipped {records} whose text is null, the first at {first}"]
 
 
 def load_documents(data: DataConfig, scratch: Path, only: str | None = None) -> Documents:
