@@ -56,13 +56,13 @@ class JsonTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Tokens]:
         """UserError: the tokenizer has no token for something in a text."""
-        tokens: list[Tokens] = []
-        for group in _groups(texts):
-            # it fails at a word outside the vocabulary, if there is no token for unknown ones
-            with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
-                encodings = self._library.encode_batch_fast(group, add_special_tokens=False)
-            tokens += [self._as_tokens(encoding.ids) for encoding in encodings]
-        return tokens
+        return [tokens for group in _groups(texts) for tokens in self._encode(group)]
+
+    def _encode(self, texts: list[str]) -> list[Tokens]:
+        # it fails at a word outside the vocabulary, if there is no token for unknown ones
+        with _library_errors(self._where, "cannot tokenize the documents", _ADVICE):
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [self._as_tokens(encoding.ids) for encoding in encodings]
 
     def decode(self, tokens: NDArray[np.integer[Any]]) -> str:
         kept = tokens if self.bos_id is None else tokens[tokens != self.bos_id]
