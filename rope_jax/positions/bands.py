@@ -16,14 +16,7 @@ from rope_jax.positions.mask import BandMask
 from rope_jax.rope import Frequencies, Rotary, cos_sin
 from rope_jax.rope.angles import angles, computed_once
 
-__all__ = [
-    "Band",
-    "HeadBand",
-    "Rotation",
-    "band_masks",
-    "of_tokens",
-    "rotations",
-]
+__all__ = ["Band", "HeadBand", "Rotation", "band_masks", "of_tokens", "rotations"]
 
 Choose = Callable[[Any], Any]
 

@@ -6,9 +6,7 @@ Without a map there is one band, in which a query sees every key up to its own. 
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = [
-    "BandMask",
-]
+__all__ = ["BandMask"]
 
 
 @dataclass(frozen=True)

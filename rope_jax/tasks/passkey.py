@@ -88,11 +88,7 @@ class Multikey(Task):
             )
         ]
         return hide(
-            needles,
-            request,
-            question=questions[0],
-            answer=answers[0],
-            setting=f"keys: {self.keys}",
+            needles, request, question=questions[0], answer=answers[0], setting=f"keys: {self.keys}"
         )
 
     def _value(self, draws: Draws) -> str:

@@ -4,12 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import (
-    AutoTokens,
-    MapBand,
-    PositionMap,
-    resolved_number,
-)
+from rope_jax.positions.maps.base import AutoTokens, MapBand, PositionMap, resolved_number
 from rope_jax.positions.maps.rerope import check_window
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import AnyScaling
@@ -42,10 +37,7 @@ class FarFrequencies(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w = resolved_number(self.window)
-        return (
-            MapBand(BandMask(beyond=w)),
-            MapBand(BandMask(nearest=w), border=w, far=self.far),
-        )
+        return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), border=w, far=self.far))
 
     def check_reach(self, window: int, length: int) -> None:
         if length > window:

@@ -62,8 +62,7 @@ class FittedMap(PositionMap):
         "radians per token; null: that of the scaling",
     )
     attention_factor: _nested(_Positive, 2) | None = Field(  # type: ignore[valid-type]
-        None,
-        description="m, [layers or 1][key-value heads or 1]; null: that of the scaling",
+        None, description="m, [layers or 1][key-value heads or 1]; null: that of the scaling"
     )
     far_inv_freq: _nested(_Frequency, 4) | None = Field(  # type: ignore[valid-type]
         None, description="θ' of each far band, [bands][layers or 1][key-value heads or 1][pairs]"

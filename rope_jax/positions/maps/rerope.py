@@ -73,10 +73,7 @@ class LeakyReRoPE(PositionMap):
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
         w, k = resolved_number(self.window), float(self.k)
-        return (
-            MapBand(BandMask(beyond=w)),
-            MapBand(BandMask(nearest=w), divisor=k, border=w),
-        )
+        return (MapBand(BandMask(beyond=w)), MapBand(BandMask(nearest=w), divisor=k, border=w))
 
     def check_reach(self, window: int, length: int) -> None:
         if length <= window:

@@ -5,13 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from rope_jax.positions.maps.base import (
-    AutoTokens,
-    MapBand,
-    Places,
-    PositionMap,
-    resolved_number,
-)
+from rope_jax.positions.maps.base import AutoTokens, MapBand, Places, PositionMap, resolved_number
 from rope_jax.positions.mask import BandMask
 
 

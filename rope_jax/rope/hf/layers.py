@@ -18,7 +18,7 @@ from rope_jax.rope.strategies import Scaling, parse_scaling
 
 # Model types whose code leaves layers without a sliding window unrotated; their config omits it.
 _GLOBAL_LAYERS_WITHOUT_POSITIONS = {
-    *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1"),
+    *("afmoe", "cohere2", "cohere2_moe", "exaone4", "exaone4_5", "exaone_moe", "flint", "kolibri1")
 }
 # Model types in which every fourth layer does not rotate, unless their config says otherwise.
 _EVERY_FOURTH = {"llama4", "llama4_text", "smollm3"}
