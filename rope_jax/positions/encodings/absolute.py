@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 from rope_jax.rope.numbers import Whole
 
 
@@ -22,7 +22,7 @@ class SinusoidalEncoding(Encoding):
     uses_positions: ClassVar[bool] = True
     type: Literal["sinusoidal"] = "sinusoidal"
 
-    def embed(self, parameters: dict[str, Any], x: Any, positions: Any) -> Any:
+    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
         import jax.numpy as jnp
 
         from rope_jax.rope import Frequencies, cos_sin
@@ -63,7 +63,7 @@ class LearnedEncoding(Encoding):
             raise ValueError("length: is not known yet; give it, or call `fitted` first")
         return {"table": (1, self.length, sizes.hidden_size)}
 
-    def embed(self, parameters: dict[str, Any], x: Any, positions: Any) -> Any:
+    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
         import jax.numpy as jnp
 
         positions = jnp.asarray(positions, jnp.int32)

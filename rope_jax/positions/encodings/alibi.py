@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from rope_jax.positions.encodings.base import Encoding
+from rope_jax.positions.encodings.base import Encoding, Params
 
 if TYPE_CHECKING:
     from rope_jax.positions.interaction import Scores
@@ -39,7 +39,7 @@ def alibi_slopes(heads: int) -> np.ndarray:
     return np.concatenate([of_power(power), of_power(2 * power)[::2][: heads - power]])
 
 
-def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add −slope·(t − j), with t the last of the queries, by more columns in queries and keys.
 
     That differs from −slope·(i − j) by slope·(t − i), a constant per query, which softmax ignores.

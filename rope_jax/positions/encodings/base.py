@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from rope_jax.positions.interaction import AddedValues, Scores
     from rope_jax.rope.geometry import Layout
 
+Params = dict[str, Any]
+"""Float32 arrays by name, with a leading axis of L, or of 1 if all layers share them."""
+
 
 class Sizes(NamedTuple):
     """What the shapes of an encoding's parameters depend on."""
@@ -81,7 +84,7 @@ class Encoding(BaseModel):
         """Return the number of parameters."""
         return sum(map(math.prod, self.parameter_shapes(sizes).values()))
 
-    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+    def initial(self, sizes: Sizes, key: Any) -> Params:
         """Draw the parameters: float32, from a normal distribution, like the model's own."""
         import jax
 
@@ -90,30 +93,24 @@ class Encoding(BaseModel):
             for number, (name, shape) in enumerate(self.parameter_shapes(sizes).items())
         }
 
-    def embed(self, parameters: dict[str, Any], x: Any, positions: Any) -> Any:
+    def embed(self, parameters: Params, x: Any, positions: Any) -> Any:
         """Return the embeddings [B, S, D] with what the encoding adds at positions [#B, S]."""
         return x
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         """Return what every layer needs inside attention: float arrays [L|1, …].
 
         positions: integers [#B, S]. pairs: d/2, how many pairs of a head's dimensions turn.
         """
         return {}
 
-    def rotate_queries(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
-    ) -> Any:
+    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: "Layout") -> Any:
         """Rotate queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. params: the layer's."""
         return x
 
-    def rotate_keys(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: "Layout"
-    ) -> Any:
-        """Rotate keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]. params: the layer's."""
-        return x
+    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: "Layout") -> Any:
+        """Rotate keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]; by default like queries."""
+        return self.rotate_queries(params, x, cos, sin, layout)
 
     @property
     def scores(self) -> "Scores":

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class FIREEncoding(Encoding):
             "output_kernel": (sizes.layers, _HIDDEN, sizes.heads),
         }
 
-    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+    def initial(self, sizes: Sizes, key: Any) -> Params:
         import jax
         import jax.numpy as jnp
 
@@ -74,9 +74,7 @@ class FIREEncoding(Encoding):
             "output_kernel": uniform("output_kernel", _HIDDEN),
         }
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         import jax.numpy as jnp
 
         if self.threshold is None:
@@ -92,7 +90,7 @@ class FIREEncoding(Encoding):
         return _scores
 
 
-def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add the bias of each pair of a query and a key."""
     import jax.numpy as jnp
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 
 if TYPE_CHECKING:
     from rope_jax.positions.interaction import Scores
@@ -27,7 +27,7 @@ class KERPLEEncoding(Encoding):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"r1": (1, sizes.heads), "r2": (1, sizes.heads)}
 
-    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+    def initial(self, sizes: Sizes, key: Any) -> Params:
         import jax
 
         r1_key, r2_key = jax.random.split(key)
@@ -37,9 +37,7 @@ class KERPLEEncoding(Encoding):
             "r2": jax.random.uniform(r2_key, shape),
         }
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         import jax.numpy as jnp
 
         from rope_jax.positions.functions import bounded

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 from rope_jax.rope.geometry import Layout
 
 
@@ -41,7 +41,7 @@ class PoPEEncoding(Encoding):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"delta": (sizes.layers, sizes.heads, sizes.head_dim)}
 
-    def initial(self, sizes: Sizes, key: Any) -> dict[str, Any]:
+    def initial(self, sizes: Sizes, key: Any) -> Params:
         import jax
         import jax.numpy as jnp
 
@@ -50,9 +50,7 @@ class PoPEEncoding(Encoding):
             return {"delta": jnp.zeros(shape, jnp.float32)}
         return {"delta": jax.random.uniform(key, shape, minval=-2 * math.pi, maxval=0.0)}
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         import jax.numpy as jnp
 
         from rope_jax.positions.functions import bounded
@@ -60,9 +58,7 @@ class PoPEEncoding(Encoding):
         delta = bounded(parameters["delta"], -2 * math.pi, 0.0)
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 
-    def rotate_queries(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
+    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         import jax
 
         _check_width(cos, x.shape[-1])
@@ -73,9 +69,7 @@ class PoPEEncoding(Encoding):
         magnitude = jax.nn.softplus(_float32(x)) * math.sqrt(2)
         return _polar(magnitude, cos, sin).astype(x.dtype)
 
-    def rotate_keys(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
+    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         import jax
 
         _check_width(cos, x.shape[-1])

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Literal
 
-from rope_jax.positions.encodings.base import Encoding
+from rope_jax.positions.encodings.base import Encoding, Params
 from rope_jax.rope.geometry import Layout
 
 
@@ -17,17 +17,10 @@ class RoPE(Encoding):
     takes_maps: ClassVar[bool] = True
     type: Literal["rope"] = "rope"
 
-    def rotate_queries(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
+    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         from rope_jax.rope.rotation import rotate_heads
 
         return rotate_heads(x, cos, sin, layout)
-
-    def rotate_keys(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
-        return self.rotate_queries(params, x, cos, sin, layout)
 
 
 class NoEncoding(Encoding):

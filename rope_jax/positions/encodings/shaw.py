@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -32,9 +32,7 @@ class ShawEncoding(Encoding):
         shape = (sizes.layers, self.max_distance + 1, sizes.head_dim)
         return {"keys": shape, "values": shape}
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         return parameters
 
     @property
@@ -46,7 +44,7 @@ class ShawEncoding(Encoding):
         return _values
 
 
-def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
     import jax.numpy as jnp
 
@@ -59,7 +57,7 @@ def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index:
     return add_by_distance(logits, by_distance, query_index, key_index)
 
 
-def _values(params: dict[str, Any], weights: Any, query_index: Any, key_index: Any) -> Any:
+def _values(params: Params, weights: Any, query_index: Any, key_index: Any) -> Any:
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
     import jax.numpy as jnp
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import Encoding, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Sizes
 from rope_jax.rope.numbers import Whole
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ class T5Encoding(Encoding):
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
         return {"bias": (1, self.buckets, sizes.heads)}
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         import jax.numpy as jnp
 
         buckets = t5_buckets(self.buckets, self.max_distance)

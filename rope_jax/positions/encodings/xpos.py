@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding
+from rope_jax.positions.encodings.base import Encoding, Params
 from rope_jax.rope.geometry import Layout
 
 if TYPE_CHECKING:
@@ -36,16 +36,12 @@ class XPosEncoding(Encoding):
         512.0, description="tokens after which pair i has decayed by ζ_i"
     )
 
-    def layer_params(
-        self, parameters: dict[str, Any], positions: Any, pairs: int
-    ) -> dict[str, Any]:
+    def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         dim = 2 * pairs
         zeta = (np.arange(0, dim, 2) + _GAMMA * dim) / ((1 + _GAMMA) * dim)
         return {"decay": (-np.log(zeta) / self.scale_base).astype(np.float32)[None]}
 
-    def rotate_queries(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
+    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         import jax.numpy as jnp
 
         from rope_jax.rope.rotation import rotate_heads
@@ -58,17 +54,12 @@ class XPosEncoding(Encoding):
             x = jnp.concatenate(parts, axis=-1)
         return rotate_heads(x, cos, sin, "half")
 
-    def rotate_keys(
-        self, params: dict[str, Any], x: Any, cos: Any, sin: Any, layout: Layout
-    ) -> Any:
-        return self.rotate_queries(params, x, cos, sin, layout)
-
     @property
     def scores(self) -> "Scores":
         return _scores
 
 
-def _scores(params: dict[str, Any], q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
+def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
     """q·k with pair i's share times exp(−decay_i·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
