@@ -1,4 +1,4 @@
-"""How far the queries and keys of a layer turn, in each band of a position map.
+"""The rotation of a layer's queries and keys in each band of a position map.
 
 Shapes: L layers, B batch, S tokens per window, N heads, K key-value heads, d rotary dimension;
 pairs: d/2. An axis marked # may have size 1.
@@ -26,14 +26,14 @@ Choose = Callable[[Any], Any]
 class Band:
     """The keys that a position map shows at one kind of relative position, as the model's argument.
 
-    A query at position p turns by θ'·f(p) + (θ − θ')·border, a key by θ'·g(p), where θ are the
+    A query at position p rotates by θ'·f(p) + (θ − θ')·border, a key by θ'·g(p), where θ are the
     frequencies of the `Rotary` that the band belongs to.
 
     frequencies:     θ' and m, with leading axes [L, B], each of which may be 1.
     query_positions: f(p), integers [1, #B, S]; None: f(p) = p.
     key_positions:   g(p), integers [1, #B, S]; None: g = f.
     border:          the distance at which θ' takes over from θ without a step, [1, #B]; None: 0.
-    mask:            which keys these are. Static: another value needs another program.
+    mask:            which keys these are; static.
     """
 
     # numpy on the host, jax inside jit
@@ -66,17 +66,17 @@ class Band:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class HeadBand:
-    """A band whose numbers may differ between heads, as fits find them.
+    """A band whose params may differ between heads, as fits find them.
 
-    In head h, pair m of a query at position p turns by θ'·p + φ and is multiplied by a; that of a
-    key turns by θ'·p. So the pair's share in the logit of a key at distance d is that of an angle
-    θ'·d + φ, times a.
+    In head h, pair m of a query at position p rotates by θ'·p + φ and is multiplied by a; that of a
+    key rotates by θ'·p. So its share in the logit of a key at distance d has the angle θ'·d + φ,
+    times a.
 
     frequencies: θ' and m, [L, #B, #K, pairs] and [L, #B, #K].
     phase:       φ in radians, [L, #B, #N, pairs].
     amplitude:   a, [L, #B, #N, pairs].
     query_scale: multiplies whole queries, [L, #B, #N, S].
-    mask:        which keys these are. Static.
+    mask:        which keys these are; static.
     """
 
     frequencies: Frequencies
@@ -104,14 +104,14 @@ class HeadBand:
         return Rotation(query_cos, query_sin, key_cos, key_sin, query_scale)
 
     def of_tokens(self, choose: Choose) -> "HeadBand":
-        """Return the band of some tokens of a window: choose(x) takes them from x's last axis."""
+        """As `Band.of_tokens`."""
         return replace(self, query_scale=_chosen(self.query_scale, choose))
 
 
 class Rotation(NamedTuple):
-    """cos and sin, times m, of the angles by which one band's queries and keys turn; float32.
+    """cos and sin, times m, of the angles of one band's queries and keys; float32.
 
-    query_scale: multiplies the band's whole queries; None: nothing does.
+    query_scale: multiplies the band's whole queries, if given.
     """
 
     query_cos: Float[Array, "*layers #B S #N pairs"]
@@ -124,7 +124,7 @@ class Rotation(NamedTuple):
 def of_tokens(rotary: Rotary, choose: Choose) -> Rotary:
     """Return a model's argument for some tokens of a window: choose(x) takes them from x [..., S].
 
-    What all tokens share has a last axis of size 1 and stays as it is.
+    A last axis of size 1, which all tokens share, stays.
     """
     return rotary._replace(
         query_scale=_chosen(rotary.query_scale, choose),
@@ -133,10 +133,7 @@ def of_tokens(rotary: Rotary, choose: Choose) -> Rotary:
 
 
 def rotations(rotary: Rotary, positions: Int[Array, "#B S"]) -> tuple[Rotation, ...]:
-    """Return the rotation of every band at the tokens' positions; one band without a map.
-
-    Computed once, before the layers, and for every token once per band.
-    """
+    """Return the rotation of every band at the tokens' positions; one band without a map."""
     if not rotary.bands:
         return (Rotation(*_same_for_heads(cos_sin(rotary.frequencies, positions)) * 2),)
     return tuple(band.rotation(rotary.frequencies, positions) for band in rotary.bands)

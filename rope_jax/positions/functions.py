@@ -1,7 +1,6 @@
 """Functions of the encodings' parameters with derivatives of their own.
 
-Shapes: B batch, T queries, S keys, N heads, W hidden units, a multiple of 4. An axis marked # may
-have size 1.
+Shapes: B batch, T queries, S keys, N heads, W hidden units, a multiple of 4; # may have size 1.
 """
 
 import jax
@@ -24,7 +23,7 @@ def mlp(
     """Return Σ_w outputs[w] · relu(kernel[w]·x + shift[w]).
 
     One unit after another is added, so there is no array [B, T, S, W]. The backward pass is written
-    out as matrix products: on a CPU, the derivative that JAX finds takes about 40 times as long.
+    out as matrix products: on a CPU, automatic differentiation takes about 40 times as long.
     """
 
     def add(sum_so_far: Array, unit: tuple[Array, Array, Array]) -> tuple[Array, None]:
@@ -66,7 +65,6 @@ def bounded(
 ) -> Float[Array, "*shape"]:
     """Return min(max(x, low), high) with a derivative of 1 everywhere.
 
-    A parameter that an optimizer has pushed past a bound can come back: with the derivative of
-    `clip`, which is 0 there, it would stay.
+    So a parameter that an optimizer has pushed past a bound can come back.
     """
     return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)

@@ -1,7 +1,5 @@
 """The static half of a position method: which keys are seen, and how queries meet them.
 
-The functions of an `Interaction` are compiled into the program.
-
 Shapes: B batch, T queries, S keys, N heads, K key-value heads, G = N/K query heads per key-value
 head, H head dim; rows: G·T, all queries of a key-value head.
 """
@@ -61,7 +59,7 @@ def dot_product(
 def capped(scores: Scores) -> Scores:
     """Return the scores c·tanh(s/c), where s are those of `scores` and c = params["softcap"].
 
-    As in Gemma 2, arXiv 2408.00118, §2. They must not be known only up to a constant per query.
+    Gemma 2, arXiv 2408.00118, §2. The scores must be known exactly, not up to a constant per query.
     """
 
     def capped_scores(
@@ -82,9 +80,9 @@ class Interaction(NamedTuple):
     """How queries and keys meet. The default is causal attention with plain dot products.
 
     masks:  the keys of each band. Every key that a query sees belongs to exactly one, its own key
-             to the first.
-    scores:  the logits of a block of queries and a block of keys.
-    values:  what is added to the weighted values (Shaw); None: nothing.
+            to the first.
+    scores: the logits of a block of queries and a block of keys.
+    values: what is added to the weighted values (Shaw); None: nothing.
     """
 
     masks: tuple[BandMask, ...] = (BandMask(),)
@@ -92,7 +90,7 @@ class Interaction(NamedTuple):
     values: AddedValues | None = None
 
     def within(self, sliding_window: int | None) -> "Interaction":
-        """Return the same, with only the keys in a sliding window visible."""
+        """Return it with only the keys in a sliding window visible."""
         return self._replace(masks=tuple(band.within(sliding_window) for band in self.masks))
 
     @property

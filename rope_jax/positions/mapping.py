@@ -1,7 +1,5 @@
 """From a position map's settings to the bands that a model takes as its argument.
 
-Those for a `fitted` map serve a map on the host and a fit, which differentiates through them.
-
 Shapes: L layers, B batch, F far bands, S tokens per window, N heads, K key-value heads, C
 distances, pairs d/2. An axis marked # may have size 1.
 """
@@ -16,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax.positions.bands import Band, HeadBand
-from rope_jax.positions.maps import MapBand, Places, PositionMap
+from rope_jax.positions.maps import Places, PositionMap
 from rope_jax.positions.maps.base import OWN
 from rope_jax.positions.maps.fitted import FittedMap
 from rope_jax.positions.mask import BandMask
@@ -47,32 +45,30 @@ def with_map(
         params, masks = FittedParams(**map_.params), [band.mask for band in made]
         length = map_.train_length
         return fitted_rotary(rotary, params, masks, positions, train_length=length, seq_len=seq_len)
-    bands = tuple(_band(band, rotary.frequencies, layers, positions, seq_len) for band in made)
-    return rotary._replace(bands=bands)
 
+    def positions_of(places: Places) -> Any:
+        """The positions [1, #B, S] at which a band puts tokens."""
+        return places.of(positions)[None].astype(np.int32)
 
-def _band(
-    band: MapBand, near: Frequencies, layers: RotaryLayers, positions: Any, seq_len: int
-) -> Band:
-    frequencies = near if band.far is None else layers.frequencies(band.far, seq_len)
-    if band.divisor != 1:
-        frequencies = _divided(frequencies, band.divisor)
-    if band.attention_factor != 1:
-        m = frequencies.attention_factor * np.float32(band.attention_factor)
-        frequencies = frequencies._replace(attention_factor=m)
-    border = np.full((1, 1), band.border, np.int32)
-    return Band(
-        frequencies,
-        query_positions=None if band.query == OWN else _places(band.query, positions),
-        key_positions=None if band.key == band.query else _places(band.key, positions),
-        border=border if band.border else None,
-        mask=band.mask,
-    )
-
-
-def _places(places: Places, positions: Any) -> Any:
-    """Return the positions [1, #B, S] at which a band puts tokens."""
-    return places.of(positions)[None].astype(np.int32)
+    bands = []
+    for band in made:
+        far = band.far
+        frequencies = rotary.frequencies if far is None else layers.frequencies(far, seq_len)
+        if band.divisor != 1:
+            frequencies = _divided(frequencies, band.divisor)
+        if band.attention_factor != 1:
+            m = frequencies.attention_factor * np.float32(band.attention_factor)
+            frequencies = frequencies._replace(attention_factor=m)
+        bands.append(
+            Band(
+                frequencies,
+                query_positions=None if band.query == OWN else positions_of(band.query),
+                key_positions=None if band.key == band.query else positions_of(band.key),
+                border=np.full((1, 1), band.border, np.int32) if band.border else None,
+                mask=band.mask,
+            )
+        )
+    return rotary._replace(bands=tuple(bands))
 
 
 def _divided(frequencies: Frequencies, divisor: float) -> Frequencies:
@@ -87,10 +83,7 @@ def _divided(frequencies: Frequencies, divisor: float) -> Frequencies:
 
 
 class FittedParams(NamedTuple):
-    """All params of a map: arrays on the host, or traced ones in a fit; None: as without a map.
-
-    Shapes as in `FittedMap`: F far bands.
-    """
+    """The params of a map, on the host or traced in a fit; None: as without a map. F far bands."""
 
     near_inv_freq: Array | None = None
     """θ' of near keys [#L, #K, pairs]."""
@@ -127,7 +120,8 @@ def fitted_rotary(
     positions: integers [#B, S] that restart in every document.
     train_length: L of the query scale. seq_len: n, the longest distance plus 1.
     """
-    xp = _module(params, positions)
+    on_host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((params, positions)))
+    xp = np if on_host else jnp
     scale = np.ones((1, 1, 1, 1), np.float32)
     if params.scale_s is not None:
         rotary = rotary._replace(query_scale=np.ones((1, 1, 1), np.float32))
@@ -135,24 +129,20 @@ def fitted_rotary(
     near = Frequencies(*(leaf[:, :, None] for leaf in rotary.frequencies))
     if params.attention_factor is not None:
         near = near._replace(attention_factor=_float32(params.attention_factor[:, None]))
-    bands = []
-    for number, keys in enumerate(masks):
-        if number == 0:
-            inv_freq, phase, amplitude = params.near_inv_freq, None, None
-        else:
-            inv_freq, phase, amplitude = (
-                None if x is None else x[number - 1]
-                for x in (params.far_inv_freq, params.far_phase, params.far_amplitude)
-            )
-        bands.append(
-            HeadBand(
-                frequencies=_frequencies(inv_freq, near, xp),
-                phase=_or_constant(phase, 0.0, near),
-                amplitude=_or_constant(amplitude, 1.0, near),
-                query_scale=scale,
-                mask=keys,
-            )
+    by_band = [(params.near_inv_freq, None, None)]
+    for number in range(len(masks) - 1):
+        far = (params.far_inv_freq, params.far_phase, params.far_amplitude)
+        by_band.append(tuple(None if x is None else x[number] for x in far))
+    bands = [
+        HeadBand(
+            frequencies=_frequencies(inv_freq, near, xp),
+            phase=_or_constant(phase, 0.0, near),
+            amplitude=_or_constant(amplitude, 1.0, near),
+            query_scale=scale,
+            mask=mask,
         )
+        for (inv_freq, phase, amplitude), mask in zip(by_band, masks, strict=True)
+    ]
     bias = None
     if params.bias is not None:
         bias = _by_distance(params.bias, masks[1].nearest, seq_len, xp)
@@ -160,20 +150,16 @@ def fitted_rotary(
 
 
 def _frequencies(inv_freq: Array | None, near: Frequencies, xp: ModuleType) -> Frequencies:
-    """Return θ' [#L, #K, pairs], None being near's own, and near's m as [#L, #B, #K, …]."""
+    """θ' [#L, #K, pairs] or near's, and near's m, as [#L, #B, #K, …]."""
     m = near.attention_factor
     if inv_freq is not None:
         inv_freq = inv_freq[:, None]
         made = Frequencies.from_float64(inv_freq) if xp is np else near.with_inv_freq(inv_freq)
         near = made._replace(attention_factor=m)
-    shapes = zip(near.inv_freq.shape[:3], np.shape(m), strict=True)
-    shape = tuple(max(sizes) for sizes in shapes)
-    pairs = near.inv_freq.shape[-1]
-    return Frequencies(
-        xp.broadcast_to(near.inv_freq, (*shape, pairs)),
-        xp.broadcast_to(near.inv_freq_remainder, (*shape, pairs)),
-        xp.broadcast_to(m, shape),
-    )
+    *shape, pairs = near.inv_freq.shape
+    shape = np.broadcast_shapes(tuple(shape), np.shape(m))
+    inv_freq, remainder = (xp.broadcast_to(x, (*shape, pairs)) for x in near[:2])
+    return Frequencies(inv_freq, remainder, xp.broadcast_to(m, shape))
 
 
 def _or_constant(params: Array | None, constant: float, near: Frequencies) -> Array:
@@ -203,9 +189,3 @@ def _by_distance(bias: Array, first: int, seq_len: int, xp: ModuleType) -> Array
 
 def _float32(x: Array) -> Array:
     return x.astype(np.float32)
-
-
-def _module(params: FittedParams, positions: Any) -> ModuleType:
-    """Return numpy if everything is on the host, so that it stays there."""
-    on_host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((params, positions)))
-    return np if on_host else jnp

@@ -1,7 +1,4 @@
-"""The mask of one band of a position map: static, and compiled into a program.
-
-Without a map there is one band, in which a query sees every key up to its own. Imports no jax.
-"""
+"""The mask of one band of a position map: static, and compiled into a program. Imports no jax."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,10 +8,9 @@ __all__ = ["BandMask"]
 
 @dataclass(frozen=True)
 class BandMask:
-    """The keys of a band, by distance d = i − j in the window and by document position.
+    """The keys of a band, by distance d = i − j ≥ 0 in the window and by document position.
 
-    A token's document position is its index in its own document, from 0. Causality is implied:
-    d ≥ 0.
+    A token's document position is its index in its own document, from 0.
 
     nearest:    the smallest d.
     beyond:     d is below this; None: there is no limit.
@@ -51,10 +47,9 @@ class BandMask:
         return replace(self, beyond=beyond)
 
     def interval(self, query: Any) -> tuple[Any, Any]:
-        """Return the first and the last document position that each query sees.
+        """Return the first and the last document position that each query sees, of an interval.
 
-        It sees all between them. Where none is, the first comes after the last.
-        query: document positions, numpy or jax integers.
+        Where it sees none, the first comes after the last. query: document positions, numpy or jax.
         """
         first, last = query * 0, query - max(self.nearest, 0)
         if self.beyond is not None:
@@ -77,9 +72,8 @@ class BandMask:
     def by_document_position(self, query: Any, key: Any) -> Any:
         """Return which pairs of document positions are visible: [..., T, S].
 
-        Distances in the window may hide more; see `by_distance`.
-
-        query: [..., T], key: [..., S], numpy or jax integers.
+        Distances in the window may hide more; see `by_distance`. query: [..., T], key: [..., S],
+        integers.
         """
         query, key = query[..., :, None], key[..., None, :]
         visible = query == query

@@ -4,8 +4,8 @@ Nothing here gathers one number per pair: a row of a block reads consecutive dis
 slice of the reversed table.
 
 Shapes: B batch, T queries, S keys, N heads, K key-value heads, G = N/K, H head dim, C distances in
-a table, whose last entry stands for all distances from C − 1 on. The indices of queries and of keys
-are consecutive.
+a table, whose last entry stands for all beyond. The indices of queries and of keys are
+consecutive.
 """
 
 from typing import Any
@@ -25,8 +25,8 @@ def add_by_distance(
 ) -> Float[Array, "*batch T S"]:
     """Return logits[…, t, s] + table[…, t, min(i_t − j_s, C − 1)].
 
-    Keys after the query, which are masked anyway, get table[…, 0]. If all keys are at least C − 1
-    tokens away, nothing is spread: a single number per query is added.
+    Keys after the query, which are masked anyway, get table[…, 0]. Where all keys are at least C −
+    1 tokens away, a single number per query is added.
     """
     last = table.shape[-1] - 1
     return jax.lax.cond(
@@ -48,14 +48,18 @@ def _spread(
     descending = jnp.pad(table, padding, mode="edge")[..., ::-1]
     places = descending.shape[-1] - 1 - keys - (query_index - key_index[0])
     starts = jnp.clip(places, 0, descending.shape[-1] - keys)
+    if table.shape[-2] == 1:
+        return _slices(descending[..., 0, :], starts, keys, axis=None)
+    return _slices(descending, starts, keys, axis=-2)
+
+
+def _slices(x: Array, starts: Int[Array, " T"], size: int, axis: int | None) -> Array:
+    """Slices [..., T, size] of x from each start on: of its row t along `axis`, or all of one x."""
 
     def row(x: Array, start: Array) -> Array:
-        return jax.lax.dynamic_slice_in_dim(x, start, keys, axis=-1)
+        return jax.lax.dynamic_slice_in_dim(x, start, size, axis=-1)
 
-    if table.shape[-2] == 1:
-        shared = descending[..., 0, :]
-        return jax.vmap(row, in_axes=(None, 0), out_axes=-2)(shared, starts)
-    return jax.vmap(row, in_axes=(-2, 0), out_axes=-2)(descending, starts)
+    return jax.vmap(row, in_axes=(axis, 0), out_axes=-2)(x, starts)
 
 
 def sum_by_distance(
@@ -78,11 +82,7 @@ def sum_by_distance(
         padded = jnp.pad(weights, padding)
         # The key at distance C − 2 comes first. Rows without near keys are slices of the padding.
         starts = jnp.clip(query_index - key_index[0] + 1, 0, weights.shape[-1] + length - 1)
-
-        def row(x: Array, start: Array) -> Array:
-            return jax.lax.dynamic_slice_in_dim(x, start, length - 1, axis=-1)
-
-        near = jax.vmap(row, in_axes=(-2, 0), out_axes=-2)(padded, starts)[..., ::-1]
+        near = _slices(padded, starts, length - 1, axis=-2)[..., ::-1]
         is_far = query_index[:, None] - key_index[None, :] >= length - 1
         is_far = is_far.reshape((1,) * (weights.ndim - 2) + is_far.shape)
         far = jnp.where(is_far, weights, jnp.zeros_like(weights)).sum(-1, keepdims=True)

@@ -1,10 +1,8 @@
 """How a window's tokens are divided over devices so that causal attention costs each the same.
 
 A window of S tokens is cut into 2·count equal chunks, and device p holds chunks p and
-2·count − 1 − p: one from the front and one from the back, which together see as many keys as those
-of any other device (Llama 3, arXiv 2407.21783, §3.3.2; TransformerEngine).
-
-Shapes: S tokens per window, T = S/count of them on each device.
+2·count − 1 − p, which together see as many keys as those of any other device (Llama 3, arXiv
+2407.21783, §3.3.2). Shapes: T = S/count tokens on each device.
 """
 
 from dataclasses import dataclass
@@ -44,10 +42,7 @@ class ZigZag:
 
 
 def restored(x: Array, axis: int, count: int) -> Array:
-    """Put tokens into their order in the window.
-
-    x: the tokens of device 0, of device 1, … along `axis`, which has S of them.
-    """
+    """Put the tokens of device 0, of device 1, … along `axis` into their order in the window."""
     shape = x.shape
     axis %= x.ndim
     chunks = x.reshape(*shape[:axis], count, 2, shape[axis] // (2 * count), *shape[axis + 1 :])

@@ -40,12 +40,11 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
-    """Add −slope·(t − j), with t the last of the queries, by more columns in queries and keys.
+    """Add −slope·(t − j), with t the last of the queries, as more columns of queries and keys.
 
-    That differs from −slope·(i − j) by slope·(t − i), a constant per query, which softmax ignores.
-    As columns it costs next to nothing, whereas on a CPU adding a bias to every score takes half as
-    long as all the rest. Slopes and distances are split into parts of at most 8 bits, so that their
-    products are exact in bfloat16 and TF32, too.
+    That differs from −slope·(i − j) by a constant per query, which softmax ignores, and on a CPU
+    costs next to nothing, whereas adding a bias to every score takes half as long as all the rest.
+    Parts of at most 8 bits make the products exact in bfloat16 and TF32, too.
     """
     import jax.numpy as jnp
 

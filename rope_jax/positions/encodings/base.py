@@ -1,7 +1,7 @@
 """The base class of every position encoding. Imports no jax until a model is built.
 
-Shapes: L layers, B batch, S tokens per window, T of them queries, D model, N heads, K key-value
-heads, H head dim. An axis marked # may have size 1.
+Shapes: L layers, B batch, S tokens, T queries, D model, N heads, K key-value heads, H head dim. An
+axis marked # may have size 1.
 """
 
 import math
@@ -31,10 +31,9 @@ class Sizes(NamedTuple):
 class Encoding(BaseModel):
     """Settings of one encoding. The first line of a subclass's docstring is its README entry.
 
-    What an encoding may do: add to the embeddings (`embed`), turn queries and keys
-    (`rotate_queries`, `rotate_keys`), and change their scores or values inside attention (`scores`,
-    `values`). A subclass overrides what it does. Its parameters are a flat dict of float32 arrays
-    with a leading axis of L, or of 1 if all layers share them.
+    A subclass overrides what it does: add to the embeddings (`embed`), rotate queries and keys
+    (`rotate_queries`, `rotate_keys`), change scores or values inside attention (`scores`,
+    `values`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
@@ -42,15 +41,15 @@ class Encoding(BaseModel):
     source: ClassVar[str]
     """The paper or code that the encoding comes from."""
     is_rotary: ClassVar[bool] = False
-    """Whether it turns by rotary frequencies, so that scalings apply to it."""
+    """Whether it rotates by rotary frequencies, so that scalings apply to it."""
     uses_positions: ClassVar[bool] = False
-    """Whether it uses the tokens' position numbers, which may jump, in rotations or embeddings."""
+    """Whether it uses position numbers, which may jump, in rotations or embeddings."""
     uses_distances: ClassVar[bool] = False
     """Whether it counts the tokens of the window between a query and a key."""
     takes_maps: ClassVar[bool] = False
     """Whether position maps apply: only rotation decides at which distance a key is seen."""
     differs_by_head: ClassVar[bool] = True
-    """Whether it has numbers for each head, so that devices cannot share the heads."""
+    """Whether it has params for each head, so that devices cannot share the heads."""
     ignored: ClassVar[tuple[str, ...]] = ("base", "rotary_dim", "layout", "map")
     """Keys of the section `rope` that do not apply to it."""
     needs_interaction: ClassVar[bool] = False
@@ -60,7 +59,7 @@ class Encoding(BaseModel):
 
     @property
     def scores_are_products(self) -> bool:
-        """Whether the logits are q·k/√H exactly, of turned q and k, and nothing else."""
+        """Whether the logits are q·k/√H exactly, of rotated q and k, and nothing else."""
         return type(self).scores is Encoding.scores
 
     @property
@@ -73,7 +72,7 @@ class Encoding(BaseModel):
         return self
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Return the default rotary dimension d; d/2 pairs turn."""
+        """Return the default rotary dimension d."""
         return head_dim
 
     def parameter_shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...]]:
@@ -100,7 +99,7 @@ class Encoding(BaseModel):
     def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
         """Return what every layer needs inside attention: float arrays [L|1, …].
 
-        positions: integers [#B, S]. pairs: d/2, how many pairs of a head's dimensions turn.
+        positions: integers [#B, S]. pairs: d/2, the number of rotated pairs.
         """
         return {}
 

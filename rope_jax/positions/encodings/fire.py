@@ -21,10 +21,9 @@ class FIREEncoding(Encoding):
     """FIRE: logits q·k/√H + MLP(ψ(i − j)/ψ(max(T, p))), ψ(x) = ln(|c·x| + 1), at position p = i.
 
     The MLP has 32 hidden units with ReLU and one output per head. c and T = |multiplier·threshold|
-    are trained. As in the authors' code (in the paper's appendix): c is 0.1 and the multiplier 1
-    initially, the MLP is initialized as PyTorch does, and 1e-6 is added to the denominator. Every
-    layer has its own parameters, as in the paper's FIRE (its FIRE-S shares them). The MLP's last
-    bias is left out: it adds the same number to all logits of a query, which softmax ignores.
+    are trained. As in the authors' code, c is 0.1 and the multiplier 1 initially, the MLP is
+    initialized as PyTorch does, and 1e-6 is added to the denominator. Layers share nothing (the
+    paper's FIRE, not FIRE-S). The MLP's last bias is left out, since softmax ignores it.
 
     In a packed window, i − j counts tokens and p is the position in the query's own document.
     """
@@ -91,7 +90,6 @@ class FIREEncoding(Encoding):
 
 
 def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) -> Any:
-    """Add the bias of each pair of a query and a key."""
     import jax.numpy as jnp
 
     from rope_jax.positions.functions import mlp

@@ -14,9 +14,9 @@ _SMALLEST = 1e-2
 class KERPLEEncoding(Encoding):
     """KERPLE-log: logits q·k/√H − r1·ln(1 + r2·(i − j)), with trained r1, r2 > 0 per head.
 
-    As in the authors' code (chijames/KERPLE, `ParallelKerpleLog`): the parameters are r1 and r2
-    themselves, at least 0.01 where they are used; initially r1 ~ U(0, 2) and r2 ~ U(0, 1); all
-    layers share them. The authors overwrite a smaller parameter; here it stays, and can come back.
+    As in the authors' code (chijames/KERPLE, `ParallelKerpleLog`): at least 0.01 where they are
+    used; initially r1 ~ U(0, 2) and r2 ~ U(0, 1); all layers share them. The authors overwrite a
+    smaller parameter; here it stays, and can come back.
     """
 
     source: ClassVar[str] = "Chi et al., arXiv 2205.09921"

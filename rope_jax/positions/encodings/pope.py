@@ -12,14 +12,13 @@ from rope_jax.rope.geometry import Layout
 class PoPEEncoding(Encoding):
     """PoPE: logits Σ_c softplus(q_c)·softplus(k_c)·cos((j − i)·θ_c + δ_c)/√H, θ_c = b^(−c/H).
 
-    δ_c is trained, per layer, head and dimension. The sign of the angle, the bounds −2π ≤ δ ≤ 0 and
-    both initial values are the paper's (§3, eq. 6): δ = 0, which it finds important at lengths
-    beyond training, or δ ~ U(−2π, 0), slightly better within. The bounds apply where δ is used;
-    its derivative is 1 beyond them too, so that δ can come back. In the paper, δ turns the keys;
-    here it turns the queries, which is the same but gives each head its own δ with grouped keys.
+    δ_c is trained, per layer, head and dimension, and used within −2π ≤ δ ≤ 0 (§3, eq. 6). It
+    begins at 0, which the paper finds important at lengths beyond training, or as δ ~ U(−2π, 0),
+    slightly better within. In the paper δ rotates the keys; here it rotates the queries, which is
+    the same but gives each head its own δ with grouped keys.
 
-    Each of the H dimensions turns, so the rotary dimension is 2H, and queries and keys are twice as
-    wide in attention as values.
+    Each of the H dimensions rotates, so the rotary dimension is 2H, and queries and keys are twice
+    as wide in attention as values.
     """
 
     source: ClassVar[str] = "Gopalakrishnan et al., arXiv 2509.10534"
@@ -59,31 +58,19 @@ class PoPEEncoding(Encoding):
         return {"cos_delta": jnp.cos(delta), "sin_delta": jnp.sin(delta)}
 
     def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        import jax
-
         _check_width(cos, x.shape[-1])
         cos_delta, sin_delta = (params[name][None, None] for name in ("cos_delta", "sin_delta"))
         # angle i·θ − δ
         cos, sin = cos * cos_delta + sin * sin_delta, sin * cos_delta - cos * sin_delta
         # Attention divides by √(2H), the root of the width that it sees, but the paper by √H.
-        magnitude = jax.nn.softplus(_float32(x)) * math.sqrt(2)
-        return _polar(magnitude, cos, sin).astype(x.dtype)
+        return _polar(x, cos, sin, math.sqrt(2))
 
     def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
-        import jax
-
         _check_width(cos, x.shape[-1])
-        return _polar(jax.nn.softplus(_float32(x)), cos, sin).astype(x.dtype)
-
-
-def _float32(x: Any) -> Any:
-    import jax.numpy as jnp
-
-    return x.astype(jnp.float32)
+        return _polar(x, cos, sin)
 
 
 def _check_width(cos: Any, head_dim: int) -> None:
-    """ValueError unless every dimension of a head turns."""
     if cos.shape[-1] != head_dim:
         raise ValueError(
             f"rotary_dim: is {2 * cos.shape[-1]}, but pope turns each of a head's {head_dim} "
@@ -91,8 +78,10 @@ def _check_width(cos: Any, head_dim: int) -> None:
         )
 
 
-def _polar(magnitude: Any, cos: Any, sin: Any) -> Any:
-    """Return real and imaginary parts of magnitude · e^(i·angle): [.., H] becomes [.., 2H]."""
+def _polar(x: Any, cos: Any, sin: Any, scale: float = 1.0) -> Any:
+    """Return scale·softplus(x)·e^(i·angle), real and imaginary parts: [.., H] becomes [.., 2H]."""
+    import jax
     import jax.numpy as jnp
 
-    return jnp.concatenate([magnitude * cos, magnitude * sin], axis=-1)
+    magnitude = jax.nn.softplus(x.astype(jnp.float32)) * scale
+    return jnp.concatenate([magnitude * cos, magnitude * sin], axis=-1).astype(x.dtype)

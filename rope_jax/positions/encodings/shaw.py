@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 class ShawEncoding(Encoding):
     """Shaw: logits q_i·(k_j + a^K_c)/√H and values v_j + a^V_c, with c = min(i − j, max_distance).
 
-    The tables a^K and a^V [L, max_distance + 1, H] are shared by all heads of a layer, as in the
-    paper (§3.3). Theirs also have entries for keys after the query, which causal attention never
-    reads.
+    All heads of a layer share the tables a^K and a^V [L, max_distance + 1, H] (§3.3).
     """
 
     source: ClassVar[str] = "Shaw et al., arXiv 1803.02155"

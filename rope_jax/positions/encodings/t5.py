@@ -63,10 +63,9 @@ def t5_buckets(buckets: int, max_distance: int) -> np.ndarray:
     """Return the bucket of every distance 0 … max_distance, int32 [max_distance + 1].
 
     With e = buckets/2: Δ for Δ < e, then min(buckets − 1, e + ⌊e·ln(Δ/e) / ln(max_distance/e)⌋), as
-    `_relative_position_bucket` of T5's code does for causal attention. Larger distances have the
-    bucket of max_distance. Rounded logarithms can put a distance on a border into the wrong bucket;
-    so whole numbers are compared: bucket e + k begins at the first Δ with Δ^e ≥ max_distance^k ·
-    e^(e − k).
+    `_relative_position_bucket` of T5's code does for causal attention. Whole numbers are compared,
+    since rounded logarithms can miss a border: bucket e + k begins at the first Δ with
+    Δ^e ≥ max_distance^k · e^(e − k).
     """
     exact = buckets // 2
     borders = []

@@ -18,10 +18,9 @@ class XPosEncoding(Encoding):
     """xPos: rotation as in `rope`; pair i's share of q·k also decays by ζ_i^((i − j)/scale_base).
 
     ζ_i = (2i + 0.4d)/(1.4d) for the pairs i of the d rotary dimensions, so that the slowest pair
-    decays least. Dimensions that do not turn do not decay. The paper multiplies queries by
-    ζ^(p/512) and keys by ζ^(−p/512), which overflows at a few tens of thousands of tokens; here
-    only the distance within and between two blocks enters (see `_scores`). Distances count tokens
-    of the window.
+    decays least; other dimensions do not decay. The paper multiplies queries by ζ^(p/512) and keys
+    by ζ^(−p/512), which overflows at a few tens of thousands of tokens; here only distances enter
+    (see `_scores`), in tokens of the window.
     """
 
     source: ClassVar[str] = "Sun et al., arXiv 2212.10554; torchscale"
@@ -63,10 +62,10 @@ def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) ->
     """q·k with pair i's share times exp(−decay_i·(i − j)).
 
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
-    keys before all queries, r is the last key: neither factor is above 1, and far keys' factors
-    underflow to 0, which is right. If the blocks overlap, r is the middle of the overlap, so that
-    the factors of blocks of n tokens stay below 3.5^(n/2/scale_base). Nothing overflows up to
-    n = 60·scale_base, not even the logits of masked keys after the query, which have both factors.
+    keys before all queries, r is the last key: neither factor is above 1, and those of far keys
+    rightly underflow to 0. If the blocks overlap, r is the middle of the overlap, and the factors
+    of blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to n =
+    60·scale_base.
     """
     import jax.numpy as jnp
 

@@ -57,11 +57,10 @@ class MapBand:
         r(i, j) = (f(i) − g(j)) / divisor + border · (1 − 1 / divisor)
 
     mask:     which keys these are.
-    query:    f.
-    key:      g.
+    query, key: f and g.
     divisor:  of the frequencies; angles rather than positions are divided, so positions stay exact.
     border:   the distance at which the divided frequencies take over from the others; 0: none.
-    far:      a scaling whose frequencies replace the divided ones; None: no other.
+    far:      a scaling whose frequencies replace the divided ones.
     attention_factor: multiplies m.
     """
 
@@ -99,7 +98,7 @@ class PositionMap(BaseModel):
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
     written_by: ClassVar[str] = ""
-    """The script that finds the map's numbers; empty: people choose its settings."""
+    """The script that finds the map's params; empty: people choose its settings."""
 
     type: str
 
@@ -109,12 +108,10 @@ class PositionMap(BaseModel):
         return "auto" in self.model_dump().values()
 
     def at(self, window: int, length: int) -> "PositionMap | None":
-        """Return the map with every "auto" resolved; None if it has one and n is at most L.
+        """Return the map with every "auto" resolved at L and n; None if it has one and n is at most L.
 
-        window: L. length: n.
-
-        ValueError: what follows from L does not go with the settings that are given as numbers; the
-        message names the one to change.
+        ValueError: what follows from L does not go with the other settings; the message names the
+        one to change.
         """
         if not self.is_auto:
             return self
@@ -138,16 +135,15 @@ class PositionMap(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """Check that a text of n tokens stays at relative positions below L.
+        """ValueError unless n tokens stay at relative positions below L.
 
-        window: L, or the longer window that a scaling provides.
-
-        ValueError: it does not; the message names the setting and the smallest value that would do.
+        The message names the setting and the smallest value that would do. window: L, or the longer
+        window that a scaling provides.
         """
 
     @property
     def layer_count(self) -> int:
-        """For how many layers the map has numbers; 1: for all alike."""
+        """For how many layers the map has params; 1: for all alike."""
         return 1
 
     def check_layers(self, layers: RotaryLayers) -> None:
@@ -155,7 +151,7 @@ class PositionMap(BaseModel):
 
     @property
     def differs_by_head(self) -> bool:
-        """Whether it has numbers for each head, so that devices cannot share the heads."""
+        """Whether it has params for each head, so that devices cannot share the heads."""
         return False
 
     def check_heads(self, heads: int, kv_heads: int) -> None:
@@ -164,8 +160,7 @@ class PositionMap(BaseModel):
     def has_effect(self, window: int, length: int) -> bool:
         """Whether a map without "auto" treats any key of n tokens unlike rotation without a map.
 
-        It does not if every distance below n belongs to the exact distances nearby. A map that
-        has no effect for another reason, such as k = 1, counts as having one.
+        Settings that make a far band equal to the near one, such as k = 1, count as an effect.
         """
         return any(band.differs_within(length) for band in self.bands(window, length))
 
@@ -222,7 +217,6 @@ def first_changed_distance(bands: tuple[MapBand, ...], length: int) -> int | Non
     """Return the smallest distance at which a map changes how, or whether, a key is seen.
 
     It is that of the last query of a text of n tokens; None: it sees all keys as without a map.
-    Only the first band can leave keys as they are.
     """
     query, keys = np.array([length - 1]), np.arange(length)
     near = bands[0]

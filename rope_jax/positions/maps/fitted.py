@@ -1,4 +1,4 @@
-"""`fitted`: a map whose numbers were found by gradient descent, for each layer and head."""
+"""`fitted`: a map whose params were found by gradient descent, for each layer and head."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -137,7 +137,7 @@ class FittedMap(PositionMap):
         return sum(x.size for x in self.params.values())
 
     def bands(self, window: int, length: int) -> tuple[MapBand, ...]:
-        """Return the bands without their numbers."""
+        """Return the bands without their params."""
         if not self.borders:
             return (MapBand(BandMask()),)
         ends = (*self.borders[1:], None)
