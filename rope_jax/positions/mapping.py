@@ -121,7 +121,7 @@ def fitted_rotary(
     train_length: L of the query scale. seq_len: n, the longest distance plus 1.
     """
     on_host = all(isinstance(x, np.ndarray) for x in jax.tree.leaves((params, positions)))
-    xp = np if on_host else jnp
+    xp: ModuleType = np if on_host else jnp
     scale = np.ones((1, 1, 1, 1), np.float32)
     if params.scale_s is not None:
         rotary = rotary._replace(query_scale=np.ones((1, 1, 1), np.float32))
@@ -129,7 +129,7 @@ def fitted_rotary(
     near = Frequencies(*(leaf[:, :, None] for leaf in rotary.frequencies))
     if params.attention_factor is not None:
         near = near._replace(attention_factor=_float32(params.attention_factor[:, None]))
-    by_band = [(params.near_inv_freq, None, None)]
+    by_band: list[tuple[Any, ...]] = [(params.near_inv_freq, None, None)]
     for number in range(len(masks) - 1):
         far = (params.far_inv_freq, params.far_phase, params.far_amplitude)
         by_band.append(tuple(None if x is None else x[number] for x in far))
@@ -156,8 +156,8 @@ def _frequencies(inv_freq: Array | None, near: Frequencies, xp: ModuleType) -> F
         inv_freq = inv_freq[:, None]
         made = Frequencies.from_float64(inv_freq) if xp is np else near.with_inv_freq(inv_freq)
         near = made._replace(attention_factor=m)
-    *shape, pairs = near.inv_freq.shape
-    shape = np.broadcast_shapes(tuple(shape), np.shape(m))
+    *leading, pairs = near.inv_freq.shape
+    shape = np.broadcast_shapes(tuple(leading), np.shape(m))
     inv_freq, remainder = (xp.broadcast_to(x, (*shape, pairs)) for x in near[:2])
     return Frequencies(inv_freq, remainder, xp.broadcast_to(m, shape))
 

@@ -1,9 +1,7 @@
-"""How the score of equal queries and keys decays with their distance.
+"""How the score of equal queries and keys decays with their distance, in float64 on the host.
 
-In float64 on the host. Shapes: pairs d/2 of the rotary dimension d; N distances.
+Shapes: pairs d/2 of the rotary dimension d.
 """
-
-import math
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -22,9 +20,8 @@ def decay_scores(
 ) -> Scores:
     """Return the score of q = k = (1, …, 1) at distances Δ: m²·Σ_i 2·cos(Δ·θ'_i)/√d.
 
-    RoFormer, arXiv 2104.09864, §3.4.3, without its bound. At Δ = 0 it is m²·√d, its maximum. Equal
-    frequencies (base 1) give m²·√d·cos(Δ·θ), which does not decay. A query scale is left out,
-    because it depends on the position and not on the distance.
+    RoFormer, arXiv 2104.09864, §3.4.3, without its bound. At Δ = 0 it is m²·√d, its maximum. A
+    query scale is left out, because it depends on the position and not on the distance.
     """
     weight = 2 * m**2 / np.sqrt(2 * inv_freq.size)
     scores = np.empty(distances.shape)
@@ -40,10 +37,10 @@ def logarithmic_decay(
 ) -> Scores:
     """Return √d·(1 − (ln Δ + C)/ln b), C = 0.577: the mean of `decay_scores` for 1 ≪ Δ ≪ b.
 
-    It holds for unscaled frequencies θ_i = b^(−2i/d), b > 1. With many pairs the sum approaches an
-    integral, √d·(Ci(Δ) − Ci(Δ/b))/ln b, where Ci is the cosine integral: Ci(Δ) → 0, and
-    Ci(x) → C + ln x for small x, C being Euler's constant. The score falls by √d·ln 2/ln b per
-    octave: the larger the base, the weaker the decay.
+    It holds for unscaled frequencies θ_i = b^(−2i/d), b > 1. With many pairs the sum approaches
+    √d·(Ci(Δ) − Ci(Δ/b))/ln b, where Ci, the cosine integral, tends to 0 for large and to C + ln x
+    for small arguments. The score falls by √d·ln 2/ln b per octave: the larger the base, the weaker
+    the decay.
     """
     log_base = np.log(geometry.base)
     return np.sqrt(geometry.rotary_dim) * (1 - (np.log(distances) + np.euler_gamma) / log_base)
@@ -54,11 +51,11 @@ def first_negative_distance(
 ) -> int | None:
     """Return the smallest Δ ≤ limit at which Σ_i cos(Δ·θ'_i) < 0, or None if there is none.
 
-    Up to there an equal key scores higher, on average, than an unrelated one: if components are
-    independent with mean 0 and variance v, the expected score of a key equal to the query is
-    2v·Σ_i cos(Δ·θ'_i), and that of another key is 0. Men et al., arXiv 2405.14591, derive from it
-    the smallest base for a context length. It is not monotonic in the base. Left out are dimensions
-    that are not rotated, each of which adds v at any distance.
+    Up to there an equal key scores higher, on average, than an unrelated one: for independent
+    components with mean 0 and variance v, its expected score is 2v·Σ_i cos(Δ·θ'_i), and that of
+    another key 0. Men et al., arXiv 2405.14591, derive from it the smallest base for a context
+    length. It is not monotonic in the base. Unrotated dimensions, each of which adds v at any
+    distance, are left out.
     """
     first = 0
     while first <= limit:
@@ -72,10 +69,7 @@ def first_negative_distance(
 
 
 def octaves(length: int) -> list[tuple[int, int]]:
-    """Return the first and last distance of each octave in 1 … length − 1: (1, 1), (2, 3), (4, 7) …
-
-    The last octave ends at length − 1.
-    """
+    """Return the first and last distance of each octave below `length`: (1, 1), (2, 3), (4, 7) …"""
     starts = [2**k for k in range(int(length - 1).bit_length())]
     return [(start, min(2 * start, length) - 1) for start in starts]
 
@@ -83,10 +77,7 @@ def octaves(length: int) -> list[tuple[int, int]]:
 def mean_and_peak_by_octave(
     scores: Scores,
 ) -> tuple[Float64[np.ndarray, " octaves"], Float64[np.ndarray, " octaves"]]:
-    """Return the mean score and the largest |score| in each octave of distance.
-
-    scores: at distances 0 … N − 1.
-    """
+    """Return the mean and the largest |score| of each octave; scores at distances 0 … N − 1."""
     parts = [scores[first : last + 1] for first, last in octaves(scores.size)]
     return np.array([part.mean() for part in parts]), np.array([abs(part).max() for part in parts])
 
@@ -100,9 +91,6 @@ def octave_means(
     pair that rotates several times averages out, whatever its phase.
     """
     half_octave = 2**0.5
-    return np.array(
-        [
-            scores[math.ceil(c / half_octave) : math.floor(c * half_octave) + 1].mean()
-            for c in centres
-        ]
-    )
+    first, last = np.ceil(centres / half_octave), np.floor(centres * half_octave)
+    spans = zip(first.astype(int), last.astype(int) + 1, strict=True)
+    return np.array([scores[begin:end].mean() for begin, end in spans])

@@ -1,4 +1,4 @@
-"""Describe scalings in a line: what they do to the frequencies at one length."""
+"""Scalings in a line: what they do to the frequencies at one length."""
 
 import numpy as np
 
@@ -12,18 +12,15 @@ def describe_scaling(
 ) -> list[str]:
     """Describe the scaling in force at a length: one line, or one per kind of layer.
 
-    name: shown for the scaling; None: its type. Raises ValueError if it is undefined at `seq_len`.
+    name: shown for the scaling, instead of its type. ValueError: it is undefined at `seq_len`.
     """
     layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
-    scalings = {}
     for layer in range(layers.count):
         geometry, own = layers.for_layer(layer, scaling)
-        kind = geometry, own.model_dump_json()
-        layers_of_kind.setdefault(kind, []).append(layer)
-        scalings[kind] = own
+        layers_of_kind.setdefault((geometry, own.model_dump_json()), []).append(layer)
     lines = []
-    for kind, numbers in layers_of_kind.items():
-        geometry, own = kind[0], scalings[kind]
+    for numbers in layers_of_kind.values():
+        geometry, own = layers.for_layer(numbers[0], scaling)
         described = _describe_frequencies(own, geometry, seq_len)
         if len(layers_of_kind) == 1:
             lines.append(f"{name or own.type}: {described}")
@@ -35,10 +32,7 @@ def describe_scaling(
 
 
 def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
-    """Describe the frequencies in force, θ'/θ relative to no scaling, and the attention factor m.
-
-    Factors of 1 are left out.
-    """
+    """θ'/θ relative to no scaling, and the attention factor m; factors of 1 are left out."""
     frequencies = scaling.frequencies(geometry, seq_len)
     inv_freq = np.asarray(frequencies.inv_freq, np.float64)
     rotating = inv_freq[inv_freq > 0]

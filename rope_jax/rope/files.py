@@ -16,7 +16,8 @@ def read_limited(path: Path, most: int) -> bytes:
     OSError if it is larger, cannot be read, is a device, or is a pipe that nobody writes to.
     ValueError: a NUL character in the path.
     """
-    with open(path, "rb", opener=_open_without_waiting) as file:
+    # a pipe opens at once, even without a writer
+    with open(path, "rb", opener=lambda p, flags: os.open(p, flags | os.O_NONBLOCK)) as file:
         mode = os.fstat(file.fileno()).st_mode
         if stat.S_ISFIFO(mode):
             content = _read_pipe(file.fileno(), most, str(path))
@@ -50,8 +51,3 @@ def _read_pipe(descriptor: int, most: int, path: str) -> bytes:
     if not content:
         raise OSError(errno.EINVAL, "a pipe that nothing is written to", path)
     return content
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe at once, even if it has no writer."""
-    return os.open(path, flags | os.O_NONBLOCK)

@@ -1,11 +1,10 @@
 """The rotation in its three equal forms: a complex product, a matrix, and elementwise.
 
-RoFormer, arXiv 2104.09864, §3.2 to 3.4.2; docs/rope.md explains how they relate. These functions
-are written to be read and to be compared with, in plain float64 NumPy on the host: `rotation.py`
-has the one that models use.
+RoFormer, arXiv 2104.09864, §3.2 to 3.4.2; docs/rope.md explains how they relate. These are to be
+read and compared with, in float64 NumPy; `rotation.py` has the one that models use.
 
 Shapes: d rotary dimension, pairs d/2, head_dim at least d, `batch` any leading axes. An angle is
-position × frequency, without m. All of them raise a ValueError for an unknown layout.
+position × frequency, without m. ValueError: an unknown layout.
 """
 
 import numpy as np
@@ -39,10 +38,7 @@ def rotation_angles(
 
 
 def pair_dimensions(pairs: int, layout: Layout) -> tuple[Dimensions, Dimensions]:
-    """Return the first and the second dimension of every pair.
-
-    Layout "half" pairs (i, i + d/2), "interleaved" pairs (2i, 2i + 1).
-    """
+    """Return both dimensions of every pair: "half" (i, i + d/2), "interleaved" (2i, 2i + 1)."""
     i = np.arange(pairs)
     if layout == "half":
         return i, i + pairs
@@ -90,10 +86,7 @@ def rotate_by_matrix(x: Vectors, angles: Angles, layout: Layout = "half") -> Vec
 
 
 def rotate_half(x: Vectors, layout: Layout = "half") -> Vectors:
-    """Return each pair (x_a, x_b) as (−x_b, x_a), a quarter turn. All dimensions are paired.
-
-    Named as in Hugging Face, after the layout "half", where it swaps the halves of the vector.
-    """
+    """Return each pair (x_a, x_b) as (−x_b, x_a), a quarter turn. All dimensions are paired."""
     first, second = pair_dimensions(x.shape[-1] // 2, layout)
     out = np.empty_like(x)
     out[..., first], out[..., second] = -x[..., second], x[..., first]
@@ -103,8 +96,7 @@ def rotate_half(x: Vectors, layout: Layout = "half") -> Vectors:
 def rotate_elementwise(x: Vectors, angles: Angles, layout: Layout = "half") -> Vectors:
     """Rotate by two elementwise products: x·cos φ + rotate_half(x)·sin φ.
 
-    RoFormer, eq. 34. Each cos and sin is used for both dimensions of its pair. Dimensions from d
-    on are returned unchanged.
+    RoFormer, eq. 34. Dimensions from d on are returned unchanged.
     """
     pairs = angles.shape[-1]
     by_dimension = np.empty((*angles.shape[:-1], 2 * pairs))

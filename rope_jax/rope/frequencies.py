@@ -1,4 +1,4 @@
-"""The numbers that a scaling strategy changes, as arrays that a jitted model takes as arguments.
+"""The arrays that a scaling changes, which a jitted model takes as arguments.
 
 Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 """
@@ -16,8 +16,7 @@ class Frequencies(NamedTuple):
 
     inv_freq:           [..., d/2], radians per token. Leading axes: none, or the batch.
     inv_freq_remainder: [..., d/2], the rounding error of `inv_freq`: their sum is the float64
-                        frequency to about 48 bits. Without it cos is off by 0.35 at position
-                        10^7. It is 0 for frequencies computed on the device.
+                        frequency to about 48 bits. It is 0 for frequencies computed on the device.
     attention_factor:   [...], m, which multiplies cos and sin, and so the logits by m².
     """
 
@@ -27,7 +26,7 @@ class Frequencies(NamedTuple):
 
     @classmethod
     def from_float64(cls, inv_freq: np.ndarray, attention_factor: Any = 1.0) -> "Frequencies":
-        """Split host float64 frequencies [..., d/2] into float32 numbers and their remainders.
+        """Split host float64 frequencies [..., d/2] into float32 ones and their remainders.
 
         attention_factor: one number for all, or [...].
         """
@@ -46,10 +45,9 @@ class Rotary(NamedTuple):
     """The model's argument: frequencies for every layer and row, and a scale on queries.
 
     frequencies: leaves with leading axes [L, B], each of which may be 1.
-    query_scale: float32 [L, B, T], each of which may be 1; multiplies the whole query, including
-                 dimensions that are not rotated.
-    bands:       those of a position map (`rope_jax.positions.bands`), which see some keys with
-                 other frequencies or at other positions; empty: no map.
+    query_scale: float32 [L, B, T], each of which may be 1; multiplies whole queries.
+    bands:       of a position map (`rope_jax.positions.bands`), which see some keys with other
+                 frequencies or at other positions; empty: no map.
     bias:        float32 [L, B, N, C], added to the logits of head n at distance c, and the last one
                  at C − 1 and more; None: nothing is added.
 

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 
-# Which dimensions of a head form a pair; see `rotate`.
 Layout = Literal["half", "interleaved"]
 """Which dimensions form a pair: i and i + d/2, or 2i and 2i + 1."""
 

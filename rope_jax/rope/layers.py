@@ -40,10 +40,7 @@ class RotaryLayers:
     head_dim: int | None = None
 
     def for_layer(self, layer: int, scaling: Scaling) -> tuple[RotaryGeometry, Scaling]:
-        """Return one layer's geometry and scaling.
-
-        scaling: that of layers that do not override it.
-        """
+        """Return one layer's geometry and scaling: `scaling`, unless the layer overrides it."""
         own = self.pattern[layer % len(self.pattern)]
         geometry = self.geometry if own.base is None else replace(self.geometry, base=own.base)
         return geometry, (own.scaling or scaling).for_layer(layer, self.count)

@@ -1,7 +1,4 @@
-"""Errors in settings as one line: the key, what is wrong with it, and what would be right.
-
-The messages about config files (`rope_jax.config.explain`) have the same words.
-"""
+"""Errors in settings as one line: the key, what is wrong with it, and what would be right."""
 
 import difflib
 import re
@@ -32,8 +29,7 @@ _REQUIREMENTS = {
 def first_error(error: ValidationError, settings: Any = None) -> str:
     """Return the first validation error as one line that begins with the field's name.
 
-    settings: what was validated, if its sections have types. Pydantic's path to an error contains
-    the type of each of them, which is no key.
+    settings: what was validated, if its sections have types (see `key_path`).
     """
     first = first_details(error)
     if first["type"] == "value_error":  # raised by our own validators, which name the fields
@@ -61,7 +57,7 @@ def first_details(error: ValidationError) -> ErrorDetails:
 def key_path(loc: Sequence[str | int], settings: Any) -> list[str]:
     """Return pydantic's path to an error without the types of the sections that it leads through.
 
-    It is returned as it is where `settings` are None.
+    Without `settings` it is returned as it is.
     """
     keys, node = [], settings
     for part in loc:
@@ -78,22 +74,19 @@ def key_path(loc: Sequence[str | int], settings: Any) -> list[str]:
 
 
 def requirement(error: ErrorDetails) -> str:
-    """Return what a value should be, such as "should be a whole number"."""
+    """What a value should be, such as "should be a whole number"."""
     message = re.sub("^(Value error, |Input |String )", "", error["msg"])
     return _REQUIREMENTS.get(error["type"], message[:1].lower() + message[1:])
 
 
 def explain_type(wrong: Any, types: Sequence[str]) -> str:
     """Say that `wrong` is not one of the types, and which of them are most like it."""
-    close = close_types(wrong, types) if isinstance(wrong, str) else []
+    close: Sequence[str] = []
+    if isinstance(wrong, str):
+        completions = [known for known in types if wrong and known.startswith(wrong)]
+        close = completions or difflib.get_close_matches(wrong, types, n=1)
     near = f"; did you mean {alternatives(close)}?" if close else ""
     return f"{show_value(wrong)} is not one of {', '.join(types)}{near}"
-
-
-def close_types(wrong: str, types: Sequence[str]) -> list[str]:
-    """Return the types that start with `wrong`, or else the most similar one."""
-    completions = [known for known in types if wrong and known.startswith(wrong)]
-    return completions or difflib.get_close_matches(wrong, types, n=1)
 
 
 def show_value(value: Any) -> str:

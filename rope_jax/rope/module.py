@@ -63,9 +63,9 @@ class RotaryEmbedding(nnx.Module):
     ) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
         """Return q and k rotated, and q multiplied by the strategy's query scale, if it has one.
 
-        The first d of the H dimensions are rotated; the rest pass through. Computed in float32,
-        returned in the dtypes of q and k. seq_len: the text's length, which a length-dependent
-        strategy needs: an int, a traced scalar, or one per row [B].
+        Computed in float32, returned in the dtypes of q and k; dimensions from d on pass through.
+        seq_len: the text's length, which a length-dependent strategy needs: an int, a traced
+        scalar, or one per row [B].
 
         ValueError: seq_len is needed but missing, or d is above H.
         """

@@ -1,4 +1,4 @@
-"""A strategy pair by pair: wavelengths, turns, and angles unseen in training.
+"""A strategy pair by pair: wavelengths, rotations, and angles unseen in training.
 
 In float64 on the host, with frequencies exact to about 48 bits. Shapes: pairs d/2 of the rotary
 dimension d, ordered from fastest to slowest.
@@ -18,11 +18,9 @@ Pairwise = Float64[np.ndarray, " pairs"]
 def exact_frequencies(
     scaling: Scaling, geometry: RotaryGeometry, seq_len: int | None = None
 ) -> tuple[Pairwise, float]:
-    """Return θ' in radians per token, as a model uses them, and m.
+    """Return θ' in radians per token, as a model uses them (below 1e-45: 0), and m.
 
-    seq_len: as in `Scaling.frequencies`. Frequencies below 1e-45, the smallest float32, are 0.
-
-    ValueError: as for `Scaling.frequencies`.
+    seq_len and errors: as for `Scaling.frequencies`.
     """
     made = scaling.frequencies(geometry, seq_len)
     inv_freq = made.inv_freq.astype(np.float64) + made.inv_freq_remainder.astype(np.float64)
@@ -36,16 +34,15 @@ def wavelengths(inv_freq: Pairwise) -> Pairwise:
 
 
 def turns(inv_freq: Pairwise, length: int) -> Pairwise:
-    """Return n·θ'/(2π): the number of turns each pair makes in n (`length`) tokens."""
+    """Return n·θ'/(2π): the rotations of each pair in n (`length`) tokens."""
     return length * inv_freq / (2 * np.pi)
 
 
 def covered_share(inv_freq: Pairwise, length: int) -> Pairwise:
     """Return the share of the circle that relative rotations cover in a text of `length` tokens.
 
-    Distances 0 … n − 1 rotate a pair by 0 … (n − 1)·θ' in one direction, because a query comes
-    after its keys. They cover an arc of min(1, (n − 1)·θ'/(2π)) turns from angle 0; angles between
-    those of two successive distances count as covered.
+    Distances 0 … n − 1 cover an arc of min(1, (n − 1)·θ'/(2π)) turns from angle 0, in one direction
+    since a query comes after its keys. Angles between those of two successive distances count.
     """
     return np.minimum(turns(inv_freq, length - 1), 1.0)
 
@@ -57,9 +54,6 @@ def unseen_share(inv_freq: Pairwise, length: int, trained: Pairwise, window: int
     tokens and frequencies θ (`trained`). Both arcs start at angle 0, so the unseen part is
 
         max(0, min(1, (n−1)·θ'_i/(2π)) − min(1, (L−1)·θ_i/(2π)))
-
-    It is 0 where training covered the pair's whole circle, however long the text, and where the
-    strategy slows the pair enough. It is 1 only for a pair that did not rotate in training.
     """
     return np.maximum(covered_share(inv_freq, length) - covered_share(trained, window), 0.0)
 
@@ -97,5 +91,5 @@ class Pairs:
 
     @property
     def unseen(self) -> Pairwise:
-        """Share of the circle that the text covers but training did not; see `unseen_share`."""
+        """See `unseen_share`."""
         return unseen_share(self.inv_freq, self.length, self.trained, self.window)

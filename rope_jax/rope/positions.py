@@ -1,7 +1,4 @@
-"""Checks of integer positions whose values are on the host.
-
-Positions travel to the device as int32, so they must lie between −2^31 and 2^31 − 1.
-"""
+"""Checks of integer positions on the host, which travel to the device as int32."""
 
 from typing import Any
 
@@ -17,10 +14,7 @@ def is_on_host(positions: Any) -> bool:
 
 
 def host_positions(positions: Any) -> NDArray[np.int64]:
-    """Return host positions [..., T] as int64.
-
-    ValueError: positions are not integers or do not fit in 32 bits.
-    """
+    """Return host positions [..., T] as int64; ValueError unless they are integers of 32 bits."""
     array = np.asarray(positions)
     if array.dtype.kind in "fO" and _all_integers(positions):
         array = np.asarray(positions, object)  # keep integers that numpy would turn into floats
@@ -36,7 +30,7 @@ def host_positions(positions: Any) -> NDArray[np.int64]:
 
 
 def _all_integers(positions: Any) -> bool:
-    """Return whether Python numbers are integers, including those of more than 64 bits."""
+    """Whether Python numbers are integers, including those of more than 64 bits."""
     if isinstance(positions, np.ndarray):
         return positions.dtype == object and all(map(_all_integers, positions.flat))
     if isinstance(positions, list | tuple):

@@ -1,7 +1,7 @@
 """Factors on whole queries that grow with the query's position.
 
-A query scale multiplies every dimension of a query, rotated or not, and so its logits. A strategy's
-m (`attention_factor`) instead acts on the rotated dimensions of queries and keys.
+A query scale multiplies every dimension of a query, and so its logits; a strategy's m
+(`attention_factor`) only the rotated dimensions of queries and keys.
 """
 
 import math
@@ -26,8 +26,8 @@ class QueryScale(BaseModel):
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
         """Return the factor on queries at integer positions [..., T]: float32, the same shape.
 
-        It is computed in float64 and rounded once for host positions (numpy or Python numbers), in
-        float32 for traced ones. A position below 0 counts as 0.
+        Host positions are computed with in float64, traced ones in float32; below 0 they count as
+        0.
 
         ValueError: host positions that are not integers or reach 2^31, or a geometry for which the
         formula is undefined.
@@ -43,6 +43,12 @@ class QueryScale(BaseModel):
         """Compute the factor at positions of at least 0; xp is numpy or jax.numpy."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
+    def _log_ratio(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
+        """ln(p + 1) / ln L."""
+        if geometry.train_length < 2:
+            raise ValueError(f"train_length: {self.type} needs at least 2 (it divides by ln L)")
+        return xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
+
 
 class LogN(QueryScale):
     """max(1, ln(p + 1) / ln L): keeps the entropy of attention as the text grows past L."""
@@ -51,10 +57,7 @@ class LogN(QueryScale):
     type: Literal["logn"] = "logn"
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        if geometry.train_length < 2:
-            raise ValueError("train_length: logn needs at least 2 (it divides by ln L)")
-        grown = xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
-        return xp.maximum(dtype(1), grown)
+        return xp.maximum(dtype(1), self._log_ratio(geometry, positions, xp, dtype))
 
 
 class PowerScale(QueryScale):
@@ -76,9 +79,7 @@ class PowerScale(QueryScale):
     p: float = Field(1.0, gt=0, le=16, description="p, the exponent of ln n / ln L")
 
     def _at(self, geometry: RotaryGeometry, positions: Any, xp: Any, dtype: Any) -> Any:
-        if geometry.train_length < 2:
-            raise ValueError("train_length: power needs at least 2 (it divides by ln L)")
-        ratio = xp.log1p(positions.astype(dtype)) / dtype(math.log(geometry.train_length))
+        ratio = self._log_ratio(geometry, positions, xp, dtype)
         return xp.maximum(dtype(1), dtype(self.s) * ratio ** dtype(self.p))
 
 

@@ -22,8 +22,7 @@ def rotate(
 
     RoFormer, arXiv 2104.09864, eq. 34. Layout "half" pairs dimensions (i, i + d/2), as GPT-NeoX and
     Hugging Face do; "interleaved" pairs (2i, 2i + 1), as RoFormer and GPT-J do. They are
-    equivalent up to a permutation of the projections' columns, so trained weights need the layout
-    they were trained with.
+    equivalent up to a permutation of the projections' columns, so trained weights need theirs.
 
     Computed in float32, returned in x's dtype. `cos` and `sin` already include m (see `cos_sin`).
 
@@ -42,8 +41,8 @@ def rotate_heads(
 ) -> Float[Array, "*batch T heads head_dim"]:
     """Rotate as `rotate` does, by angles that may differ between heads.
 
-    groups divides heads; heads/groups consecutive heads share the angles of one group, as the query
-    heads of grouped-query attention share a key-value head. Errors: as in `rotate`.
+    groups divides heads; heads/groups consecutive heads share the angles of one group, as in
+    grouped-query attention. Errors: as in `rotate`.
     """
     half, groups = cos.shape[-1], cos.shape[-2]
     if 1 < groups < x.shape[-2]:

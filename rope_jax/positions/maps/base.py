@@ -108,7 +108,7 @@ class PositionMap(BaseModel):
         return "auto" in self.model_dump().values()
 
     def at(self, window: int, length: int) -> "PositionMap | None":
-        """Return the map with every "auto" resolved at L and n; None if it has one and n is at most L.
+        """Return the map with every "auto" resolved at L and n; None if it has one and n ≤ L.
 
         ValueError: what follows from L does not go with the other settings; the message names the
         one to change.

@@ -51,8 +51,7 @@ class Scaling(BaseModel):
         or [batch] array gives float32 ones, within 3e-7 of exact (`resonance` may differ more),
         and a new length needs no recompilation.
 
-        Leaves: inv_freq [*batch, d/2] in radians per token, its remainder (0 where traced), and
-        m [*batch].
+        Leaves: inv_freq [*batch, d/2] in radians per token, its remainder, and m [*batch].
 
         ValueError: a setting does not fit the geometry, or a length is needed but missing.
         """
@@ -100,7 +99,7 @@ class Scaling(BaseModel):
     ) -> None:
         """Check that the strategy fits a geometry, and that it changes something.
 
-        head_dim: the model's, if known; some strategies only hold where rotary_dim equals it.
+        head_dim: the model's, if known; some strategies need rotary_dim to equal it.
 
         ValueError: the formula is undefined here, it needs the whole head, or a factor above 1
         leaves frequencies and m unchanged (a common bug, because it is silent).
@@ -135,8 +134,8 @@ class Scaling(BaseModel):
     def has_extension_factor(cls) -> bool:
         """Return whether `factor` says how many times longer the context becomes.
 
-        False for `resonance`, whose factor is a setting of its inner strategy, and for
-        `dynamic_ntk`, whose factor is a rate of growth.
+        Not for `resonance`, whose factor is the inner strategy's, nor `dynamic_ntk`, whose factor
+        is a rate of growth.
         """
         field = cls.model_fields.get("factor")
         if field is None:
@@ -152,10 +151,7 @@ class Scaling(BaseModel):
 
     @property
     def longest_extension(self) -> float:
-        """How many times L the longest text may be that the scaling is meant for.
-
-        Infinite for strategies that follow the length without a limit.
-        """
+        """How many times L the longest text may be that the scaling is meant for."""
         if self.length_dependent and self.extension_factor is None:
             return math.inf
         return self.extension_factor or 1.0
@@ -188,7 +184,7 @@ class WithFactor(Scaling):
 
 
 def _host_lengths(seq_len: Any) -> np.ndarray:
-    """Return text lengths as int64 [*batch]; ValueError unless they are whole and at least 1."""
+    """Text lengths as int64 [*batch]; ValueError unless they are whole and at least 1."""
     lengths = np.asarray(seq_len)
     if lengths.dtype.kind not in "iu" or lengths.min(initial=1) < 1:
         raise ValueError(f"seq_len: {seq_len!r} is not a whole number of at least 1")
@@ -198,10 +194,7 @@ def _host_lengths(seq_len: Any) -> np.ndarray:
 
 
 def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> np.ndarray:
-    """Return a list with one number per pair as float64 [d/2].
-
-    ValueError: the list has another length; the message gives both.
-    """
+    """Return a list with one number per pair as float64 [d/2]; ValueError if its length differs."""
     pairs = geometry.rotary_dim // 2
     if len(values) != pairs:
         raise ValueError(
@@ -214,8 +207,7 @@ def per_pair(values: Sequence[float], geometry: RotaryGeometry, field: str) -> n
 def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: float = 1.0) -> Any:
     """Return s = max(1, 1 + rate · (n − L)/L) at text lengths n: [*batch].
 
-    With rate 1 it is max(1, n/L). The difference is taken in integers: in float32
-    rate·n/L − (rate − 1) would cancel.
+    With rate 1 it is max(1, n/L). In float32, rate·n/L − (rate − 1) would cancel.
     """
     excess = xp.maximum(length - geometry.train_length, 0)
     excess = excess.astype(np.float64 if xp is np else np.float32)
@@ -223,18 +215,15 @@ def dynamic_factor(geometry: RotaryGeometry, length: Any, xp: ModuleType, rate: 
 
 
 def align_pairs(pairs: np.ndarray, lengths: Any) -> np.ndarray:
-    """Give host numbers [d/2] the dtype of `lengths` [*batch] and as many leading axes.
-
-    The result broadcasts against lengths[..., None].
-    """
+    """Give host numbers [d/2] the dtype of `lengths`, and a shape that fits lengths[..., None]."""
     return pairs.astype(lengths.dtype).reshape((1,) * lengths.ndim + pairs.shape)
 
 
 def falling_power(x: Any, exponents: np.ndarray, xp: ModuleType) -> Any:
     """Return x^(−e) for x [*batch] ≥ 1 and host exponents e [d/2] in [0, 2]: [*batch, d/2].
 
-    Within 3e-7 (relative) in float32. Plain exp(−e·ln x) is off by 1e-6, because float32 has too
-    few digits for ln x ≥ 7. So the power of two in x is split off, and its product with e is exact.
+    Within 3e-7 (relative) in float32, where exp(−e·ln x) is off by 1e-6: the power of two in x is
+    split off, since its product with e is exact.
     """
     if xp is np:
         return x[..., None] ** -exponents

@@ -24,7 +24,7 @@ _MOST_FACTORS = 16
 
 
 def _without_factor(strategy: type[Scaling]) -> Any:
-    """Derive a strategy whose factor is not a setting but the constant 1."""
+    """A strategy whose factor is not a setting but the constant 1."""
     name = f"{strategy.__name__}InBuckets"
     constant: Any = (ClassVar[float], 1.0)  # takes the place of the field
     return create_model(name, __base__=strategy, __doc__=strategy.__doc__, factor=constant)
@@ -126,7 +126,7 @@ class BucketedScaling(Scaling):
 
 
 def _longest(factor: float, geometry: RotaryGeometry, limit: int) -> int:
-    """Return ⌊f·L⌋, the length of the longest text that a factor covers, at most `limit`.
+    """⌊f·L⌋, the length of the longest text that a factor covers, at most `limit`.
 
     The tolerance is for factors such as 1.15, of which 100 times is just below 115 in floats.
     """

@@ -19,11 +19,8 @@ class ByParts(Scaling):
 
         dim(r) = d·ln(L/(2πr)) / (2 ln b)       the (fractional) pair with r turns in L
         low    = max(floor(dim(beta_fast)), 0)
-        high   = min(ceil(dim(beta_slow)), d − 1)
+        high   = min(ceil(dim(beta_slow)), d − 1)       not d/2 − 1, the last pair
         ramp_i = clip((i − low)/(high − low), 0, 1)
-
-    high is clamped to d − 1, not to the last pair, d/2 − 1: with d 128, b 1e4 and L 65,536 it is
-    65, so the last pair is not fully interpolated.
 
     `ramp: rotations` is the paper's (eq. 18). With r_i = L·θ_i/(2π) turns in L,
 
@@ -92,7 +89,7 @@ class ByParts(Scaling):
         return np.clip((np.arange(geometry.rotary_dim // 2) - low) / (high - low), 0, 1)
 
     def _blend(self, geometry: RotaryGeometry, s: Any) -> Any:
-        """Return the frequencies [*batch, d/2] for factors s [*batch]."""
+        """The frequencies [*batch, d/2] for factors s [*batch]."""
         theta, ramp = geometry.inv_freq(), self.share_interpolated(geometry)
         return align_pairs(theta * (1 - ramp), s) + align_pairs(theta * ramp, s) / s[..., None]
 
@@ -114,9 +111,8 @@ class YaRNScaling(ByParts, WithFactor):
 
         m = (0.1·mscale·ln s + 1) / (0.1·mscale_all_dim·ln s + 1)
 
-    m multiplies cos and sin, and therefore the logits by m²; no root is taken. DeepSeek's model
-    code also scales its softmax by (0.1·mscale_all_dim·ln s + 1)², which belongs to its attention
-    and is not done here.
+    m multiplies cos and sin, and therefore the logits by m²; no root is taken. DeepSeek's attention
+    also scales its softmax by (0.1·mscale_all_dim·ln s + 1)², which is not done here.
     """
 
     source: ClassVar[str] = "Peng et al., arXiv 2309.00071; Hugging Face `yarn`"

@@ -14,10 +14,8 @@ class CoPEScaling(Scaling):
     """CoPE: the last c pairs × ½(1 + cos x), x from 0 to π, so that the slowest does not rotate.
 
     This is `cut: soft`. `cut: hard` sets the frequencies of the last c pairs to 0, the sharp edge
-    that the taper is meant to avoid.
-
-    The authors' code clips min(20, d/2) pairs: 20 of 64, but every pair at d 32. The default here
-    is the same proportion, 20 in 64, at every d.
+    that the taper is meant to avoid. The authors' code clips min(20, d/2) pairs: 20 of 64, but
+    every pair at d 32; the default here is 20 in 64 at every d.
     """
 
     source: ClassVar[str] = "Li et al., arXiv 2602.05258"

@@ -53,8 +53,8 @@ class ExplicitScaling(Scaling):
     inv_freq and factors: a list with one number per pair, shared by all layers, or one such list
     per layer. attention_factor: one number, or one per layer.
 
-    path: a JSON file with these keys. It is read when the settings are parsed, and its
-    numbers replace the path, so that a saved config does not depend on the file.
+    path: a JSON file with these keys, whose numbers replace the path when the settings are parsed,
+    so that a saved config does not depend on the file.
     """
 
     source: ClassVar[str] = "the user's"
@@ -92,10 +92,7 @@ class ExplicitScaling(Scaling):
         return self
 
     def for_layer(self, layer: int, layers: int) -> "ExplicitScaling":
-        """Return the strategy with the numbers of one layer.
-
-        ValueError: a per-layer setting has a different number of entries.
-        """
+        """Return the strategy with the numbers of one layer, of as many as `layers`."""
         chosen = {}
         for field in _IN_FILES:
             value = getattr(self, field)
@@ -135,7 +132,7 @@ def _is_per_layer(field: str, value: Any) -> bool:
 
 
 def _read_json(path: str) -> dict[str, Any]:
-    """Return the settings in a JSON file; ValueError, naming the file, if it has anything else."""
+    """The settings in a JSON file; ValueError, naming the file, if it has anything else."""
     try:
         content = read_limited(Path(path), _MAX_FILE_BYTES)
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
@@ -154,7 +151,7 @@ def _read_json(path: str) -> dict[str, Any]:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a mapping; KeyError for a repeated key, of which `json` would silently keep the last."""
+    """A mapping; KeyError for a repeated key, of which `json` would silently keep the last."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         raise KeyError

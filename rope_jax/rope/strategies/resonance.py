@@ -21,9 +21,9 @@ class ResonanceScaling(Scaling):
     """Resonance RoPE: 2π / round(2π/θ'_i), θ' from an inner strategy: wavelengths in whole tokens.
 
     m is the inner strategy's. A pair with frequency 0 keeps it. A θ' from a traced length is
-    float32, and a wavelength near a half-integer may round to the other neighbour: for texts of
-    up to 200,000 tokens at most 1 wavelength in 60 does, and none below 119 tokens (d 64, base 1e4,
-    L 2048).
+    float32, and a wavelength near a half-integer may round to the other neighbour: for texts of up
+    to 200,000 tokens at most 1 wavelength in 60 does, and none below 119 tokens (d 64, base 1e4, L
+    2048).
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"
@@ -44,21 +44,15 @@ class ResonanceScaling(Scaling):
 
     @property
     def extension_factor(self) -> float | None:
-        """The inner strategy's extension factor."""
         return self.inner.extension_factor
 
     @property
     def longest_extension(self) -> float:
-        """The inner strategy's."""
         return self.inner.longest_extension
 
     def with_factor(self, factor: float) -> "ResonanceScaling":
-        """Return a copy whose inner strategy has another extension factor.
-
-        ValueError: as for the inner strategy.
-        """
-        inner = self.inner.with_factor(factor)
-        return self.model_copy(update={"inner": inner})
+        """Return a copy whose inner strategy has another extension factor; ValueError as there."""
+        return self.model_copy(update={"inner": self.inner.with_factor(factor)})
 
     @property
     def length_dependent(self) -> bool:
@@ -87,7 +81,7 @@ class ResonanceScaling(Scaling):
 
 
 def _whole_wavelengths(inv_freq: Any, xp: ModuleType) -> Any:
-    """Round wavelengths 2π/θ' to whole tokens, and return their frequencies [*batch, d/2]."""
+    """The frequencies [*batch, d/2] whose wavelengths 2π/θ' are rounded to whole tokens."""
     turn = inv_freq.dtype.type(2 * np.pi)
     turning = inv_freq > 0
     wavelengths = xp.round(turn / xp.where(turning, inv_freq, 1))
