@@ -1,7 +1,4 @@
-"""What a protocol is.
-
-Shapes: W windows.
-"""
+"""What a protocol is. Shapes: W windows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -35,7 +32,8 @@ class Protocol(ABC):
     by_position: ClassVar[bool] = False
     """Whether the lengths divide the positions of the longest windows among them: windows begin at
     the same places at every length and score the positions past the previous length. A causal
-    model's pass over the longest windows then gives them all."""
+    model's pass over the longest windows then gives them all.
+    """
     uses_stride: ClassVar[bool] = False
     """Whether windows advance by the sweep's `stride`."""
 
@@ -49,10 +47,7 @@ class Protocol(ABC):
         stride: int,
         seed: int,
     ) -> None:
-        """Keep the documents and settings of a sweep.
-
-        lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config.
-        """
+        """lengths: ascending. targets, max_blocks, stride, seed: as in a sweep's config."""
         self.streams, self.lengths, self.longest = streams, lengths, lengths[-1]
         self.targets, self.stride, self.seed = targets, stride, seed
         self.blocks = self._blocks_per_document() if max_blocks == "auto" else max_blocks
@@ -64,10 +59,7 @@ class Protocol(ABC):
         return self.longest
 
     def _blocks_per_document(self) -> int:
-        """Return how many blocks score `TOKEN_BUDGET` tokens in all documents.
-
-        They are enough for `RELIABLE_UNITS` units where blocks are the units.
-        """
+        """How many blocks score `TOKEN_BUDGET` tokens and, as units, are `RELIABLE_UNITS`."""
         documents = len(self.streams.tokens)
         needed = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
         if self.streams.units == "documents":
@@ -85,7 +77,7 @@ class Protocol(ABC):
     def divisor(self, windows: Windows, length: int) -> Float64[np.ndarray, " W"]:
         """Return what the NLLs of a window are divided by before they are added up.
 
-        1 for a mean over all scored targets; how many a window scores for a mean of windows' means.
+        1 for a mean over all scored targets, their number for a mean of windows' means.
         """
         return np.ones(len(windows.start))
 
@@ -93,9 +85,9 @@ class Protocol(ABC):
 class TilingProtocol(Protocol):
     """A protocol whose windows cover a document from its start.
 
-    Covered are the first `blocks` × longest targets of a document or, if it is shorter, the
-    largest multiple of longest that fits. Where blocks are the units, they are `blocks` parts of
-    longest targets instead, each a unit, with as much text between them.
+    Covered are the first `blocks` × longest targets of a document or, if it is shorter, the largest
+    multiple of longest that fits. Where blocks are the units, they are `blocks` parts of longest
+    targets instead, each a unit, with as much text between them.
     """
 
     @abstractmethod
@@ -116,7 +108,7 @@ class TilingProtocol(Protocol):
         return Windows(*map(np.concatenate, columns))
 
     def _parts(self, size: int) -> list[tuple[int, int]]:
-        """Return (first input, number of targets) of the parts of a stream that are covered."""
+        """(first input, number of targets) of the parts of a stream that are covered."""
         if self.streams.units == "documents":
             return [(0, min(self.blocks, (size - 1) // self.longest) * self.longest)]
         count = min(self.blocks, 1 + (size - 1 - self.longest) // (2 * self.longest))

@@ -41,8 +41,7 @@ class SameTokens(Protocol):
         """Draw the ends of a document's blocks, ascending, and each one's unit in the document.
 
         Where documents are the units, blocks do not overlap. Where blocks are, a unit is a row of
-        adjacent ones, and from its last scored token to the first of the next unit it is more than
-        `longest` tokens.
+        adjacent ones, more than `longest` tokens before the first scored token of the next unit.
         """
         if is_apart := self.streams.units == "blocks":
             group = min(self._blocks_per_unit, self._most_adjacent(size))
@@ -63,9 +62,9 @@ class SameTokens(Protocol):
     def _blocks_per_unit(self) -> int:
         """How many adjacent blocks a unit should have to reach `blocks` in every document.
 
-        Wider units leave room for fewer. So there are as many blocks in one as bring the number of
-        scored tokens closest to the one asked for, but no more than leave `RELIABLE_UNITS` units,
-        or nine tenths of them where even single blocks are fewer.
+        Wider units leave room for fewer. So as many as bring the number of scored tokens closest to
+        the one asked for, but leave `RELIABLE_UNITS` units, or nine tenths of them where even
+        single blocks are fewer.
         """
         sizes = [len(stream) for stream in self.streams.tokens]
 
@@ -95,5 +94,5 @@ class SameTokens(Protocol):
         return best
 
     def _most_adjacent(self, size: int) -> int:
-        """Return how many adjacent blocks a document has room for, each after `longest` tokens."""
+        """How many adjacent blocks a document has room for, each after `longest` tokens."""
         return 1 + (size - self.longest - 1) // self.targets

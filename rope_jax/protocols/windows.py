@@ -5,8 +5,8 @@ A window of length n is n + 1 consecutive tokens of a stream: n inputs and their
 *position* of a target is the number of tokens of context before it: positions run from 1 to n.
 
 A *unit* is what intervals resample: a document. Where fewer than `RELIABLE_UNITS` documents are
-long enough, it is a block of a document, and the scored tokens of two blocks are more than the
-longest length apart. Intervals then hold for those documents, not for others.
+long enough, it is a block of one, with more than the longest length between the scored tokens of
+two blocks. Intervals then hold for those documents, not for others.
 
 Shapes: W windows; n_plus_1 = n + 1 tokens; m, count: targets at the end of a window.
 """

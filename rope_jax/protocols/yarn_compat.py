@@ -1,7 +1,4 @@
-"""`yarn_compat`: the mean over windows of each window's mean, as published with YaRN.
-
-Shapes: W windows.
-"""
+"""`yarn_compat`: the mean over windows of each window's mean, as published with YaRN."""
 
 import numpy as np
 from jaxtyping import Float64

@@ -1,14 +1,14 @@
 """What a task is: samples, each a window of tokens with the answers that are asked for in it.
 
-A sample is read in one forward pass with the right answers in place (teacher forcing): nothing is
-generated. An answer is a group of targets; it is exact if each of them is the model's first choice.
+A sample is read in one forward pass with the right answers in place (teacher forcing). An answer is
+a group of targets; it is exact if each of them is the model's first choice.
 
 Shapes: n targets of a window, n_plus_1 = n + 1 tokens.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int32
@@ -24,7 +24,7 @@ class Words(NamedTuple):
     encode: Callable[[str], NDArray[np.integer]]
     vocab_size: int
     bos_id: int | None
-    """The token that a sample begins with; None: none."""
+    """The token that a sample begins with, if any."""
     has_words: bool
     """Whether a token stands for more than a byte, so that prompts written for people are short."""
 
@@ -33,10 +33,10 @@ class Words(NamedTuple):
         return np.array([] if self.bos_id is None else [self.bos_id], np.int32)
 
     def ordinary(self, most: int | None = None) -> Int32[np.ndarray, " V"]:
-        """Return the tokens that random ones are drawn from, ascending.
+        """Return the tokens that random ones are drawn from, ascending, without the document start.
 
-        Those below `most` without the document start; of a byte model only bytes, because it may
-        have a token for the document start that it does not use.
+        Of a byte model only bytes, because it may have another document start, which it does not
+        use. most: only those below it.
         """
         count = self.vocab_size if self.has_words else min(256, self.vocab_size)
         tokens = np.arange(count if most is None else min(most, count), dtype=np.int32)
@@ -67,8 +67,9 @@ class Request(NamedTuple):
     length: int
     """n, how many targets it has."""
     depth: float
-    """Where what is asked for is placed: 0 at the start of the window, 1 before the question. It
-    has no effect unless the task `has_depth`."""
+    """Where what is asked for is placed, if the task `has_depth`: 0 at the start of the window, 1
+    before the question.
+    """
     ablated: bool = False
     """Whether what is asked for is replaced by other text, for comparison."""
 
@@ -86,9 +87,9 @@ class Question(BaseModel):
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""
     has_control: ClassVar[bool] = True
-    """Whether it is also asked with what is asked for taken out."""
+    """Whether it is also asked with what is asked for ablated."""
     has_answers: ClassVar[bool] = True
-    """Whether its targets are answers that are exact or not; if not, only their NLL counts."""
+    """Whether its targets are answers that are exact or not; otherwise only their NLL counts."""
     needs_words: ClassVar[bool] = False
     """Whether the task's texts are for tokenizers whose tokens are longer than a byte."""
 
@@ -137,7 +138,7 @@ def hide(
 ) -> Sample:
     """Return the sample with start, text that holds the needles, question, answer.
 
-    Needles at the same place keep their order. Needles that are left out make room for more text.
+    Needles at the same place keep their order; ablated ones make room for more text.
     setting: what makes them long, as in "keys: 4"; the ValueError begins with it if the window is
         too short for all of them.
     start: None: the document-start token.
@@ -159,11 +160,12 @@ def hide(
         place = round(needle.place * count)
         pieces += [filler[before:place], needle.tokens]
         before = place
-    return answer_at_end(np.concatenate([*pieces, filler[before:], question, answer]), len(answer))
+    tokens = np.concatenate([*pieces, filler[before:], question, answer])
+    return answered_at_end(tokens, np.zeros(len(answer)))
 
 
-def answer_at_end(tokens: NDArray[np.integer], count: int) -> Sample:
-    """Return the sample whose last `count` tokens are one answer."""
+def answered_at_end(tokens: NDArray[np.integer], last: NDArray[Any]) -> Sample:
+    """Return the sample whose last targets belong to the answers `last`, and no others to any."""
     answers = np.full(len(tokens) - 1, -1, np.int32)
-    answers[len(answers) - count :] = 0
+    answers[len(answers) - len(last) :] = last
     return Sample(tokens.astype(np.int32), answers)

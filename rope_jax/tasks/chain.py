@@ -6,8 +6,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks import values
 from rope_jax.tasks.base import Needle, Request, Sample, Task, hide
+from rope_jax.tasks.draws import distinct
 
 _NAMES = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -19,8 +19,8 @@ class Chain(Task):
 
     Each statement ends with a line break. The number is at the depth, and the statements that
     follow and the question divide the rest equally. Another chain begins at a random place. With
-    the statement that has the number taken out, the links to it remain. The chance level is that
-    of guessing one of the numbers.
+    the statement of the number ablated, the links to it remain. The chance level is that of
+    guessing one of the numbers.
     """
 
     title: ClassVar[str] = "chain"
@@ -51,7 +51,7 @@ class Chain(Task):
         words, draws, depth = request.words, request.draws, request.depth
         each = self.hops + 1
         names = [_NAMES[n] for n in draws.different(len(_NAMES), self.chains * each)]
-        numbers = values.different(lambda: values.digits(draws, self.digits), self.chains)
+        numbers = distinct(lambda: draws.digits(self.digits), self.chains)
         firsts = [depth, *(draws.fraction() for _ in range(self.chains - 1))]
         end = words.encode("\n")
         needles = []

@@ -4,11 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int32
-from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks.base import Request, Sample, Task, Words
+from rope_jax.tasks.base import Request, Sample, Task, Words, answered_at_end
 from rope_jax.tasks.draws import Draws
 
 
@@ -18,8 +17,9 @@ class Induction(Task):
     START r r → r from its second token, with n = ⌊length / 2⌋ tokens in r
 
     Every token of a byte model is a byte. Between the start and the first copy are as many other
-    random tokens as fill the window; with the copy taken out, all are. Each token is an answer of
-    its own; guessing one is right once in as many times as there are tokens to draw from.
+    random tokens as fill the window; ablated, the first copy is random, too. Each token is an
+    answer by itself, which guessing gets right once in as many times as there are tokens to draw
+    from.
     """
 
     title: ClassVar[str] = "induction"
@@ -40,7 +40,7 @@ class Induction(Task):
         copy, others = words.random(draws.part(), n), words.random(draws.part(), n)
         opening = _opening(words, draws, length + 1 - 2 * n)
         tokens = np.concatenate([opening, others if request.ablated else copy, copy])
-        return _each_at_end(tokens, n - 1)
+        return answered_at_end(tokens, np.arange(n - 1))
 
 
 class Repeat(Task):
@@ -48,9 +48,9 @@ class Repeat(Task):
 
     START s FILLER s → s from its second token
 
-    The text ends with the stretch, so the second one is a natural continuation; with the first one
-    taken out, the window is the text alone. Each token is an answer of its own. Without a document
-    start, the window begins with a random token.
+    The text ends with the stretch, so the second one is a natural continuation; ablated, the window
+    is the text alone. Each token is an answer by itself. Without a document start, the window
+    begins with a random token.
     """
 
     title: ClassVar[str] = "repeat"
@@ -75,17 +75,10 @@ class Repeat(Task):
         if not request.ablated:
             last = np.concatenate([text[len(text) - self.stretch :], last[self.stretch :]])
         tokens = np.concatenate([_opening(request.words, request.draws, 1), last])
-        return _each_at_end(tokens, self.stretch - 1)
+        return answered_at_end(tokens, np.arange(self.stretch - 1))
 
 
 def _opening(words: Words, draws: Draws, count: int) -> Int32[np.ndarray, " count"]:
-    """Return the start of a sample, and random tokens up to `count`."""
+    """The start of a sample, and random tokens up to `count`."""
     start = words.start().astype(np.int32)
     return np.concatenate([start, words.random(draws, count - len(start))])
-
-
-def _each_at_end(tokens: NDArray[np.integer], count: int) -> Sample:
-    """Return the sample whose last `count` tokens are an answer each."""
-    answers = np.full(len(tokens) - 1, -1, np.int32)
-    answers[len(answers) - count :] = np.arange(count)
-    return Sample(tokens.astype(np.int32), answers)

@@ -25,9 +25,9 @@ class MQAR(Task):
     one, no two of them are equal, and the filler is random tokens. Unlike there, none of these is a
     key of the window (with a vocabulary of bytes, keys would recur with other values), an answer
     stays in the window after its question, the key 0 counts, and V is the model's vocabulary where
-    that has fewer than 8,192 tokens (bytes: 256). Each value is an answer of its own. Taken out,
-    each pair has another random value. The chance level is that of guessing one of the values,
-    1 / k; whoever leaves out those already given is right more often. With `load` it falls with the
+    that has fewer than 8,192 tokens (bytes: 256). Each value is an answer by itself. Ablated, each
+    pair has another random value. The chance level is that of guessing one of the values, 1 / k;
+    whoever leaves out those already given is right more often. With `load` it falls with the
     length.
     """
 
@@ -85,12 +85,12 @@ class MQAR(Task):
         return Sample(np.concatenate([start, pairs, rest]).astype(np.int32), answers)
 
     def _count(self, length: int) -> int:
-        """Return k, the number of pairs at a length."""
+        """k, the number of pairs at a length."""
         return self.pairs or _PAIRS if self.load is None else max(1, int(self.load * length))
 
 
 def _gaps(draws: Draws, places: int, count: int) -> Int64[np.ndarray, " count"]:
-    """Return `count` different numbers below `places`, small ones much more often."""
+    """`count` different numbers below `places`, small ones much more often."""
     weights = np.arange(1, places + 1) ** (_POWER - 1)
     found = np.zeros(count, np.int64)
     for number in range(count):

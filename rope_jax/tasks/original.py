@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks import values as own
 from rope_jax.tasks.base import Needle, Request, Sample, Task, Words, hide
-from rope_jax.tasks.draws import Draws
+from rope_jax.tasks.draws import NAMED, Kind, distinct
 
 _TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize "
@@ -28,8 +27,8 @@ class PasskeyText(Task):
     What is the pass key? The pass key is → 71432
 
     The original cuts the filler by characters, and its keys have 1 to 5 digits. Here it is cut by
-    tokens and goes on after the key where it stopped, and all keys have the same number of digits,
-    of which the first is not 0.
+    tokens and goes on after the key where it stopped; all keys have as many digits, the first not
+    0.
     """
 
     title: ClassVar[str] = "passkey, original text"
@@ -44,7 +43,7 @@ class PasskeyText(Task):
 
     def sample(self, request: Request) -> Sample:
         words = request.words
-        key = f" {own.number(request.draws, self.digits)}"
+        key = f" {request.draws.number(self.digits)}"
         needle = ["\nThe pass key is", key, ". Remember it.", key, " is the pass key.\n"]
         filler = _continued(words, f" {_FILLER}")
         return hide(
@@ -68,16 +67,16 @@ class RulerNeedle(Task):
     (1, 4, 1) and multiquery (1, 1, 4, where there are as many keys as queries). The first needle
     that is asked for is at the depth. Other values of its key follow at random places in the order
     of the answer, which the original does not fix; the needles of other keys are at random places.
-    Several values, joined by ", ", are one answer: it is exact if all of it is, where the original
-    counts the values that occur in a generated text. The chance level is that of guessing which
-    keys the values belong to.
+    Several values, joined by ", ", are one answer, exact only as a whole, where the original counts
+    the values that occur in a generated text. The chance level is that of guessing which keys the
+    values belong to.
     """
 
     title: ClassVar[str] = "needle (RULER)"
     source: ClassVar[str] = "Hsieh et al., arXiv 2404.06654, NVIDIA/RULER"
     task: Literal["needle"] = "needle"
     needs_words: ClassVar[bool] = True
-    kind: own.Kind = Field(
+    kind: Kind = Field(
         "numbers", description="values: numbers of 7 digits, words such as quiet-harbor, or UUIDs"
     )
     keys: Annotated[int, Field(ge=1, le=64), Whole] = Field(
@@ -94,7 +93,7 @@ class RulerNeedle(Task):
     def chance(self) -> float:
         if self._keys > 1:
             return 1 / math.perm(self._keys, self.queries)
-        possible = {"numbers": _numbers(7), "words": own.NAMED, "uuids": 2**122}
+        possible = {"numbers": _numbers(7), "words": NAMED, "uuids": 2**122}
         return 1 / math.perm(possible[self.kind], self.values)
 
     @property
@@ -103,8 +102,9 @@ class RulerNeedle(Task):
 
     def sample(self, request: Request) -> Sample:
         words, draws, depth = request.words, request.draws, request.depth
-        keys = own.different(lambda: own.named(draws), self._keys)
-        drawn = own.different(lambda: self._value(draws), self._keys * self.values)
+        keys = distinct(draws.named, self._keys)
+        make = {"numbers": lambda: draws.number(7), "words": draws.named, "uuids": draws.uuid}
+        drawn = distinct(make[self.kind], self._keys * self.values)
         hidden = [drawn[key * self.values :][: self.values] for key in range(self._keys)]
         needles = []
         for number, (key, of_key) in enumerate(zip(keys, hidden, strict=True)):
@@ -128,7 +128,7 @@ class RulerNeedle(Task):
         )
 
     def _prompts(self, queries: list[str]) -> tuple[str, str]:
-        """Return what precedes and what follows the haystack."""
+        """What precedes and what follows the haystack."""
         *first, last = queries
         query = f"{', '.join(first)}, and {last}" if first else last
         if self.queries * self.values == 1:
@@ -145,19 +145,14 @@ class RulerNeedle(Task):
         )
         return task, question
 
-    def _value(self, draws: Draws) -> str:
-        if self.kind == "numbers":
-            return own.number(draws, 7)
-        return own.named(draws) if self.kind == "words" else own.uuid(draws)
-
 
 def _numbers(digits: int) -> int:
-    """Return how many numbers have so many digits, of which the first is not 0."""
+    """How many numbers have so many digits, of which the first is not 0."""
     return 9 * 10 ** (digits - 1)
 
 
 def _continued(words: Words, text: str) -> NDArray[np.integer]:
-    """Return the tokens of a text that continues another one.
+    """The tokens of a text that continues another one.
 
     Some tokenizers put a space before every text, but none after a line break inside of it.
     """
@@ -167,5 +162,5 @@ def _continued(words: Words, text: str) -> NDArray[np.integer]:
 
 
 def _joined(words: Words, pieces: list[str]) -> NDArray[np.integer]:
-    """Return the tokens of pieces, each encoded by itself so that equal ones have equal tokens."""
+    """The tokens of pieces, each encoded by itself so that equal ones have equal tokens."""
     return np.concatenate([_continued(words, piece) for piece in pieces])

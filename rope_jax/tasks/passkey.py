@@ -6,9 +6,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from rope_jax.rope.numbers import Whole
-from rope_jax.tasks import values
 from rope_jax.tasks.base import Needle, Request, Sample, Task, hide
-from rope_jax.tasks.draws import Draws
+from rope_jax.tasks.draws import NAMES, distinct
 
 Digits = Annotated[int, Field(ge=1, le=64), Whole]
 
@@ -31,7 +30,7 @@ class Passkey(Task):
     def sample(self, request: Request) -> Sample:
         words = request.words
         question = words.encode("<<PASS:")
-        answer = words.encode("-".join(values.digits(request.draws, self.digits)))
+        answer = words.encode("-".join(request.draws.digits(self.digits)))
         needle = np.concatenate([question, answer, words.encode(">>")])
         return hide(
             [Needle(request.depth, needle, asked=True)],
@@ -54,7 +53,7 @@ class Multikey(Task):
     title: ClassVar[str] = "multikey"
     source: ClassVar[str] = "after RULER's multikey needles, Hsieh et al., arXiv 2404.06654, §3"
     task: Literal["multikey"] = "multikey"
-    keys: Annotated[int, Field(ge=2, le=len(values.NAMES)), Whole] = Field(
+    keys: Annotated[int, Field(ge=2, le=len(NAMES)), Whole] = Field(
         4, description="keys, of which one is asked for"
     )
     values: Literal["digits", "words", "uuids"] = Field(
@@ -74,8 +73,13 @@ class Multikey(Task):
 
     def sample(self, request: Request) -> Sample:
         words, draws = request.words, request.draws
-        names = [values.NAMES[n] for n in draws.different(len(values.NAMES), self.keys)]
-        hidden = values.different(lambda: self._value(draws), self.keys)
+        names = [NAMES[n] for n in draws.different(len(NAMES), self.keys)]
+        make = {
+            "digits": lambda: "-".join(draws.digits(self.digits)),
+            "words": draws.words,
+            "uuids": draws.uuid,
+        }
+        hidden = distinct(make[self.values], self.keys)
         others = self.keys - 1
         places = [request.depth, *((part + draws.fraction()) / others for part in range(others))]
         end = words.encode(">>")
@@ -90,8 +94,3 @@ class Multikey(Task):
         return hide(
             needles, request, question=questions[0], answer=answers[0], setting=f"keys: {self.keys}"
         )
-
-    def _value(self, draws: Draws) -> str:
-        if self.values == "digits":
-            return "-".join(values.digits(draws, self.digits))
-        return values.words(draws) if self.values == "words" else values.uuid(draws)

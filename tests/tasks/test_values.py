@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from rope_jax.tasks import Draws, values
+from rope_jax.tasks import Draws, draws as values
 
 
 @pytest.mark.parametrize(
