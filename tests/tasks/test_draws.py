@@ -1,11 +1,14 @@
-"""Random choices: the same everywhere, and all equally likely."""
+"""Random choices: the same everywhere, and all equally likely; the keys and values made of them."""
 
+import re
+import uuid
 from collections import Counter
-from itertools import permutations
+from itertools import pairwise, permutations
 
 import numpy as np
+import pytest
 
-from rope_jax.tasks import Draws
+from rope_jax.tasks.draws import NAMES, QUALITIES, WORDS, Draws, distinct
 
 
 def test_the_choices_of_a_seed_never_change():
@@ -41,3 +44,44 @@ def test_tokens_are_uniform():
     counts = np.bincount(Draws(7).tokens(10, 20_000))
     assert len(counts) == 10
     assert abs(counts - 2000).max() < 5 * 2000**0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "form"),
+    [
+        (lambda draws: draws.digits(3), r"[0-9]{3}"),
+        (lambda draws: draws.number(3), r"[1-9][0-9]{2}"),
+        (lambda draws: draws.number(1), r"[1-9]"),
+        (Draws.words, r"[a-z]+-[a-z]+-[a-z]+"),
+        (Draws.named, r"[a-z]+-[a-z]+"),
+    ],
+)
+def test_the_form_of_a_value(make, form):
+    draws = Draws(1)
+    found = {make(draws) for _ in range(300)}
+    assert len(found) > 8
+    assert all(re.fullmatch(form, value) for value in found)
+
+
+def test_a_uuid_is_of_version_4():
+    draws = Draws(2)
+    for _ in range(100):
+        text = draws.uuid()
+        made = uuid.UUID(text)
+        assert str(made) == text
+        assert (made.version, made.variant) == (4, uuid.RFC_4122)
+
+
+@pytest.mark.parametrize("words", [NAMES, WORDS, QUALITIES])
+def test_no_word_occurs_twice(words):
+    assert len(set(words)) == len(words)
+
+
+def test_no_name_is_the_beginning_of_another():
+    ordered = sorted(NAMES)
+    assert not any(y.startswith(x) for x, y in pairwise(ordered))
+
+
+def test_different_values_differ():
+    draws = Draws(3)
+    assert sorted(distinct(lambda: draws.below(10), 10)) == list(range(10))
