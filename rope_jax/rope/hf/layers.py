@@ -32,9 +32,8 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
 
     Layers may differ by `layer_types` (in older Gemma 3 configs by `sliding_window_pattern` and
     `rope_local_base_freq`), and by `no_rope_layers` (Llama 4, SmolLM3), where 0 marks a layer
-    without positions; Llama 4 scales the queries of such layers. Some models leave layers unrotated
-    in code, without a config key: Cohere 2, EXAONE 4 and a few more types are recognized here;
-    others are not.
+    without positions; Llama 4 scales the queries of such layers. Of the models that leave layers
+    unrotated in code, without a config key, Cohere 2, EXAONE 4 and a few more are recognized.
 
     ValueError: as for `from_hf`, or because layers differ in rotary_dim or train_length.
     """
@@ -46,17 +45,16 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     missing = sorted({str(name) for name in types if name not in parts})
     if missing:
         raise ValueError(f"layer_types: {', '.join(missing)} has no rope_parameters")
-    read = {
-        name: read_part(config, parts[name], name)
-        for name in dict.fromkeys(types)
-        if parts[name] is not None
-    }
-    rotates = _rotating_layers(config, count)
-    if not read or not any(r and name in read for name, r in zip(types, rotates, strict=True)):
+    named = dict.fromkeys(types)
+    read = {name: read_part(config, parts[name], name) for name in named if parts[name] is not None}
+    layers = [  # None: without positions
+        read.get(name) if rotates else None
+        for name, rotates in zip(types, _rotating_layers(config, count), strict=True)
+    ]
+    rotating = [layer for layer in layers if layer is not None]
+    if not rotating:
         raise ValueError("rope_parameters: no layer rotates")
-    geometry, scaling = next(
-        read[name] for name, r in zip(types, rotates, strict=True) if r and name in read
-    )
+    geometry, scaling = rotating[0]
     # Only the formulas of scaled layers contain the length, so only theirs must agree.
     lengths = {g.train_length for g, s in read.values() if s.type != "none"}
     if len({g.rotary_dim for g, _ in read.values()}) > 1 or len(lengths) > 1:
@@ -65,18 +63,17 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
         geometry = RotaryGeometry(geometry.rotary_dim, geometry.base, lengths.pop())
     nope = parse_scaling({"type": "drope"} | _nope_query_scale(config))
     pattern = []
-    for name, rotated in zip(types, rotates, strict=True):
-        if not rotated or name not in read:
+    for layer in layers:
+        if layer is None:
             pattern.append(LayerOverride(scaling=nope))
-            continue
-        own_geometry, own = read[name]
-        base = None if own_geometry.base == geometry.base else own_geometry.base
-        pattern.append(LayerOverride(base, None if own == scaling else own))
+        else:
+            base = None if layer[0].base == geometry.base else layer[0].base
+            pattern.append(LayerOverride(base, None if layer[1] == scaling else layer[1]))
     return RotaryLayers(geometry, count, _shortest(pattern), head_dim(config, types[0])), scaling
 
 
 def _rotating_layers(config: Config, count: int) -> list[bool]:
-    """Return, for each layer, whether it rotates."""
+    """Whether each layer rotates."""
     kind = config.get("model_type")
     if kind in _GLOBAL_LAYERS_WITHOUT_POSITIONS and config.get("sliding_window"):
         return [layer != "full_attention" for layer in layer_types(config, count)]
@@ -92,7 +89,7 @@ def _rotating_layers(config: Config, count: int) -> list[bool]:
 
 
 def _nope_query_scale(config: Config) -> dict[str, Any]:
-    """Return the setting for the query scale of layers without positions; {} if there is none."""
+    """The setting for the query scale of layers without positions; {} if there is none."""
     is_llama4 = config.get("model_type") in ("llama4", "llama4_text")
     if not is_llama4 or not config.get("attn_temperature_tuning", True):
         return {}
@@ -101,7 +98,7 @@ def _nope_query_scale(config: Config) -> dict[str, Any]:
 
 
 def _shortest(pattern: list[LayerOverride]) -> tuple[LayerOverride, ...]:
-    """Return the shortest pattern that repeats to this one."""
+    """The shortest pattern that repeats to this one."""
     for period in range(1, len(pattern)):
         if all(pattern[i] == pattern[i % period] for i in range(len(pattern))):
             return tuple(pattern[:period])

@@ -1,9 +1,7 @@
 """Read a geometry and a strategy from a Hugging Face config dictionary, without torch.
 
-Covers every form that transformers 4.40 to 5.24 writes: `rope_scaling` beside `rope_theta` (with
-`type` or `rope_type`), `rope_parameters` that include the base, and one such dictionary per layer
-type. A key that its type does not use is an error that names it: transformers only warns, and a
-scaling that is silently off is a common bug.
+Covers every form that transformers 4.40 to 5.24 writes. A key that its type does not use is an
+error: transformers only warns, and a scaling that is silently off is a common bug.
 """
 
 import math
@@ -16,43 +14,41 @@ from rope_jax.rope.strategies import Scaling, parse_scaling
 Config = Mapping[str, Any]
 
 # Keys that each rope_type may have besides its name, base and partial_rotary_factor.
-_LENGTH = "original_max_position_embeddings"
+LENGTH = "original_max_position_embeddings"
 _KEYS: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
-    "dynamic": ("factor", _LENGTH),
+    "dynamic": ("factor", LENGTH),
     "yarn": (
-        "factor",
-        _LENGTH,
-        "attention_factor",
-        "beta_fast",
-        "beta_slow",
-        "mscale",
-        "mscale_all_dim",
-        "truncate",
+        *("factor", LENGTH, "attention_factor", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "truncate"),
         "finetuned",  # in Yarn-Llama; it has no effect
-        # Ministral 3's
-        "llama_4_scaling_beta",
-        "max_position_embeddings",
+        *("llama_4_scaling_beta", "max_position_embeddings"),  # Ministral 3's
     ),
     "longrope": (
-        "factor",
-        _LENGTH,
-        "attention_factor",
-        "short_factor",
-        "long_factor",
+        *("factor", LENGTH, "attention_factor", "short_factor", "long_factor"),
         # m for short and for long texts; transformers 5.24 reads them for Phi-3.5-MoE alone
-        "short_mscale",
-        "long_mscale",
+        *("short_mscale", "long_mscale"),
     ),
-    "llama3": ("factor", _LENGTH, "low_freq_factor", "high_freq_factor"),
+    "llama3": ("factor", LENGTH, "low_freq_factor", "high_freq_factor"),
     "proportional": ("factor",),
 }
-_KEY_ALIASES = {"type": "rope_type"}
 # Version 4 keeps these outside of rope_scaling, version 5 inside of rope_parameters.
 _IN_EITHER_PLACE = ("rope_theta", "partial_rotary_factor")
-_EVERYWHERE = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
-_OLD_TYPES = {"su": "longrope"}
+_EVERYWHERE = ("rope_type", "type", *_IN_EITHER_PLACE)
+# Keys without which a type has no strategy, and the strategy's name where ours differs.
+_REQUIRED = {
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "longrope": ("short_factor", "long_factor"),
+}
+_STRATEGIES = {
+    "default": "none",
+    "linear": "pi",
+    "dynamic": "dynamic_ntk",
+    "proportional": "p_rope",
+}
 
 # Model types whose base is 10,000 unless their config says otherwise. For other types a missing
 # base is an error: falling back to 10,000 silently spoils a model.
@@ -97,9 +93,9 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
 
     layer_type: which layer type to read, if they differ; `layers_from_hf` reads all of them.
 
-    Anything that only a model's code determines is not read, such as which dimensions form a pair
-    (layout "interleaved" in Llama 4, GLM, Cohere and DeepSeek, "half" in most others) or DeepSeek's
-    scale on its softmax, (0.1·mscale_all_dim·ln s + 1)².
+    What only a model's code determines is not read, such as which dimensions form a pair (layout
+    "interleaved" in Llama 4, GLM, Cohere and DeepSeek) or DeepSeek's scale on its softmax,
+    (0.1·mscale_all_dim·ln s + 1)².
 
     ValueError: a key is missing, is not used by its type, or has different values in two places; or
     the type is unknown. The message begins with the key.
@@ -108,15 +104,13 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     refuse_other_encodings(config)
     parts = by_layer_type(config)
     if layer_type is None and len(parts) > 1:
-        made = {
-            name: read_part(config, part, name) for name, part in parts.items() if part is not None
-        }
-        if len(made) < len(parts) or any(one != next(iter(made.values())) for one in made.values()):
+        made = [read_part(config, x, name) for name, x in parts.items() if x is not None]
+        if len(made) < len(parts) or any(other != made[0] for other in made):
             raise ValueError(
                 f"layer_type: {' and '.join(map(str, parts))} differ; name one, or use "
                 "layers_from_hf"
             )
-        return next(iter(made.values()))
+        return made[0]
     name = next(iter(parts)) if layer_type is None or None in parts else layer_type
     if name not in parts:
         raise ValueError(f"layer_type: {layer_type!r} is not one of {', '.join(map(str, parts))}")
@@ -128,7 +122,7 @@ _UNSUPPORTED = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "
 
 
 def refuse_other_encodings(config: Config) -> None:
-    """Raise a ValueError if positions are not rotary, or unsupported keys change the rotation."""
+    """ValueError: positions are not rotary, or unsupported keys change the rotation."""
     for key in _UNSUPPORTED:
         if config.get(key) is not None:
             raise ValueError(
@@ -142,7 +136,7 @@ def refuse_other_encodings(config: Config) -> None:
 
 
 def language_model(config: Config) -> Config:
-    """Return the language model's part of a multimodal config, or the config itself."""
+    """The language model's part of a multimodal config, or the config itself."""
     if not isinstance(config, Mapping):
         raise ValueError(f"config: should be a mapping, not {config!r}")
     inside = config.get("text_config")
@@ -150,14 +144,14 @@ def language_model(config: Config) -> Config:
 
 
 def by_layer_type(config: Config) -> dict[str | None, Config | None]:
-    """Return rope parameters by layer type ({None: …} if all share them); None: no rotation."""
+    """Rope parameters by layer type ({None: …} if all share them); None: no rotation."""
     given = {key: config[key] for key in ("rope_scaling", "rope_parameters") if config.get(key)}
     for key, value in given.items():
         if not isinstance(value, Mapping):
             raise ValueError(f"{key}: should be a mapping, not {value!r}")
     alike = [
-        {_KEY_ALIASES.get(k, k): v for k, v in value.items() if k not in _IN_EITHER_PLACE}
-        for value in given.values()
+        {"rope_type" if k == "type" else k: v for k, v in x.items() if k not in _IN_EITHER_PLACE}
+        for x in given.values()
     ]
     if any(other != alike[0] for other in alike):
         raise ValueError("rope_scaling, rope_parameters: differ; keep one of the two")
@@ -168,7 +162,7 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
             raise ValueError(
                 f"rope_parameters.{wrong[0]}: is mixed with one mapping per layer type"
             )
-        return {name: own for name, own in parameters.items() if isinstance(name, str)}
+        return {name: own for name, own in parameters.items()}
     if config.get("rope_local_base_freq") is not None:
         # Gemma 3 before transformers 5.0: scaling and rope_theta are for the global layers
         local = {"rope_type": "default", "rope_theta": config["rope_local_base_freq"]}
@@ -181,7 +175,7 @@ def by_layer_type(config: Config) -> dict[str | None, Config | None]:
 
 
 def layer_types(config: Config, count: int) -> list[str | None]:
-    """Return the type of each of `count` layers; ValueError if the config does not say."""
+    """The type of each of `count` layers; ValueError if the config does not say."""
     types = config.get("layer_types")
     if types is None and config.get("sliding_window_pattern"):
         every = positive_int(config, "sliding_window_pattern")
@@ -199,7 +193,7 @@ def layer_types(config: Config, count: int) -> list[str | None]:
 def read_part(
     config: Config, rope: Config | None, layer_type: str | None
 ) -> tuple[RotaryGeometry, Scaling]:
-    """Return the geometry and scaling of one layer type."""
+    """The geometry and scaling of one layer type."""
     if rope is None:
         raise ValueError(f"layer_type: {layer_type} does not rotate")
     where = "rope parameters" if layer_type is None else f"rope parameters of {layer_type}"
@@ -240,25 +234,26 @@ def read_part(
                 f"rotary_dim: is {own}, but partial_rotary_factor makes it {rotary_dim}"
             )
         rotary_dim = own
-    original = _either(outside, rope, _LENGTH)
+    original = _either(outside, rope, LENGTH)
     if kind == "dynamic":
         longest = positive_int(config, "max_position_embeddings")
-        if rope.get(_LENGTH, longest) != longest:
+        if rope.get(LENGTH, longest) != longest:
             raise ValueError(
-                f"{_LENGTH}: is {rope[_LENGTH]}, but dynamic scaling grows from "
+                f"{LENGTH}: is {rope[LENGTH]}, but dynamic scaling grows from "
                 f"max_position_embeddings, {longest}; write the same, or leave it out"
             )
         original = longest
     if original is None:
         original = positive_int(config, "max_position_embeddings")
-    length = positive_int({_LENGTH: original}, _LENGTH)
+    length = positive_int({LENGTH: original}, LENGTH)
     geometry = RotaryGeometry(rotary_dim, float(_number("rope_theta", base)), length)
     settings = _settings(config, rope, kind, geometry, 1.0 if share is None else share)
     return geometry, parse_scaling(settings)
 
 
 def _type(config: Config, rope: Config, where: str) -> str:
-    kinds = {_OLD_TYPES.get(rope[key], rope[key]) for key in ("rope_type", "type") if key in rope}
+    given = (rope[key] for key in ("rope_type", "type") if key in rope)
+    kinds = {"longrope" if kind == "su" else kind for kind in given}
     if len(kinds) > 1:
         raise ValueError(f"rope_type: {where} have {' and '.join(sorted(map(repr, kinds)))}")
     kind = kinds.pop() if kinds else "default"
@@ -272,33 +267,25 @@ def _type(config: Config, rope: Config, where: str) -> str:
 def _settings(
     config: Config, rope: Config, kind: str, geometry: RotaryGeometry, share: float
 ) -> dict[str, Any]:
-    """Return a strategy's settings from the keys of its type."""
-    if kind == "default":
-        return {"type": "none"}
-    own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != _LENGTH}
+    """A strategy's settings from the keys of its type."""
+    own = {key: rope[key] for key in _KEYS[kind] if key in rope and key != LENGTH}
     needs_factor = kind == "yarn" or (kind == "longrope" and "attention_factor" not in own)
     if needs_factor and "factor" not in own:
         longest = positive_int(config, "max_position_embeddings")
         # below 1 if a config has swapped the two lengths; the factor's own check rejects it
         own["factor"] = longest / geometry.train_length
-    required = {"linear": ("factor",), "dynamic": ("factor",)} | {
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-        "longrope": ("short_factor", "long_factor"),
-    }
-    for key in required.get(kind, ()):
+    for key in _REQUIRED.get(kind, ()):
         if key not in own:
             raise ValueError(f"{key}: is required for rope_type {kind} and was not given")
     if kind == "proportional":
-        return {"type": "p_rope", "p": float(share), **own}
+        own["p"] = float(share)
     if kind == "longrope":
         scales = [own.pop(key) for key in ("short_mscale", "long_mscale") if key in own]
-        if config.get("model_type") != "phimoe":
-            scales = []
-        if len(set(map(str, scales))) > 1:
-            raise ValueError(
-                "short_mscale: differs from long_mscale; only one m for both is supported"
-            )
-        if scales:
+        if scales and config.get("model_type") == "phimoe":
+            if scales[0] != scales[-1]:
+                raise ValueError(
+                    "short_mscale: differs from long_mscale; only one m for both is supported"
+                )
             own["attention_factor"] = scales[0]
     if kind == "yarn":
         own.pop("finetuned", None)
@@ -306,31 +293,28 @@ def _settings(
         beta = own.pop("llama_4_scaling_beta", None)
         if beta is not None:
             own["query_scale"] = {"type": "ministral", "beta": beta}
-        for key in ("beta_fast", "beta_slow"):
-            if not own.get(key, True):
-                del own[key]  # transformers replaces 0 with its default
+        # transformers replaces 0 with its default
+        idle = [key for key in ("beta_fast", "beta_slow") if not own.get(key, True)]
         if "attention_factor" in own or not (own.get("mscale") and own.get("mscale_all_dim")):
             # transformers ignores one without the other, and both if attention_factor is given
-            own.pop("mscale", None)
-            own.pop("mscale_all_dim", None)
-    names = {"linear": "pi", "dynamic": "dynamic_ntk"}
-    return {"type": names.get(kind, kind), **own}
+            idle += ["mscale", "mscale_all_dim"]
+        own = {key: value for key, value in own.items() if key not in idle}
+    return {"type": _STRATEGIES.get(kind, kind), **own}
 
 
 def _either(config: Config, rope: Config, key: str, other: str | None = None) -> Any:
-    """Return a key's value, inside or outside the rope parameters; ValueError if the two differ."""
-    found = [place[key] for place in (rope, config) if place.get(key) is not None]
-    if not found and other is not None and config.get(other) is not None:
-        found = [config[other]]
-    if len(found) > 1 and found[0] != found[1]:
+    """A key's value, inside or outside the rope parameters; ValueError if the two differ."""
+    inside, outside = rope.get(key), config.get(key)
+    if None not in (inside, outside) and inside != outside:
         raise ValueError(
-            f"{key}: is {found[0]} in the rope parameters but {found[1]} at the top level"
+            f"{key}: is {inside} in the rope parameters but {outside} at the top level"
         )
-    return found[0] if found else None
+    value = outside if inside is None else inside
+    return config.get(other) if value is None and other is not None else value
 
 
 def head_dim(config: Config, layer_type: str | None) -> int:
-    """Return the width of the rotated heads in layers of one type."""
+    """The width of the rotated heads in layers of one type."""
     if isinstance(own := config.get("per_layer_config"), Mapping) and layer_type is not None:
         # Gemma 4's global layers have wider heads; the keys are layer indices as text
         widths = {int(index): layer.get("head_dim") for index, layer in own.items()}
@@ -354,7 +338,7 @@ def head_dim(config: Config, layer_type: str | None) -> int:
 
 
 def positive_int(config: Config, key: str) -> int:
-    """Return a required key's value; ValueError unless it is a whole number of at least 1."""
+    """A required key's value; ValueError unless it is a whole number of at least 1."""
     value = config.get(key)
     if value is None:
         raise ValueError(f"{key}: is required but was not given")

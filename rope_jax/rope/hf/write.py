@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 
 from rope_jax.rope.geometry import RotaryGeometry
+from rope_jax.rope.hf.read import LENGTH
 from rope_jax.rope.strategies import STRATEGIES, Scaling
 from rope_jax.rope.strategies.by_parts import ByParts
 from rope_jax.rope.strategies.longrope import LongRoPEScaling
-
-_LENGTH = "original_max_position_embeddings"
 
 _OWN_FORMS: dict[str, str | None] = {
     "none": "`default`",
@@ -31,15 +30,13 @@ _OWN_FORMS: dict[str, str | None] = {
 }
 
 
-def _form(name: str, strategy: type[Scaling]) -> str | None:
-    if name in _OWN_FORMS:
-        return _OWN_FORMS[name]
-    # other fixed frequencies can be written as LongRoPE factors; length-dependent ones cannot
-    always_follows_length = strategy.follows_length == "yes"
-    return None if always_follows_length else "`longrope`, by its numbers (no frequency 0)"
+# Other fixed frequencies can be written as LongRoPE factors; length-dependent ones cannot.
+_BY_NUMBERS = "`longrope`, by its numbers (no frequency 0)"
 
-
-HF_FORMS = {name: _form(name, strategy) for name, strategy in STRATEGIES.items()}
+HF_FORMS = {
+    name: _OWN_FORMS.get(name, None if strategy.follows_length == "yes" else _BY_NUMBERS)
+    for name, strategy in STRATEGIES.items()
+}
 """The form in which `to_hf` writes each strategy; None: transformers has no form for it."""
 
 
@@ -52,8 +49,7 @@ def to_hf(
 ) -> dict[str, Any]:
     """Return the config keys from which transformers computes the same frequencies and m.
 
-    They hold `rope_theta` and `rope_scaling` side by side, which transformers 4.x and 5.x both
-    read.
+    `rope_theta` and `rope_scaling` are side by side, which transformers 4.x and 5.x both read.
 
     head_dim: the head's width, if above rotary_dim; then a `partial_rotary_factor` is written,
     which model types without partial rotary (Llama) ignore for `default`.
@@ -102,16 +98,16 @@ def to_hf(
             share = math.nextafter(share, 2.0)  # transformers truncates the product
         written["partial_rotary_factor"] = share
     if rope.get("rope_type") == "longrope" or (
-        _LENGTH not in rope and longest != geometry.train_length
+        LENGTH not in rope and longest != geometry.train_length
     ):  # 4.x reads LongRoPE's original length only here
-        written[_LENGTH] = geometry.train_length
+        written[LENGTH] = geometry.train_length
     return written
 
 
 def _written(geometry: RotaryGeometry, scaling: Scaling) -> tuple[float, dict[str, Any]]:
-    """Return (rope_theta, rope_scaling); the latter is empty if the base says it all."""
+    """(rope_theta, rope_scaling); the latter is empty if the base says it all."""
     settings = scaling.model_dump(exclude={"type", "query_scale"}, exclude_none=True)
-    kind, length = scaling.type, {_LENGTH: geometry.train_length}
+    kind, length = scaling.type, {LENGTH: geometry.train_length}
     if HF_FORMS.get(kind) is None:
         raise ValueError(f"type: {kind} has no form in Hugging Face's config")
     if kind == "none":
