@@ -19,9 +19,8 @@ from rope_jax.attention.backends.base import in_bfloat16
 from rope_jax.devices.collectives import ALONE, Collectives
 from rope_jax.positions.bands import Rotation
 from rope_jax.positions.encodings import Encoding
-from rope_jax.positions.interaction import Interaction, capped
+from rope_jax.positions.interaction import Interaction, capped, plus_by_distance
 from rope_jax.positions.mask import BandMask
-from rope_jax.positions.toeplitz import plus_by_distance
 from rope_jax.rope.geometry import Layout
 
 

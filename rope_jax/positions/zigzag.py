@@ -12,8 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-__all__ = ["ZigZag", "restored", "tokens_of_parts"]
-
 
 @dataclass(frozen=True)
 class ZigZag:

@@ -1,4 +1,4 @@
-"""The arrays that a scaling changes, which a jitted model takes as arguments.
+"""What a jitted model takes as arguments: frequencies, and positions that are checked on the host.
 
 Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 """
@@ -6,6 +6,7 @@ Shapes: L layers, B batch, T length, N heads, C distances, d rotary dimension.
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 # numpy on the host, jax inside jit
 Array = Any
@@ -70,3 +71,26 @@ class Rotary(NamedTuple):
         """Use one strategy's frequencies in all layers and rows: add axes [1, 1] in front."""
         leaves = [leaf.reshape((1, 1, *leaf.shape)) for leaf in frequencies]
         return cls.unscaled_queries(Frequencies(*leaves))
+
+
+def is_on_host(positions: Any) -> bool:
+    """Return whether positions are numpy or Python numbers, so that their values can be checked."""
+    return isinstance(positions, np.ndarray | np.generic | list | tuple | int | float)
+
+
+def host_positions(positions: Any) -> NDArray[np.int64]:
+    """Return host positions [..., T] as int64; ValueError unless they are integers of 32 bits."""
+    array = np.asarray(positions)
+    # numpy makes floats or objects of integers beyond 64 bits
+    exact = np.asarray(positions, object) if array.dtype.kind in "fO" else None
+    if exact is not None and all(isinstance(x, int | np.integer) for x in exact.flat):
+        array = exact
+    elif array.size and array.dtype.kind not in "iu":
+        raise ValueError(
+            f"positions: are {array.dtype}, not integers; to divide positions, divide inv_freq"
+        )
+    low, high = (array.min(), array.max()) if array.size else (0, 0)
+    if low < -(2**31) or high >= 2**31:
+        furthest = high if high >= 2**31 else low
+        raise ValueError(f"positions: reach {furthest}; the limit is 2^31 − 1")
+    return array.astype(np.int64)

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from rope_jax.rope.frequencies import host_positions, is_on_host
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.numbers import Whole
-from rope_jax.rope.positions import host_positions, is_on_host
 
 
 class QueryScale(BaseModel):

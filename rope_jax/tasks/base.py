@@ -65,7 +65,7 @@ class Request(NamedTuple):
     draws: Draws
     """Equal ones give equal keys and values at every length and depth."""
     length: int
-    """n, how many targets it has."""
+    """n, the number of targets."""
     depth: float
     """Where what is asked for is placed, if the task `has_depth`: 0 at the start of the window, 1
     before the question.
@@ -83,7 +83,6 @@ class Question(BaseModel):
     title: ClassVar[str]
     """What is asked, for the title of a table or a figure."""
     source: ClassVar[str]
-    """Where the task comes from."""
     has_depth: ClassVar[bool] = True
     """Whether what is asked for can be placed at any depth."""
     has_control: ClassVar[bool] = True

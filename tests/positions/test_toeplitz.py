@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from rope_jax.positions.toeplitz import add_by_distance, sum_by_distance
+from rope_jax.positions.interaction import add_by_distance, sum_by_distance
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")
 

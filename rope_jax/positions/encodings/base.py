@@ -39,7 +39,6 @@ class Encoding(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
-    """The paper or code that the encoding comes from."""
     is_rotary: ClassVar[bool] = False
     """Whether it rotates by rotary frequencies, so that scalings apply to it."""
     uses_positions: ClassVar[bool] = False

@@ -48,6 +48,6 @@ class KERPLEEncoding(Encoding):
 
     @property
     def scores(self) -> "Scores":
-        from rope_jax.positions.toeplitz import plus_by_distance
+        from rope_jax.positions.interaction import plus_by_distance
 
         return plus_by_distance

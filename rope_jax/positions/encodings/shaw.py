@@ -46,8 +46,7 @@ def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) ->
     """Add q_i·a^K_c. The product comes before the distances: no array has axes T, S and H."""
     import jax.numpy as jnp
 
-    from rope_jax.positions.interaction import dot_product
-    from rope_jax.positions.toeplitz import add_by_distance
+    from rope_jax.positions.interaction import add_by_distance, dot_product
 
     table = params["keys"].astype(q.dtype)
     by_distance = jnp.einsum("bkgth,ch->bkgtc", q, table, preferred_element_type=jnp.float32)
@@ -59,7 +58,7 @@ def _values(params: Params, weights: Any, query_index: Any, key_index: Any) -> A
     """Σ_j w_ij·a^V_c, as the sum over c of (the weights at this distance)·a^V_c."""
     import jax.numpy as jnp
 
-    from rope_jax.positions.toeplitz import sum_by_distance
+    from rope_jax.positions.interaction import sum_by_distance
 
     table = params["values"].astype(weights.dtype)
     by_distance = sum_by_distance(weights, table.shape[0], query_index, key_index)

@@ -53,7 +53,7 @@ class T5Encoding(Encoding):
 
     @property
     def scores(self) -> "Scores":
-        from rope_jax.positions.toeplitz import plus_by_distance
+        from rope_jax.positions.interaction import plus_by_distance
 
         return plus_by_distance
 

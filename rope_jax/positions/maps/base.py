@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rope_jax.positions.mask import BandMask
 from rope_jax.rope import RotaryLayers, Scaling
+from rope_jax.rope.messages import first_error
 from rope_jax.rope.numbers import Whole, single_error
 
 # The sum of any two settings must fit into 32 bits, as JAX's integers do.
@@ -94,7 +95,6 @@ class PositionMap(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
-    """The paper or code that the map comes from."""
     relative: ClassVar[str]
     """r(i, j), in the words of the README's table."""
     written_by: ClassVar[str] = ""
@@ -121,10 +121,8 @@ class PositionMap(BaseModel):
         try:
             return type(self).model_validate(self.resolved(window, length))
         except ValidationError as error:
-            first = error.errors()[0]
-            key = "".join(f"{part}: " for part in first["loc"])
-            message = first["msg"].removeprefix("Value error, ")
-            raise ValueError(f"{key}{message} (at a trained window of {window:,})") from None
+            message = f"{first_error(error)} (at a trained window of {window:,})"
+            raise ValueError(message) from None
 
     def resolved(self, window: int, length: int) -> dict[str, Any]:
         """Return all settings, with a number for each "auto", for n > L."""

@@ -23,18 +23,9 @@ def _nested(number: Any, depth: int) -> Any:
     return number
 
 
-_NUMBERS = (
-    "near_inv_freq",
-    "attention_factor",
-    "far_inv_freq",
-    "far_phase",
-    "far_amplitude",
-    "scale_s",
-    "scale_p",
-    "bias",
-)
 _OF_FAR = ("far_inv_freq", "far_phase", "far_amplitude")
 _BY_PAIR = ("near_inv_freq", *_OF_FAR)
+_NUMBERS = (*_BY_PAIR, "attention_factor", "scale_s", "scale_p", "bias")
 _OF_KEYS = ("near_inv_freq", "attention_factor", "far_inv_freq")
 
 
@@ -112,12 +103,8 @@ class FittedMap(PositionMap):
     @property
     def params(self) -> dict[str, np.ndarray]:
         """The numbers given, as float64 arrays by field."""
-        given = {name: getattr(self, name) for name in _NUMBERS}
-        return {
-            name: np.array(values, np.float64)
-            for name, values in given.items()
-            if values is not None
-        }
+        given = ((name, getattr(self, name)) for name in _NUMBERS)
+        return {name: np.array(x, np.float64) for name, x in given if x is not None}
 
     def _by_layer(self) -> dict[str, np.ndarray]:
         """Return the numbers with the axis of layers first; of the far bands, those of one."""
@@ -151,11 +138,7 @@ class FittedMap(PositionMap):
     def check_layers(self, layers: RotaryLayers) -> None:
         pairs = layers.geometry.rotary_dim // 2
         for name, x in self._by_layer().items():
-            if len(x) not in (1, layers.count):
-                raise ValueError(
-                    f"{name}: has numbers for {len(x)} layers, and the model has {layers.count}; "
-                    "it was fitted for another model"
-                )
+            _check_size(name, "layers", len(x), 1, layers.count)
             if name in _BY_PAIR and x.shape[-1] != pairs:
                 raise ValueError(
                     f"{name}: has numbers for {x.shape[-1]} pairs, and the model rotates {pairs} "
@@ -174,16 +157,21 @@ class FittedMap(PositionMap):
     def check_heads(self, heads: int, kv_heads: int) -> None:
         for name, x in self._by_layer().items():
             wanted = kv_heads if name in _OF_KEYS else heads
-            if x.shape[1] not in ((wanted,) if name == "bias" else (1, wanted)):
-                raise ValueError(
-                    f"{name}: has numbers for {x.shape[1]} heads, and the model has {wanted}; "
-                    "it was fitted for another model"
-                )
+            _check_size(name, "heads", x.shape[1], wanted if name == "bias" else 1, wanted)
 
     @property
     def shown_settings(self) -> dict[str, str]:
         borders = {"borders": "-".join(map(str, self.borders))} if self.borders else {}
         return borders | {"numbers": str(self.count)}
+
+
+def _check_size(name: str, axis: str, size: int, *sizes: int) -> None:
+    """ValueError unless the model's size, which is the last of `sizes`, or another fits."""
+    if size not in sizes:
+        raise ValueError(
+            f"{name}: has numbers for {size} {axis}, and the model has {sizes[-1]}; "
+            "it was fitted for another model"
+        )
 
 
 def _is_even(values: Any) -> bool:

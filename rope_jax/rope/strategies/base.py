@@ -24,7 +24,6 @@ class Scaling(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
     source: ClassVar[str]
-    """The paper or code that the formula comes from."""
     follows_length: ClassVar[str] = "no"
     """When the frequencies depend on the text's length, in the words of the README's table."""
 
