@@ -34,7 +34,7 @@ from rope_jax.model.cost import flops_per_token
 from rope_jax.model.decoder import Params
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep import warn_of_chance
-from rope_jax.rope.describe import describe_scaling
+from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing, write_text

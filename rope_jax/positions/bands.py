@@ -122,10 +122,7 @@ class Rotation(NamedTuple):
 
 
 def of_tokens(rotary: Rotary, choose: Choose) -> Rotary:
-    """Return a model's argument for some tokens of a window: choose(x) takes them from x [..., S].
-
-    A last axis of size 1, which all tokens share, stays.
-    """
+    """Return the argument for some tokens: choose(x) takes them from x [..., S], unless S is 1."""
     return rotary._replace(
         query_scale=_chosen(rotary.query_scale, choose),
         bands=tuple(band.of_tokens(choose) for band in rotary.bands),

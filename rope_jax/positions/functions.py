@@ -63,8 +63,5 @@ mlp.defvjp(_forward, _backward)
 def bounded(
     x: Float[Array, "*shape"], low: float, high: float | None = None
 ) -> Float[Array, "*shape"]:
-    """Return min(max(x, low), high) with a derivative of 1 everywhere.
-
-    So a parameter that an optimizer has pushed past a bound can come back.
-    """
+    """Return min(max(x, low), high) with a derivative of 1, so that x can come back from beyond."""
     return x + jax.lax.stop_gradient(jnp.clip(x, low, high) - x)

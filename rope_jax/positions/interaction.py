@@ -180,10 +180,7 @@ def sum_by_distance(
     query_index: Int[Array, " T"],
     key_index: Int[Array, " S"],
 ) -> Float[Array, "*batch T {length}"]:
-    """Return Σ_s weights[…, t, s] over the keys s with min(i_t − j_s, C − 1) = c, for c < C.
-
-    C is `length`. Keys after the query are left out.
-    """
+    """Return Σ_s weights[…, t, s] over the keys with min(i_t − j_s, C − 1) = c; C is `length`."""
 
     def all_far(weights: Array) -> Array:
         zeros = jnp.zeros((*weights.shape[:-1], length - 1), weights.dtype)

@@ -118,9 +118,9 @@ def make_streams(
     bos_id: int | None,
     seed: int,
 ) -> Streams:
-    """Choose documents long enough for the longest window.
+    """Choose documents long enough for the longest window; UserError if there are none.
 
-    The choice is the same for every length and scaling. UserError: no document is long enough.
+    The choice is the same for every length and scaling.
     """
     prefix = 0 if bos == "none" else 1
     lengths = np.array([len(document) + prefix for document in documents], np.int64)

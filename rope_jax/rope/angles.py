@@ -51,8 +51,7 @@ def _fixed_point(
 ) -> tuple[UInt32[Array, "*batch 1 pairs"], Float32[Array, "*batch 1 pairs"]]:
     """inv_freq/(2π) mod 1 in units of 2^-32 turn: whole units and the remaining fraction.
 
-    Each product is 12 by 12 bits and therefore exact in float32, with or without fused
-    multiply-add.
+    Products of 12 by 12 bits are exact in float32, with or without fused multiply-add.
     """
     whole = jnp.zeros(inv_freq.shape, jnp.uint32)
     fraction = jnp.zeros(inv_freq.shape, jnp.float32)
@@ -115,10 +114,7 @@ def _as_int32(positions: Positions) -> Array:
 
 
 def angles(frequencies: Frequencies, positions: Positions) -> Float32[Array, "*#batch T pairs"]:
-    """Return p·θ_i for integer positions p, in radians, reduced to [−π, π].
-
-    Shapes, accuracy and errors as for `cos_sin`. Differentiable in inv_freq.
-    """
+    """Return p·θ_i for integer positions p, in radians, reduced to [−π, π]; see `cos_sin`."""
     inv_freq, remainder = (jnp.asarray(x, jnp.float32)[..., None, :] for x in frequencies[:2])
     position = _as_int32(positions)[..., :, None]
     rank = max(inv_freq.ndim, position.ndim)

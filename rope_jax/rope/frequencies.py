@@ -27,10 +27,7 @@ class Frequencies(NamedTuple):
 
     @classmethod
     def from_float64(cls, inv_freq: np.ndarray, attention_factor: Any = 1.0) -> "Frequencies":
-        """Split host float64 frequencies [..., d/2] into float32 ones and their remainders.
-
-        attention_factor: one number for all, or [...].
-        """
+        """Split host float64 frequencies [..., d/2], and m, one or [...], into float32 ones."""
         high = inv_freq.astype(np.float32)
         low = (inv_freq - high.astype(np.float64)).astype(np.float32)
         m = np.broadcast_to(np.float32(attention_factor), inv_freq.shape[:-1]).copy()

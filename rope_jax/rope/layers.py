@@ -1,4 +1,4 @@
-"""The geometry and scaling of each layer of a model, and the `Rotary` made from them.
+"""The geometry and scaling of each layer of a model: as a `Rotary`, and in words.
 
 Shapes: L layers, B batch, T length, d rotary dimension.
 """
@@ -76,20 +76,14 @@ class RotaryLayers:
         return any(own.query_scale is not None for _, own in self.per_layer(scaling))
 
     def query_scale(self, scaling: Scaling, positions: Any) -> Any:
-        """Return the factors on queries at positions [B, T]: float32 [L, B, T].
-
-        L is 1 if all layers are alike; B may be 1.
-        """
+        """Return the factors on queries at positions [B, T]: float32 [L, B, T]; L may be 1."""
         scales = [
             own.query_scale_at(geometry, positions) for geometry, own in self.per_layer(scaling)
         ]
         return _array_module([positions, *scales]).stack(scales)
 
     def rotary(self, scaling: Scaling, positions: Any, seq_len: Any = None) -> Rotary:
-        """Return the model's argument, for positions [B, T], where B may be 1.
-
-        seq_len: as in `Scaling.frequencies`. The layer axis is 1 if all layers are alike.
-        """
+        """Return the model's argument, for positions [B, T], where B may be 1."""
         return Rotary(self.frequencies(scaling, seq_len), self.query_scale(scaling, positions))
 
 
@@ -100,3 +94,56 @@ def _array_module(leaves: Sequence[Any]) -> ModuleType:
     import jax.numpy as jnp
 
     return jnp
+
+
+def describe_scaling(
+    layers: RotaryLayers, scaling: Scaling, seq_len: int, name: str | None = None
+) -> list[str]:
+    """Describe the scaling, by type or `name`, at a length: one line, or one per kind of layer."""
+    layers_of_kind: dict[tuple[RotaryGeometry, str], list[int]] = {}
+    for layer in range(layers.count):
+        geometry, own = layers.for_layer(layer, scaling)
+        layers_of_kind.setdefault((geometry, own.model_dump_json()), []).append(layer)
+    lines = []
+    for numbers in layers_of_kind.values():
+        geometry, own = layers.for_layer(numbers[0], scaling)
+        described = _describe_frequencies(own, geometry, seq_len)
+        if len(layers_of_kind) == 1:
+            lines.append(f"{name or own.type}: {described}")
+            continue
+        which = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
+        whose = f"{name}, {which}" if name else which
+        lines.append(f"{whose}: {own.type}, base {geometry.base:,g}; {described}")
+    return lines
+
+
+def _describe_frequencies(scaling: Scaling, geometry: RotaryGeometry, seq_len: int) -> str:
+    """θ'/θ relative to no scaling, and the attention factor m; factors of 1 are left out."""
+    frequencies = scaling.frequencies(geometry, seq_len)
+    inv_freq = np.asarray(frequencies.inv_freq, np.float64)
+    rotating = inv_freq[inv_freq > 0]
+    parts = ["no pair rotates"]
+    if rotating.size:
+        parts = [f"slowest wavelength {_tokens(2 * np.pi / rotating.min())}"]
+        ratio = inv_freq / geometry.inv_freq()
+        if not np.allclose(ratio, 1):
+            parts.append(f"frequencies × {_range(ratio.max(), ratio.min())}")
+    m = float(frequencies.attention_factor)
+    if not np.isclose(m, 1):
+        parts.append(f"m {m:.3g}")
+    if scaling.query_scale is not None:
+        last = scaling.query_scale_at(geometry, np.array([seq_len - 1]))[0]
+        parts.append(f"queries × {_range(1.0, float(last))} ({scaling.query_scale.type})")
+    return "; ".join(parts)
+
+
+def _tokens(wavelength: float) -> str:
+    """Return a wavelength to four digits, such as "35,330 tokens"."""
+    rounded = float(f"{wavelength:.4g}")
+    if rounded >= 1e12:
+        return f"{rounded:.3g} tokens"
+    return f"{rounded:,.0f} tokens" if rounded >= 1000 else f"{rounded:.4g} tokens"
+
+
+def _range(first: float, last: float) -> str:
+    return f"{first:.3g}" if np.isclose(first, last) else f"{first:.3g}…{last:.3g}"

@@ -12,12 +12,9 @@ Whole = BeforeValidator(
     lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
 )
 
-# Marks the field that a sweep's `factor: auto` sets to length / window.
-EXTENSION = "extension factor"
 Factor = Annotated[
     float,
     Field(ge=1, allow_inf_nan=False, description="s, how many times longer the context becomes"),
-    EXTENSION,
 ]
 AttentionFactor = Annotated[float, Field(gt=0, lt=1e6)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

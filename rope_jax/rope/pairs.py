@@ -18,10 +18,7 @@ Pairwise = Float64[np.ndarray, " pairs"]
 def exact_frequencies(
     scaling: Scaling, geometry: RotaryGeometry, seq_len: int | None = None
 ) -> tuple[Pairwise, float]:
-    """Return θ' in radians per token, as a model uses them (below 1e-45: 0), and m.
-
-    seq_len and errors: as for `Scaling.frequencies`.
-    """
+    """Return θ' in radians per token, as a model uses them, and m; see `Scaling.frequencies`."""
     made = scaling.frequencies(geometry, seq_len)
     inv_freq = made.inv_freq.astype(np.float64) + made.inv_freq_remainder.astype(np.float64)
     return inv_freq, float(made.attention_factor)

@@ -26,11 +26,10 @@ class QueryScale(BaseModel):
     def at(self, geometry: RotaryGeometry, positions: Any) -> Any:
         """Return the factor on queries at integer positions [..., T]: float32, the same shape.
 
-        Host positions are computed with in float64, traced ones in float32; below 0 they count as
-        0.
+        It is computed in float64 for host positions, in float32 for traced ones; below 0 they count
+        as 0.
 
-        ValueError: host positions that are not integers or reach 2^31, or a geometry for which the
-        formula is undefined.
+        ValueError: host positions beyond 32 bits, or a geometry for which the formula is undefined.
         """
         if is_on_host(positions):
             at_least_0 = np.maximum(host_positions(positions), 0)

@@ -11,7 +11,7 @@ from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.model.memory import describe_memory, memory_table
 from rope_jax.rope import Scaling
-from rope_jax.rope.describe import describe_scaling
+from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LoadedModel
 from rope_jax.sweeps.plans import LONGEST_DEFAULT, SweepPlans

@@ -17,7 +17,7 @@ from rope_jax.console import (
     print_warning,
     progress_bar,
 )
-from rope_jax.rope.describe import describe_scaling
+from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.logs import Scalars
 
 

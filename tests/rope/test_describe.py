@@ -3,8 +3,7 @@
 import pytest
 
 from rope_jax.rope import RotaryGeometry, RotaryLayers, parse_scaling
-from rope_jax.rope.describe import describe_scaling
-from rope_jax.rope.layers import LayerOverride
+from rope_jax.rope.layers import LayerOverride, describe_scaling
 
 GEOMETRY = RotaryGeometry(rotary_dim=8, base=10000.0, train_length=64)
 

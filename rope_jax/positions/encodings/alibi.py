@@ -1,14 +1,11 @@
 """`alibi`: a penalty on the logits that grows with the distance."""
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from rope_jax.positions.encodings.base import Encoding, Params
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import Scores
+from rope_jax.positions.encodings.base import Encoding, Params, Scores
 
 
 class ALiBiEncoding(Encoding):
@@ -20,7 +17,7 @@ class ALiBiEncoding(Encoding):
     type: Literal["alibi"] = "alibi"
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         return _scores
 
 

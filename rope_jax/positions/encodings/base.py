@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
+from rope_jax.rope.geometry import Layout
+
 if TYPE_CHECKING:
     from rope_jax.positions.interaction import AddedValues, Scores
-    from rope_jax.rope.geometry import Layout
+else:  # they name arrays of jax
+    AddedValues = Scores = Any
 
 Params = dict[str, Any]
 """Float32 arrays by name, with a leading axis of L, or of 1 if all layers share them."""
@@ -96,28 +99,25 @@ class Encoding(BaseModel):
         return x
 
     def layer_params(self, parameters: Params, positions: Any, pairs: int) -> Params:
-        """Return what every layer needs inside attention: float arrays [L|1, …].
-
-        positions: integers [#B, S]. pairs: d/2, the number of rotated pairs.
-        """
+        """Return what every layer needs inside attention: float arrays [L|1, …]; pairs: d/2."""
         return {}
 
-    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: "Layout") -> Any:
+    def rotate_queries(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         """Rotate queries [B, T, N, H] by cos and sin [#B, T, #N, pairs]. params: the layer's."""
         return x
 
-    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: "Layout") -> Any:
+    def rotate_keys(self, params: Params, x: Any, cos: Any, sin: Any, layout: Layout) -> Any:
         """Rotate keys [B, S, K, H] by cos and sin [#B, S, #K, pairs]; by default like queries."""
         return self.rotate_queries(params, x, cos, sin, layout)
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         """The scores of queries and keys. It must be the same object at every call."""
         from rope_jax.positions.interaction import dot_product
 
         return dot_product
 
     @property
-    def values(self) -> "AddedValues | None":
+    def values(self) -> AddedValues | None:
         """What is added to the weighted values; None: nothing."""
         return None

@@ -1,15 +1,12 @@
 """`fire`: a bias that a small network computes from the distance over the query's position."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
 from rope_jax.rope.numbers import Whole
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import Scores
 
 _HIDDEN = 32
 _INITIAL_C = 0.1
@@ -85,7 +82,7 @@ class FIREEncoding(Encoding):
         return params | {"threshold": threshold, "position": position}
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         return _scores
 
 

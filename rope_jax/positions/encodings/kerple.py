@@ -1,11 +1,8 @@
 """`kerple`: a trained penalty that grows with the logarithm of the distance."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from rope_jax.positions.encodings.base import Encoding, Params, Sizes
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import Scores
+from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
 
 # The authors' code keeps both parameters at least this large.
 _SMALLEST = 1e-2
@@ -47,7 +44,7 @@ class KERPLEEncoding(Encoding):
         return {"by_distance": -r1 * jnp.log1p(r2 * distance)}
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         from rope_jax.positions.interaction import plus_by_distance
 
         return plus_by_distance

@@ -1,14 +1,11 @@
 """`shaw`: trained vectors per distance, added to keys and values."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params, Sizes
+from rope_jax.positions.encodings.base import AddedValues, Encoding, Params, Scores, Sizes
 from rope_jax.rope.numbers import Whole
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import AddedValues, Scores
 
 
 class ShawEncoding(Encoding):
@@ -34,11 +31,11 @@ class ShawEncoding(Encoding):
         return parameters
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         return _scores
 
     @property
-    def values(self) -> "AddedValues":
+    def values(self) -> AddedValues:
         return _values
 
 

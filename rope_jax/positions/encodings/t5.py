@@ -1,16 +1,13 @@
 """`t5`: a trained bias per head and bucket of distances."""
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from rope_jax.positions.encodings.base import Encoding, Params, Sizes
+from rope_jax.positions.encodings.base import Encoding, Params, Scores, Sizes
 from rope_jax.rope.numbers import Whole
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import Scores
 
 
 class T5Encoding(Encoding):
@@ -52,7 +49,7 @@ class T5Encoding(Encoding):
         return {"by_distance": jnp.take(parameters["bias"], buckets, axis=1).swapaxes(1, 2)}
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         from rope_jax.positions.interaction import plus_by_distance
 
         return plus_by_distance

@@ -1,15 +1,12 @@
 """`xpos`: rotation, and a decay with the distance that is faster in faster pairs."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from rope_jax.positions.encodings.base import Encoding, Params
+from rope_jax.positions.encodings.base import Encoding, Params, Scores
 from rope_jax.rope.geometry import Layout
-
-if TYPE_CHECKING:
-    from rope_jax.positions.interaction import Scores
 
 _GAMMA = 0.4
 
@@ -54,7 +51,7 @@ class XPosEncoding(Encoding):
         return rotate_heads(x, cos, sin, "half")
 
     @property
-    def scores(self) -> "Scores":
+    def scores(self) -> Scores:
         return _scores
 
 

@@ -110,8 +110,7 @@ class PositionMap(BaseModel):
     def at(self, window: int, length: int) -> "PositionMap | None":
         """Return the map with every "auto" resolved at L and n; None if it has one and n ≤ L.
 
-        ValueError: what follows from L does not go with the other settings; the message names the
-        one to change.
+        ValueError: what follows from L does not go with the setting that the message names.
         """
         if not self.is_auto:
             return self
@@ -133,10 +132,10 @@ class PositionMap(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """ValueError unless n tokens stay at relative positions below L.
+        """ValueError, with the value that would do, unless n tokens stay at relative positions
+        below L.
 
-        The message names the setting and the smallest value that would do. window: L, or the longer
-        window that a scaling provides.
+        window: L, or the longer window that a scaling provides.
         """
 
     @property

@@ -6,7 +6,7 @@ Shapes: d rotary dimension, `*batch` the axes of the text lengths (none for a si
 import math
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rope_jax.rope.frequencies import Frequencies
 from rope_jax.rope.geometry import RotaryGeometry
 from rope_jax.rope.messages import first_error
-from rope_jax.rope.numbers import EXTENSION, Factor
+from rope_jax.rope.numbers import Factor
 from rope_jax.rope.query_scales import AnyQueryScale
 
 
@@ -26,6 +26,9 @@ class Scaling(BaseModel):
     source: ClassVar[str]
     follows_length: ClassVar[str] = "no"
     """When the frequencies depend on the text's length, in the words of the README's table."""
+
+    factor_extends: ClassVar[bool] = True
+    """Whether `factor`, if there is one, says how many times longer the context becomes."""
 
     type: str
     query_scale: AnyQueryScale | None = Field(
@@ -121,9 +124,8 @@ class Scaling(BaseModel):
             )
 
     def query_scale_at(self, geometry: RotaryGeometry, positions: Any) -> Any:
-        """Return the factor on queries at integer positions [..., T], float32; 1 without a scale.
-
-        ValueError: as for `QueryScale.at`.
+        """Return the factor on queries at positions [..., T]: see `QueryScale.at`; 1 without a
+        scale.
         """
         if self.query_scale is None:
             return np.ones(np.shape(positions), np.float32)
@@ -131,17 +133,8 @@ class Scaling(BaseModel):
 
     @classmethod
     def has_extension_factor(cls) -> bool:
-        """Return whether `factor` says how many times longer the context becomes.
-
-        Not for `resonance`, whose factor is the inner strategy's, nor `dynamic_ntk`, whose factor
-        is a rate of growth.
-        """
-        field = cls.model_fields.get("factor")
-        if field is None:
-            return False
-        # an optional factor (float | None) carries its mark one level deeper
-        members = [getattr(member, "__metadata__", ()) for member in get_args(field.annotation)]
-        return any(EXTENSION in metadata for metadata in (field.metadata, *members))
+        """Return whether the strategy has a `factor` that `factor_extends`."""
+        return "factor" in cls.model_fields and cls.factor_extends
 
     @property
     def extension_factor(self) -> float | None:
@@ -158,8 +151,7 @@ class Scaling(BaseModel):
     def with_factor(self, factor: float) -> "Scaling":
         """Return a copy with another extension factor, validated like the settings in a config.
 
-        ValueError: the strategy has no extension factor, or the new one does not fit its other
-        settings.
+        ValueError: there is no extension factor, or the new one does not fit the other settings.
         """
         if not self.has_extension_factor():
             raise ValueError(f"factor: {self.type} has no extension factor")
@@ -169,10 +161,7 @@ class Scaling(BaseModel):
             raise ValueError(first_error(error)) from None
 
     def for_layer(self, layer: int, layers: int) -> "Scaling":
-        """Return one layer's strategy, out of `layers`: itself, unless its settings are per layer.
-
-        ValueError: the settings are for another number of layers.
-        """
+        """Return the strategy of one of `layers`; ValueError: its settings are for others."""
         return self
 
 

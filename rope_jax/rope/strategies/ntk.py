@@ -49,6 +49,7 @@ class DynamicNTKScaling(Scaling):
 
     source: ClassVar[str] = "emozilla, dynamically scaled RoPE, 2023; Hugging Face `dynamic`"
     follows_length: ClassVar[str] = "yes"
+    factor_extends: ClassVar[bool] = False
     type: Literal["dynamic_ntk"] = "dynamic_ntk"
     factor: float = Field(1.0, ge=1, lt=1e6, description="a, how fast s grows; 1: s = n/L")
 
