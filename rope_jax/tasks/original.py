@@ -18,6 +18,7 @@ _TASK = (
 _FILLER = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 )
+Count = Annotated[int, Field(ge=1, le=64), Whole]
 
 
 class PasskeyText(Task):
@@ -35,7 +36,7 @@ class PasskeyText(Task):
     source: ClassVar[str] = "Mohtashami & Jaggi, arXiv 2305.16300, epfml/landmark-attention"
     task: Literal["passkey_text"] = "passkey_text"
     needs_words: ClassVar[bool] = True
-    digits: Annotated[int, Field(ge=1, le=64), Whole] = Field(5, description="digits of the key")
+    digits: Count = Field(5, description="digits of the key")
 
     @property
     def chance(self) -> float:
@@ -79,15 +80,9 @@ class RulerNeedle(Task):
     kind: Kind = Field(
         "numbers", description="values: numbers of 7 digits, words such as quiet-harbor, or UUIDs"
     )
-    keys: Annotated[int, Field(ge=1, le=64), Whole] = Field(
-        1, description="keys in the text; at least as many as queries"
-    )
-    values: Annotated[int, Field(ge=1, le=64), Whole] = Field(
-        1, description="values of each key, in a needle each"
-    )
-    queries: Annotated[int, Field(ge=1, le=64), Whole] = Field(
-        1, description="keys that are asked for"
-    )
+    keys: Count = Field(1, description="keys in the text; at least as many as queries")
+    values: Count = Field(1, description="values of each key, in a needle each")
+    queries: Count = Field(1, description="keys that are asked for")
 
     @property
     def chance(self) -> float:

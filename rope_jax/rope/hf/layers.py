@@ -11,7 +11,6 @@ from rope_jax.rope.hf.read import (
     layer_types,
     positive_int,
     read_part,
-    refuse_other_encodings,
 )
 from rope_jax.rope.layers import LayerOverride, RotaryLayers
 from rope_jax.rope.strategies import Scaling, parse_scaling
@@ -38,7 +37,6 @@ def layers_from_hf(config: Config) -> tuple[RotaryLayers, Scaling]:
     ValueError: as for `from_hf`, or because layers differ in rotary_dim or train_length.
     """
     config = language_model(config)
-    refuse_other_encodings(config)
     count = positive_int(config, "num_hidden_layers")
     parts = by_layer_type(config)
     types = layer_types(config, count) if len(parts) > 1 else [next(iter(parts))] * count

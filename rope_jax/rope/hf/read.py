@@ -101,7 +101,6 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
     the type is unknown. The message begins with the key.
     """
     config = language_model(config)
-    refuse_other_encodings(config)
     parts = by_layer_type(config)
     if layer_type is None and len(parts) > 1:
         made = [read_part(config, x, name) for name, x in parts.items() if x is not None]
@@ -121,8 +120,12 @@ def from_hf(config: Config, layer_type: str | None = None) -> tuple[RotaryGeomet
 _UNSUPPORTED = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "global_rope_theta")
 
 
-def refuse_other_encodings(config: Config) -> None:
-    """ValueError: positions are not rotary, or unsupported keys change the rotation."""
+def language_model(config: Config) -> Config:
+    """The language model's part of a config; ValueError: it is not rotary, or in other keys."""
+    if not isinstance(config, Mapping):
+        raise ValueError(f"config: should be a mapping, not {config!r}")
+    inside = config.get("text_config")
+    config = inside if isinstance(inside, Mapping) else config
     for key in _UNSUPPORTED:
         if config.get(key) is not None:
             raise ValueError(
@@ -133,14 +136,7 @@ def refuse_other_encodings(config: Config) -> None:
     encoding = config.get("position_embedding_type")
     if encoding not in (None, "rope", "rope_gptj", "rotary"):
         raise ValueError(f"position_embedding_type: is {encoding!r}; this model does not rotate")
-
-
-def language_model(config: Config) -> Config:
-    """The language model's part of a multimodal config, or the config itself."""
-    if not isinstance(config, Mapping):
-        raise ValueError(f"config: should be a mapping, not {config!r}")
-    inside = config.get("text_config")
-    return inside if isinstance(inside, Mapping) else config
+    return config
 
 
 def by_layer_type(config: Config) -> dict[str | None, Config | None]:
