@@ -55,7 +55,7 @@ def first_details(error: ValidationError) -> ErrorDetails:
 
 
 def key_path(loc: Sequence[str | int], settings: Any) -> list[str]:
-    """Return pydantic's path without the types of sections of `settings` on its way."""
+    """Return pydantic's path to an error without the types of the sections of `settings`."""
     keys, node = [], settings
     for part in loc:
         if isinstance(node, Mapping) and part not in node and part == node.get("type"):

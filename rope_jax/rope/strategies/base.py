@@ -161,7 +161,7 @@ class Scaling(BaseModel):
             raise ValueError(first_error(error)) from None
 
     def for_layer(self, layer: int, layers: int) -> "Scaling":
-        """Return the strategy of one of `layers`; ValueError: its settings are for others."""
+        """Return the strategy of one of `layers`; ValueError: it is for another number of them."""
         return self
 
 
