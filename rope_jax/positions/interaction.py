@@ -137,8 +137,8 @@ def add_by_distance(
 ) -> Float[Array, "*batch T S"]:
     """Return logits[…, t, s] + table[…, t, min(i_t − j_s, C − 1)].
 
-    Keys after the query, which are masked anyway, get table[…, 0]. Where all keys are at least C −
-    1 tokens away, a single number per query is added.
+    Keys after the query, which are masked anyway, get table[…, 0]. Where all keys are C − 1 tokens
+    away or more, a single number per query is added.
     """
     last = table.shape[-1] - 1
     return jax.lax.cond(

@@ -59,7 +59,7 @@ class Protocol(ABC):
         return self.longest
 
     def _blocks_per_document(self) -> int:
-        """How many blocks score `TOKEN_BUDGET` tokens, and as units are `RELIABLE_UNITS` at least."""
+        """How many blocks score `TOKEN_BUDGET` tokens, and if units, are `RELIABLE_UNITS`."""
         documents = len(self.streams.tokens)
         needed = -(-TOKEN_BUDGET // (documents * self.tokens_per_block))
         if self.streams.units == "documents":

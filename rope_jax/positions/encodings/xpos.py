@@ -61,8 +61,7 @@ def _scores(params: Params, q: Any, k: Any, query_index: Any, key_index: Any) ->
     The decay is a factor exp(−decay·(i − r)) of the query times exp(−decay·(r − j)) of the key. For
     keys before all queries, r is the last key: neither factor is above 1, and those of far keys
     rightly underflow to 0. If the blocks overlap, r is the middle of the overlap, and the factors
-    of blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to n =
-    60·scale_base.
+    of blocks of n tokens stay below 3.5^(n/2/scale_base): nothing overflows up to 60·scale_base.
     """
     import jax.numpy as jnp
 

@@ -132,10 +132,9 @@ class PositionMap(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} has no bands")
 
     def check_reach(self, window: int, length: int) -> None:
-        """ValueError, with the value that would do, unless n tokens stay at relative positions
-        below L.
+        """ValueError, with the value that would do, unless relative positions stay below L.
 
-        window: L, or the longer window that a scaling provides.
+        window: L, or the longer window that a scaling provides. length: n.
         """
 
     @property

@@ -13,8 +13,8 @@ class SelfExtend(PositionMap):
     """Self-Extend: exact distances below W; beyond, distances between groups of G tokens.
 
     G must divide W: otherwise the authors' code differs between reading a prompt and generating.
-    The offset of the groups depends on i itself, so positions restart in every window. "auto" is W
-    = L/2 and the smallest divisor G of W that keeps n tokens inside the window, W being lowered
+    The offset of the groups depends on i itself, so positions restart in every window. "auto" is
+    W = L/2 and the smallest divisor G of W that keeps n tokens inside the window, W being lowered
     where no divisor does.
     """
 

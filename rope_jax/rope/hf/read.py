@@ -121,7 +121,7 @@ _UNSUPPORTED = ("rope_pct", "rope_percent", "rotary_percentage", "rope_ratio", "
 
 
 def language_model(config: Config) -> Config:
-    """The language model's part of a config; ValueError unless supported keys say how it rotates."""
+    """The language model's part of a config; ValueError unless supported keys rotate it."""
     if not isinstance(config, Mapping):
         raise ValueError(f"config: should be a mapping, not {config!r}")
     inside = config.get("text_config")
