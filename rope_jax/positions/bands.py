@@ -69,8 +69,7 @@ class HeadBand:
     """A band whose params may differ between heads, as fits find them.
 
     In head h, pair m of a query at position p rotates by θ'·p + φ and is multiplied by a; that of a
-    key rotates by θ'·p. So its share in the logit of a key at distance d has the angle θ'·d + φ,
-    times a.
+    key rotates by θ'·p. Its share in the logit at distance d has the angle θ'·d + φ, times a.
 
     frequencies: θ' and m, [L, #B, #K, pairs] and [L, #B, #K].
     phase:       φ in radians, [L, #B, #N, pairs].

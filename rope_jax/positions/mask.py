@@ -27,7 +27,7 @@ class BandMask:
     chunks_back: tuple[int, int | None] = (0, None)
 
     def needs_document_positions(self, nearest: int, farthest: int | None) -> bool:
-        """Whether document positions decide about keys at these distances (farthest None: no end)."""
+        """Whether document positions decide about keys at such distances; farthest None: no end."""
         if self.first is not None or self.chunk is None:
             return self.first is not None
         least, most = self.chunks_back

@@ -18,9 +18,9 @@ class Chain(Task):
     FILLER VAR A = 12345 FILLER VAR B = VAR A FILLER VAR C = VAR B FILLER VALUE C = → 12345
 
     Each statement ends with a line break. The number is at the depth, and the statements that
-    follow and the question divide the rest equally. Another chain begins at a random place. With
-    the statement of the number ablated, the links to it remain. The chance level is that of
-    guessing one of the numbers.
+    follow and the question divide the rest equally. Another chain begins at a random place.
+    Ablated, the statement of the number is missing. The chance level is that of guessing one of the
+    numbers.
     """
 
     title: ClassVar[str] = "chain"

@@ -18,8 +18,7 @@ class Induction(Task):
 
     Every token of a byte model is a byte. Between the start and the first copy are as many other
     random tokens as fill the window; ablated, the first copy is random, too. Each token is an
-    answer by itself, which guessing gets right once in as many times as there are tokens to draw
-    from.
+    answer by itself, with a chance level of 1 / the number of tokens to draw from.
     """
 
     title: ClassVar[str] = "induction"

@@ -28,8 +28,7 @@ class PasskeyText(Task):
     What is the pass key? The pass key is → 71432
 
     The original cuts the filler by characters, and its keys have 1 to 5 digits. Here it is cut by
-    tokens and goes on after the key where it stopped; all keys have as many digits, the first not
-    0.
+    tokens and goes on after the key where it stopped; all keys have as many digits.
     """
 
     title: ClassVar[str] = "passkey, original text"

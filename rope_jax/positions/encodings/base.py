@@ -34,9 +34,8 @@ class Sizes(NamedTuple):
 class Encoding(BaseModel):
     """Settings of one encoding. The first line of a subclass's docstring is its README entry.
 
-    A subclass overrides what it does: add to the embeddings (`embed`), rotate queries and keys
-    (`rotate_queries`, `rotate_keys`), change scores or values inside attention (`scores`,
-    `values`).
+    A subclass overrides what it does: add to the embeddings (`embed`), rotate (`rotate_queries`,
+    `rotate_keys`), change scores or values inside attention (`scores`, `values`).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)

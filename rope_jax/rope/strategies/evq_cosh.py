@@ -13,10 +13,9 @@ from rope_jax.rope.strategies.base import Scaling
 class EVQCoshScaling(Scaling):
     """EVQ-cosh: θ_i = b^(−φ_i), φ_i = 1 − asinh((1 − u_i)·sinh τ)/τ, u_i = (2i + 1)/d; τ = d/√L.
 
-    φ_i are the quantiles u_i, the midpoints of d/2 equal steps, of the density τ·cosh(τ(1 −
-    φ))/sinh τ on [0, 1]. A larger τ moves all pairs towards the fast end; τ = 0, the limit, is the
-    geometric grid φ_i = u_i. (The draft's equations have the endpoints u_i = 2i/d, its
-    implementation midpoints.)
+    φ_i are the quantiles u_i, the midpoints of d/2 equal steps, of the density
+    τ·cosh(τ(1 − φ))/sinh τ on [0, 1]. A larger τ moves all pairs towards the fast end; τ = 0, the
+    limit, is the geometric grid φ_i = u_i. (The draft's equations have the endpoints u_i = 2i/d.)
 
     L is train_length, and d is the rotary dimension even where the head is wider (the draft then
     takes the head's width; give tau). It extends no context: it is for training from scratch.

@@ -22,8 +22,8 @@ class ResonanceScaling(Scaling):
 
     m is the inner strategy's. A pair with frequency 0 keeps it. A θ' from a traced length is
     float32, and a wavelength near a half-integer may round to the other neighbour: for texts of up
-    to 200,000 tokens at most 1 wavelength in 60 does, and none below 119 tokens (d 64, base 1e4, L
-    2048).
+    to 200,000 tokens (d 64, base 1e4, L 2048) at most 1 wavelength in 60 does, and none below 119
+    tokens.
     """
 
     source: ClassVar[str] = "Wang et al., arXiv 2403.00071"
