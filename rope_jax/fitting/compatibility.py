@@ -1,11 +1,14 @@
 """Whether a fit suits a run: its positions, its attention, its windows and its memory."""
 
 import contextlib
+import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from rope_jax.attention import backend_names
+from rope_jax.config.data import StdlibData
 from rope_jax.config.entries import AnyEntry, SweepEntry
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.sweep import SweepConfig
@@ -18,26 +21,38 @@ from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
 from rope_jax.model.memory import LARGEST_OVERESTIMATE, check_weights
 from rope_jax.rope.messages import alternatives
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import LoadedModel
+from rope_jax.training.checkpoints import newest_step
+
+_ENTRY: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
 
 
-def check_stages(training: Config, config: FitConfig) -> None:
-    """UserError if the fit is impossible, whichever of the run's checkpoints it is for.
+def check_run(path: Path, training: Config, config: FitConfig) -> None:
+    """UserError if the run has nothing to fit, or no texts to fit on."""
+    position, attention = training.model.position.type, training.model.attention
+    if position != "rope":
+        raise UserError(f"{path}: its position is {position}, and a fit is for rope")
+    if not training.model.backend.is_softmax:
+        raise UserError(f"{path}: its attention is {attention}, and a fit is for a softmax")
+    if training.imported is not None and training.data == StdlibData():  # an import's default
+        config.check_has_texts(path)
 
-    Said before the corpus and a checkpoint are read.
-    """
-    stages = range(len(training.stages))
-    if config.step is not None and config.step <= training.spans[-1].end:
-        stages = range(training.stage_at(config.step), training.stage_at(config.step) + 1)
-    errors: list[UserError] = []
-    for stage in stages:
-        try:
-            checked_start(training, config, stage)
-        except UserError as error:
-            errors.append(error)
-    if len(errors) == len(stages):
-        raise errors[-1]
+
+def check_finished(summary: Path, run: RunDirectory, config: FitConfig) -> None:
+    """UserError if a finished fit is of another checkpoint than the one that would be fitted."""
+    folder = summary.parent
+    try:
+        fitted = json.loads(summary.read_text(encoding="utf-8"))["step"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{summary}: is damaged; delete {folder} to fit again") from None
+    wanted = newest_step(run.checkpoints) if config.step is None else config.step
+    if wanted and fitted != wanted:  # 0: the checkpoints have been deleted since
+        raise UserError(
+            f"{folder}: holds a fit of step {fitted}, and the newest checkpoint is that of step "
+            f"{wanted}; choose another name, or delete that folder"
+        )
 
 
 def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[SweepEntry, Parameters]:
@@ -47,8 +62,7 @@ def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[Swee
         config.check_window(window)
     start = config.start
     if start is None:
-        adapter: TypeAdapter[SweepEntry] = TypeAdapter(AnyEntry)
-        start = adapter.validate_python(default_start(training, stage))
+        start = _ENTRY.validate_python(default_start(training, stage))
     with renamed(scalings="start"):  # it is one that a sweep could read with
         asked = resolve_sweep(SweepConfig(scalings=(start,)), training)
         check_entries(asked, training.rotary_layers, scaling, window, config.length[-1], map_)
@@ -66,20 +80,17 @@ def checked_start(training: Config, config: FitConfig, stage: int) -> tuple[Swee
 
 def check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     """UserError if not even the forward pass of one step fits into memory beside the weights."""
-    length, there_are = config.length[-1], loaded.available
+    training, memory, length = loaded.training, loaded.memory, config.length[-1]
     count = max(1, config.batch_tokens // length)
-    imported = loaded.training.imported is not None
-    check_weights(loaded.memory, there_are, imported=imported)
-    weights = loaded.memory.weights
+    check_weights(memory, loaded.available, imported=training.imported is not None)
+    quadratic = training.model.backend.quadratic_memory
     # an estimate may be too high; what passes, the compiler's own figure decides
     check_fits(
         f"{'length' if count == 1 else 'batch_tokens'}: a step reads {count:,} × {length:,} tokens "
-        f"and, beside {in_gib(weights)} GiB of weights, takes",
-        loaded.memory.window(length).total * count / LARGEST_OVERESTIMATE,
-        there_are - weights,
-        "attention=blockwise takes less"
-        if loaded.training.model.backend.quadratic_memory
-        else "lower it",
+        f"and, beside {in_gib(memory.weights)} GiB of weights, takes",
+        memory.window(length).total * count / LARGEST_OVERESTIMATE,
+        loaded.available - memory.weights,
+        "attention=blockwise takes less" if quadratic else "lower it",
     )
 
 

@@ -1,10 +1,11 @@
 """One fit: steps, checks on the validation split, and the state that survives a kill."""
 
+import contextlib
 import json
 import math
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,22 +15,25 @@ import jax.numpy as jnp
 import numpy as np
 
 from rope_jax import stopping
-from rope_jax.config.entries import entry_settings
+from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.yaml_text import flow_yaml
+from rope_jax.console import describe_duration
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.plan import Plan
-from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.fitting.parameters import Free, Parameters, parameters_of
 from rope_jax.fitting.step import FitStep
-from rope_jax.fitting.terminal import FitProgress
 from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.sealed import replacing
+from rope_jax.sweeps.code import code_hash
 from rope_jax.sweeps.compatibility import resolve_sweep
 from rope_jax.sweeps.model import LoadedModel
 from rope_jax.sweeps.plans import sweep_flops
+from rope_jax.training.terminal import StepProgress
 
 # What the file of a state holds beside its arrays.
 _ABOUT = ("step", "best_step", "best_nll", "checks", "stopped", "seconds")
@@ -56,19 +60,13 @@ class FitState:
     seconds: float = field(default=0.0, compare=False)
 
     def save(self, path: Path, identity: str) -> None:
-        """Write the state, complete or not at all. UserError: a full disk, for instance."""
+        """Write the state, complete or not at all."""
         about = {"identity": identity} | {name: getattr(self, name) for name in _ABOUT}
         leaves = jax.tree.leaves((self.free, self.opt_state, self.best))
         arrays: dict[str, Any] = {f"leaf_{i}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
         arrays["about"] = np.array(json.dumps(about))
-        try:
-            with replacing(path) as temporary:
-                np.savez(temporary, **arrays)
-        except OSError as error:
-            raise UserError(
-                f"{path}: cannot be written ({error.strerror or error}); once that is fixed, the "
-                "same command continues from the last check"
-            ) from error
+        with replacing(path) as temporary:
+            np.savez(temporary, **arrays)
 
     def restored(self, path: Path, identity: str) -> "FitState | None":
         """Return the state in a file, with this one's structure; None if there is none.
@@ -77,13 +75,12 @@ class FitState:
         """
         if not path.exists():
             return None
-        tree = self.free, self.opt_state, self.best
-        expected, structure = jax.tree.flatten(tree)
+        structure = jax.tree.structure((self.free, self.opt_state, self.best))
         try:
             # opened here, because numpy does not close a file that is no archive
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 about = json.loads(str(arrays["about"]))
-                leaves = [arrays[f"leaf_{i}"] for i in range(len(expected))]
+                leaves = [jnp.asarray(arrays[f"leaf_{i}"]) for i in range(structure.num_leaves)]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
@@ -93,7 +90,7 @@ class FitState:
                 f"{path}: belongs to a fit with another checkpoint, corpus or code; delete it to "
                 "begin again, or choose another name"
             )
-        free, opt_state, best = jax.tree.unflatten(structure, map(jnp.asarray, leaves))
+        free, opt_state, best = jax.tree.unflatten(structure, leaves)
         kept = {name: about[name] for name in _ABOUT} | {"checks": tuple(about["checks"])}
         return replace(self, free=free, opt_state=opt_state, best=best, **kept)
 
@@ -115,10 +112,23 @@ class Validation:
         self._window, self._texts = window, loaded.corpus.validation.texts()
         self._programs: dict[Any, Any] = {}
 
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        inside = (self._window,) if self._config.keep_short else ()
+        return (*inside, *self._config.length)
+
     def nll(self, strategy: Strategy) -> dict[int, float]:
         """Return a strategy's NLL by length, nats per token; with keep_short, at the window too."""
         result = self.sweep([entry_settings(strategy, "fitted")], self._lengths)
         return {m.length: float(m.sums.mean()) for m in result.measurements}
+
+    def objective(self, nll: dict[int, float]) -> float:
+        """Return what a fit minimizes on validation: the mean over its lengths.
+
+        With keep_short, plus that weight times the NLL at the window.
+        """
+        inside = self._config.keep_short * nll.get(self._window, 0.0)
+        return float(np.mean([nll[length] for length in self._config.length])) + inside
 
     def nll_at_window(self) -> float:
         """Return the NLL of the checkpoint as it is, at its window, on a few texts."""
@@ -131,16 +141,8 @@ class Validation:
         model = self._loaded.model
         return sweep_flops(self._plan(["trained"], self._lengths), model.config, model.vocab_size)
 
-    @property
-    def _lengths(self) -> tuple[int, ...]:
-        inside = (self._window,) if self._config.keep_short else ()
-        return (*inside, *self._config.length)
-
     def sweep(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> SweepResult:
-        """Sweep entries on the validation split.
-
-        settings: keys of a sweep, in place of the fit's.
-        """
+        """Sweep entries on the validation split. settings: keys of a sweep instead of the fit's."""
         return self._loaded.measure(
             self._plan(scalings, lengths, **settings),
             self._params,
@@ -149,41 +151,38 @@ class Validation:
         )
 
     def _plan(self, scalings: list[Any], lengths: tuple[int, ...], **settings: int) -> Plan:
-        config = self._config
-        asked = SweepConfig.model_validate(
-            {
-                "scalings": scalings,
-                "lengths": list(lengths),
-                "split": "validation",
-                "max_documents": config.max_documents,
-                "max_blocks": config.max_blocks,
-                "targets": config.targets or max(1, self._window // 2),
-                "seed": config.seed,
-                "resamples": config.resamples,
-            }
-            | settings
+        shared = self._config.model_dump(
+            include={"max_documents", "max_blocks", "seed", "resamples"}
         )
+        of_sweep = {"scalings": scalings, "lengths": list(lengths), "split": "validation"}
+        targets = {"targets": self._config.targets or max(1, self._window // 2)}
+        asked = SweepConfig.model_validate(shared | of_sweep | targets | settings)
         resolved = resolve_sweep(asked, self._loaded.training)
         return self._loaded.plan(resolved, self._texts, self._step)
 
-    def objective(self, nll: dict[int, float]) -> float:
-        """Return what a fit minimizes on validation: the mean over its lengths.
 
-        With keep_short, plus that weight times the NLL at the window.
-        """
-        inside = self._config.keep_short * nll.get(self._window, 0.0)
-        return float(np.mean([nll[length] for length in self._config.length])) + inside
+class FitProgress(StepProgress):
+    """Progress of a fit: a bar in a terminal, and one line for each check."""
+
+    def stepped(self, step: int, loss: float) -> None:
+        """Show a step's loss."""
+        self._bar.update(self._task, completed=step, now=f"loss {loss:.3f}")
+
+    def checked(self, step: int, nll: Mapping[int, float], *, is_best: bool) -> None:
+        """Print one line for a check on the validation split."""
+        values = ", ".join(f"{value:.4f} at {length:,}" for length, value in nll.items())
+        best = "  (best so far)" if is_best and step else ""
+        left = self._bar.tasks[self._task].time_remaining if self._bar.disable else None
+        # in a few lines a minute it would be noise
+        time_left = f"  {describe_duration(float(left))} left" if left and left >= 60 else ""
+        self._console.print(f"step {step:>4}/{self._total}  validation {values}{best}{time_left}")
 
 
 class Fitter:
     """Runs one fit from its start, or from where an earlier process was stopped."""
 
     def __init__(
-        self,
-        parameters: Parameters,
-        step: FitStep,
-        validation: Validation,
-        config: FitConfig,
+        self, parameters: Parameters, step: FitStep, validation: Validation, config: FitConfig
     ) -> None:
         self.parameters, self._step = parameters, step
         self._validation, self._config = validation, config
@@ -222,11 +221,11 @@ class Fitter:
             free, opt_state, loss = self._step(state.free, state.opt_state, number)
             state = replace(state, free=free, opt_state=opt_state, step=number)
             value = float(loss)
-            if not (math.isfinite(value) and _is_finite(free)):
-                what = "numbers are not finite"
-                if not math.isfinite(value):
-                    what = f"the loss is {value:g}"
-                stopped = f"{what} at step {number}; lower learning_rate"
+            wrong = "" if math.isfinite(value) else f"the loss is {value:g}"
+            if not wrong and not all(np.isfinite(x).all() for x in jax.tree.leaves(free)):
+                wrong = "numbers are not finite"
+            if wrong:
+                stopped = f"{wrong} at step {number}; lower learning_rate"
                 state = replace(state, free=state.best, stopped=stopped)
                 break
             if number % config.log_every_steps == 0:
@@ -257,17 +256,59 @@ class Fitter:
         return state
 
 
-def identity_of(config: FitConfig, parts: dict[str, Any], parameters: Parameters) -> str:
-    """Return one line that differs for fits that differ. parts: checkpoint, corpus, code."""
-    numbers = jax.tree.map(lambda x: np.asarray(x).tolist(), parameters.start._asdict())
-    about = {"config": config.model_dump(mode="json"), "start": numbers, **parts}
-    return json.dumps(about, sort_keys=True)
+@dataclass(frozen=True)
+class Fit:
+    """A checkpoint that is fitted, and what its trials share."""
 
+    folder: Path
+    config: FitConfig
+    loaded: LoadedModel
+    params: Params
+    step: int
+    """Of the checkpoint."""
+    start: SweepEntry
+    validation: Validation
 
-def state_file(folder: Path, first_border: int | None) -> Path:
-    """Return where the state of a fit, or of one trial, is kept."""
-    return folder / ("state.npz" if first_border is None else f"trial-{first_border}.npz")
+    @property
+    def window(self) -> int:
+        return self.loaded.training.trained_at(self.step).window
 
+    @property
+    def texts(self) -> str:
+        """The source of the texts, as YAML."""
+        data = self.config.data or self.loaded.training.data
+        settings = data.model_dump(mode="json", exclude_defaults=True, exclude={"cache_dir", "mix"})
+        return flow_yaml({"type": data.type} | settings)
 
-def _is_finite(free: Free) -> bool:
-    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in jax.tree.leaves(free))
+    def from_border(self, border: int | None) -> tuple[Parameters, FitStep]:
+        """Return what is learned if the far keys begin at a border; None: where the start's do."""
+        training = self.loaded.training
+        stage = training.stage_at(self.step)
+        parameters = parameters_of(training, self.config, self.start, border, stage)
+        return parameters, FitStep(self.loaded, self.params, parameters, self.config, self.window)
+
+    def run(self, parameters: Parameters, step: FitStep, trial: int | None = None) -> FitState:
+        """Fit, or try a border for trial_steps, from where an earlier process was stopped."""
+        config, console = self.config, self.loaded.session.console
+        path, last, title = self.folder / "state.npz", config.steps, "fitting"
+        if trial is not None:
+            path, last = self.folder / f"trial-{trial}.npz", config.trial_steps
+            title = f"trying {trial}"
+        fitter = Fitter(parameters, step, self.validation, config)
+        start = jax.tree.map(lambda x: np.asarray(x).tolist(), parameters.start._asdict())
+        made_from = {
+            "config": config.model_dump(mode="json"),
+            "start": start,
+            "step": self.step,
+            "corpus": self.loaded.corpus.fingerprint,
+            "code": code_hash(),
+        }
+        identity, fresh = json.dumps(made_from, sort_keys=True), fitter.fresh()
+        state = fresh.restored(path, identity) or fresh
+        log = Log()
+        if trial is None:
+            if state.step:
+                console.print(f"resuming after step {state.step}", style="dim")
+            log.open(self.folder, state.step, timed=False)
+        with contextlib.closing(log), FitProgress(console, last, state.step, title) as progress:
+            return fitter.run(state, last, lambda s: s.save(path, identity), log, progress)

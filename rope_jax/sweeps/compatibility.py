@@ -1,5 +1,7 @@
 """Whether a sweep fits a run: its model's positions, its attention, and its stages."""
 
+from collections.abc import Callable, Iterable
+
 from rope_jax.config.entries import TrainedEntry
 from rope_jax.config.sweep import SweepConfig, check_encoding
 from rope_jax.config.tasks import LongPPL
@@ -18,9 +20,6 @@ class ResolvedSweep(SweepConfig):
 
 def resolve_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
     """Return a sweep's config as it is for a run.
-
-    `trained` alone replaces the default scalings if the model's positions have none; `bos` is none,
-    unless the sweep states another, if documents have no start token.
 
     UserError if the sweep asks for scalings or maps that the model's positions cannot have.
     """
@@ -68,21 +67,25 @@ def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | Non
 
 
 def check_run_entries(training: Config, config: SweepConfig) -> None:
-    """UserError if an entry cannot be used, whichever of the run's checkpoints is swept.
+    """UserError if an entry cannot be used at any stage of the checkpoints to sweep."""
 
-    That is, at none of the stages that they may belong to; `sweep` checks the others.
-    """
-    last = training.spans[-1].end
-    stages = set(range(len(training.stages)))
-    if isinstance(config.steps, tuple):
-        stages = {training.stage_at(step) for step in config.steps if step <= last}
-    errors: list[UserError] = []
-    for stage in sorted(stages):
+    def check(stage: int) -> None:
         window, scaling, map_ = training.trained(stage)
         longest = sweep_lengths(config, window)[-1]
+        check_entries(config, training.rotary_layers, scaling, window, longest, map_)
+
+    check_stages(training, config.steps if isinstance(config.steps, tuple) else (), check)
+
+
+def check_stages(training: Config, steps: Iterable[int], check: Callable[[int], object]) -> None:
+    """Raise a UserError of `check` if it refuses each stage of these steps; without any, of all."""
+    last = training.spans[-1].end
+    stages = {training.stage_at(step) for step in steps if step <= last}
+    errors: list[UserError] = []
+    for stage in sorted(stages) or range(len(training.stages)):
         try:
-            check_entries(config, training.rotary_layers, scaling, window, longest, map_)
+            check(stage)
+            return
         except UserError as error:
             errors.append(error)
-    if errors and len(errors) == len(stages):
-        raise errors[-1]
+    raise errors[-1]

@@ -17,7 +17,7 @@ from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
 from rope_jax.fitting.fitter import Fitter, Validation
 from rope_jax.fitting.step import FitStep
-from rope_jax.fitting.terminal import FitProgress
+from rope_jax.fitting.fitter import FitProgress
 from rope_jax.runs.logs import Log
 from tests.fitting.conftest import fit_config
 from tests.fitting.test_parameters import made
