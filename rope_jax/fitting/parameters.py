@@ -83,50 +83,49 @@ class Parameters:
     def numbers(self, free: Free) -> FittedParams:
         """Return the numbers that free parameters stand for; differentiable."""
         start: Any = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), self.start)
-        found: FittedParams = start
+        learned: dict[str, Any] = {}
         if "frequencies" in free:
             inv_freq = start.near_inv_freq * jnp.exp(-free["frequencies"])
-            found = found._replace(near_inv_freq=jnp.minimum(inv_freq, _MOST))
+            learned["near_inv_freq"] = jnp.minimum(inv_freq, _MOST)
         if "attention_factor" in free:
-            found = found._replace(
-                attention_factor=start.attention_factor * jnp.exp(free["attention_factor"])
-            )
+            learned["attention_factor"] = start.attention_factor * jnp.exp(free["attention_factor"])
         if "query_scale_s" in free:
-            found = found._replace(
-                scale_s=start.scale_s * jnp.exp(free["query_scale_s"]),
-                scale_p=start.scale_p + free["query_scale_p"],
-            )
+            learned["scale_s"] = start.scale_s * jnp.exp(free["query_scale_s"])
+            learned["scale_p"] = start.scale_p + free["query_scale_p"]
         if self.borders:
-            found = self._with_far(free, start, found)
+            learned |= self._far(free, start, learned.get("near_inv_freq"))
         if "bias" in free:
-            found = found._replace(bias=start.bias + free["bias"])
-        return found
+            learned["bias"] = start.bias + free["bias"]
+        numbers: FittedParams = start._replace(**learned)
+        return numbers
 
-    def _with_far(self, free: Free, start: Any, found: FittedParams) -> FittedParams:
+    def _far(self, free: Free, start: Any, near_inv_freq: Array | None) -> dict[str, Array]:
+        """The numbers of far keys. near_inv_freq: if frequencies are learned."""
         inv_freq = start.far_inv_freq
         if "far_frequencies" in free:
-            turned = inv_freq + free["far_frequencies"] / np.float32(self.config.length[-1])
-            inv_freq = jnp.clip(turned, -_MOST, _MOST)
+            changed = inv_freq + free["far_frequencies"] / np.float32(self.config.length[-1])
+            inv_freq = jnp.clip(changed, -_MOST, _MOST)
         if "far_divisor" in free:
             inv_freq = inv_freq * jnp.exp(-free["far_divisor"])[None, ..., None]
         # What changed frequencies add to the angle at a border is taken back there, so that a step
         # in the angle comes only from the start and from a phase that is learned.
         added = inv_freq - start.far_inv_freq
         nearer = jnp.zeros_like(added[:1])
-        if found.near_inv_freq is not None:
-            nearer = nearer + (found.near_inv_freq - start.near_inv_freq)[None]
+        if near_inv_freq is not None:
+            nearer = nearer + (near_inv_freq - start.near_inv_freq)[None]
         nearer = jnp.concatenate([nearer, added[:-1]])
         borders = np.asarray(self.borders, np.float32)[:, None, None, None]
         taken_back = jnp.cumsum((nearer - added) * borders, axis=0)
-        phase = start.far_phase + _as_heads(taken_back, start.far_phase.shape[2])
+        kv_heads, heads = taken_back.shape[2], start.far_phase.shape[2]
+        if kv_heads not in (1, heads) and heads != 1:  # query heads share key-value heads
+            taken_back = jnp.repeat(taken_back, heads // kv_heads, axis=2)
+        phase = start.far_phase + taken_back
         if "far_phase" in free:
             phase = phase + free["far_phase"]
-        found = found._replace(far_inv_freq=inv_freq, far_phase=phase)
+        learned = {"far_inv_freq": inv_freq, "far_phase": phase}
         if "far_amplitude" in free:
-            found = found._replace(
-                far_amplitude=start.far_amplitude * jnp.exp(free["far_amplitude"])
-            )
-        return found
+            learned["far_amplitude"] = start.far_amplitude * jnp.exp(free["far_amplitude"])
+        return learned
 
     def projected(self, free: Free) -> Free:
         """Return the free parameters moved into the bounds, and into order if that is asked."""
@@ -187,40 +186,36 @@ class Parameters:
         """
         numbers: Any = jax.tree.map(np.asarray, self.numbers(free))
         made_by = made_by or {}
+        layers, geometry = self.training.rotary_layers, self.training.geometry
         by_head = [x for x in (numbers.near_inv_freq, numbers.attention_factor) if x is not None]
-        has_scale = numbers.scale_s is not None
         # a layer with a scaling of its own would not take an explicit one
-        own = any(layer.scaling is not None for layer in self.training.rotary_layers.pattern)
+        own = any(layer.scaling is not None for layer in layers.pattern)
+        has_scale = numbers.scale_s is not None
         if self.borders or has_scale or own or any(x.shape[1] > 1 for x in by_head):
             return Strategy(scaling=self.scaling, map=self._map(numbers), made_by=made_by)
-        found = self.training.rotary_layers.frequencies(self.scaling)
+        unfitted = layers.frequencies(self.scaling)
         inv_freq, factor = numbers.near_inv_freq, numbers.attention_factor
-        settings: dict[str, Any] = {
-            "inv_freq": _by_layer(exact(found) if inv_freq is None else inv_freq),
-            "attention_factor": _by_layer(found.attention_factor if factor is None else factor),
-            "query_scale": self.scaling.query_scale,
-            "train_length": self.training.geometry.train_length,
-        }
-        return Strategy(scaling=ExplicitScaling(**settings), made_by=made_by)
+        scaling = ExplicitScaling(
+            inv_freq=_by_layer(exact(unfitted) if inv_freq is None else inv_freq),
+            attention_factor=_by_layer(unfitted.attention_factor if factor is None else factor),
+            query_scale=self.scaling.query_scale,
+            train_length=geometry.train_length,
+        )
+        return Strategy(scaling=scaling, made_by=made_by)
 
 
 def _by_layer(numbers: np.ndarray) -> Any:
     """Return numbers [l, 1, …] as one list per layer, or as one if all layers share them."""
-    found = numbers[:, 0].astype(np.float64).tolist()
-    return found[0] if len(found) == 1 else found
+    by_layer = numbers[:, 0].astype(np.float64).tolist()
+    return by_layer[0] if len(by_layer) == 1 else by_layer
 
 
 def parameters_of(
-    training: Config,
-    config: FitConfig,
-    start: SweepEntry,
-    first_border: int | None,
-    stage: int,
+    training: Config, config: FitConfig, start: SweepEntry, first_border: int | None, stage: int
 ) -> Parameters:
-    """Return the free parameters of a fit that begins at an entry of a sweep.
+    """Return the free parameters of a fit of a stage's checkpoint that begins at a sweep's entry.
 
     first_border: where the far keys begin; None: where they do in the start's map.
-    stage: that of the checkpoint.
 
     UserError: nothing in `learn` can change the start.
     """
@@ -234,9 +229,3 @@ def parameters_of(
     if numbers.scale_s is not None:
         scaling = scaling.model_copy(update={"query_scale": None})
     return Parameters(training, config, numbers, scaling, borders, factors)
-
-
-def _as_heads(x: Array, heads: int) -> Array:
-    """Repeat numbers [F, l, k, pairs] of key-value heads for the query heads that share them."""
-    kv_heads = x.shape[2]
-    return x if kv_heads in (1, heads) or heads == 1 else jnp.repeat(x, heads // kv_heads, axis=2)

@@ -94,42 +94,40 @@ def numbers_at_start(
     layers, heads, kv_heads = axes(training, config)
     own = training.rotary_layers.frequencies(scaling)
     theta = exact(own)
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     given = map_.params if isinstance(map_, FittedMap) else {}
     if "frequencies" in learn or "near_inv_freq" in given:
-        found["near_inv_freq"] = _full(given.get("near_inv_freq", theta), layers, kv_heads)
+        numbers["near_inv_freq"] = _full(given.get("near_inv_freq", theta), layers, kv_heads)
     if "attention_factor" in learn or "attention_factor" in given:
         m = given.get("attention_factor", own.attention_factor.astype(np.float64)[:, 0][:, None])
-        found["attention_factor"] = _full(m, layers, kv_heads)
+        numbers["attention_factor"] = _full(m, layers, kv_heads)
     if "query_scale" in learn or "scale_s" in given:
         scale = scaling.query_scale  # s·max(1, ln n / ln L)^p with s = 1
         p = scale.p if isinstance(scale, PowerScale) else float(isinstance(scale, LogN))
         one = np.ones((1, 1))
-        found["scale_s"] = _full(given.get("scale_s", one), layers, heads)
-        found["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
+        numbers["scale_s"] = _full(given.get("scale_s", one), layers, heads)
+        numbers["scale_p"] = _full(given.get("scale_p", p * one), layers, heads)
     borders: tuple[int, ...] = ()
     if map_ is not None:
-        borders, far, phase, amplitude = _far(
-            map_, theta, training, scaling, n, first_border, config
-        )
+        borders, far, phase, amplitude = _far(map_, theta, training, config, scaling, first_border)
         if borders:
             if "far_divisor" in learn and not far.any():
                 raise ValueError(
                     f"learn: far_divisor: the far keys of {map_.type} have frequency 0, which no "
                     "divisor changes; learn far_frequencies, or start from leaky_rerope"
                 )
-            found["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
+            numbers["far_inv_freq"] = _full(far, layers, kv_heads, axis=1)
             # frequencies that differ between heads move the phase of every head
             phases = all_heads if far.shape[2] > 1 else heads
-            found["far_phase"] = _full(phase, layers, phases, axis=1)
+            numbers["far_phase"] = _full(phase, layers, phases, axis=1)
             if "far_amplitude" in learn or (amplitude != 1).any():
-                found["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
+                numbers["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
             knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
             if "bias" in learn or "bias" in given:
                 # every head has its own row, learned or not: a bias is added by head
                 bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
-                found["bias"] = _full(bias, layers, all_heads)
-    return FittedParams(**found), borders
+                numbers["bias"] = _full(bias, layers, all_heads)
+    return FittedParams(**numbers), borders
 
 
 def log_factors_at_start(
@@ -156,23 +154,19 @@ def log_factors_at_start(
         )
     if config.ordered and (np.diff(factors, axis=-1) < -1e-6 * factors[..., :-1]).any():
         raise ValueError("ordered: the λ of the start are not in order")
-    found: np.ndarray = np.log(factors)
-    return found
+    log_factors: np.ndarray = np.log(factors)
+    return log_factors
 
 
 def _far(
     map_: PositionMap,
     theta: np.ndarray,
     training: Config,
-    scaling: Scaling,
-    length: int,
-    first_border: int | None,
     config: FitConfig,
+    scaling: Scaling,
+    first_border: int | None,
 ) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, np.ndarray]:
-    """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map.
-
-    first_border replaces where the map's far keys begin.
-    """
+    """Return the borders, θ' [F, l, k, pairs], and φ and a [F, l, h, pairs] of a map."""
     if isinstance(map_, FittedMap):
         if not map_.borders:
             return (), theta, theta, theta
@@ -182,6 +176,7 @@ def _far(
         amplitude = map_.params.get("far_amplitude", np.ones_like(phase))
         return map_.borders, map_.params["far_inv_freq"], phase, amplitude
     settings: Any = map_
+    length = config.length[-1]
     w = first_border or int(settings.window)
     amplitude = np.ones_like(theta)
     if isinstance(map_, ReRoPE):
