@@ -28,8 +28,7 @@ from rope_jax.positions.maps import PositionMap
 from rope_jax.rope import Scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import replacing_folder
-from rope_jax.sweeps.checkpoints import chosen_checkpoints
-from rope_jax.sweeps.model import mesh_for
+from rope_jax.sweeps.model import chosen_checkpoints, mesh_for
 
 _GENERATION, _TOKENIZER_CONFIG = "generation_config.json", "tokenizer_config.json"
 

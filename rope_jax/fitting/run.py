@@ -38,7 +38,6 @@ from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import replacing, write_text
 from rope_jax.session import Session, open_run
-from rope_jax.sweeps.checkpoints import one_checkpoint
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import check_stages
 from rope_jax.sweeps.model import load_model
@@ -112,7 +111,7 @@ def _fit(folder: Path, session: Session, config: FitConfig) -> None:
     # what is fitted may differ by head
     loaded = load_model(session, config.data, None, whole_heads=True)
     check_memory(loaded, config)
-    step, params = one_checkpoint(session.run, config.step, loaded.like, session.warn)
+    step, params = loaded.one_checkpoint(config.step)
     training = loaded.training
     start, parameters = checked_start(training, config, training.stage_at(step))
     window = training.trained_at(step).window

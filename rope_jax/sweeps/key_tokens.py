@@ -41,8 +41,7 @@ from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
 from rope_jax.session import Session, open_run
-from rope_jax.sweeps.checkpoints import expected_steps, one_checkpoint
-from rope_jax.sweeps.model import LoadedModel, load_model
+from rope_jax.sweeps.model import LoadedModel, expected_steps, load_model
 
 _FOLDER = "key_tokens"
 _OTHER_ALPHA = 1.0  # the share at this alpha is shown beside the one of the mask
@@ -69,7 +68,7 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
     _check_window(config, training.trained_at(expected_steps(run, chosen)[-1]).window)
     loaded = load_model(session)
     split: TokenSplit = getattr(loaded.corpus, config.split)
-    step, params = one_checkpoint(run, config.step, loaded.like, session.warn)
+    step, params = loaded.one_checkpoint(config.step)
     window = training.trained_at(step).window
     _check_window(config, window)
     path = split.path.parent / _FOLDER / f"{config.name or f'{training.name}-{config.short}'}.json"

@@ -1,7 +1,7 @@
-"""A run's model and corpus, ready to be measured."""
+"""A run's model, corpus and checkpoints, ready to be measured."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,25 +11,31 @@ from numpy.typing import NDArray
 
 from rope_jax.config.data import DataConfig
 from rope_jax.config.devices import MeshConfig
+from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.data.mix import words_of
 from rope_jax.data.storage import Corpus, TokenSplit
 from rope_jax.devices import processes
 from rope_jax.devices.memory import device_bytes
 from rope_jax.devices.mesh import Placement
+from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_of_last
 from rope_jax.evaluation.plan import Plan
-from rope_jax.evaluation.reader import LastScoresFunction
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.memory import MemoryPlan
 from rope_jax.model.resolve import ResolvedRun
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
+from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import Session
 from rope_jax.sweeps.compatibility import ResolvedSweep
+from rope_jax.training.checkpoints import DamagedCheckpoint, newest_params, params_at, saved_steps
 from rope_jax.training.provenance import check_provenance
+
+Checkpoint = tuple[int, Params]
+"""A training step, and the parameters after it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class LoadedModel:
     available: float | int
     """Bytes of a device."""
     memory_gib: float | int | None
-    """What a sweep's config allows for its windows."""
+    """Memory that a sweep's config allows for its windows."""
 
     @property
     def training(self) -> ResolvedRun:
@@ -55,8 +61,11 @@ class LoadedModel:
 
     @property
     def memory(self) -> MemoryPlan:
-        """What reading a window takes on each device, weights included."""
+        """Memory on each device for reading a window, weights included."""
         return memory_plan(self.model, self.placement, self.like)
+
+    def _memory_at(self, length: int) -> MemoryPlan:
+        return self.memory.sharing(length, self.available, self.memory_gib)
 
     def placement_at(self, length: int) -> Placement:
         """Return where windows of n tokens are read.
@@ -69,11 +78,6 @@ class LoadedModel:
     def nll_of_last(self) -> DecoderNLL:
         """The NLL of a window's last targets, see `evaluation.sweep`."""
         return self._where_it_fits(nll_of_last)
-
-    @property
-    def scores_of_last(self) -> LastScoresFunction:
-        """The same with whether each target is the model's first choice."""
-        return self._where_it_fits(scores_of_last)
 
     def _where_it_fits(self, of_last: Callable[[LanguageModel, Placement], Any]) -> Any:
         """Return `of_last` with the placement that the length of the windows needs."""
@@ -91,10 +95,7 @@ class LoadedModel:
         step: int,
         token_bytes: NDArray[Any] | None = None,
     ) -> Plan:
-        """Return what a sweep of the checkpoint of a training step measures.
-
-        token_bytes: see `evaluation.sweep`. UserError: the config does not fit the texts.
-        """
+        """Return the plan of a sweep of one checkpoint. UserError: it does not fit the texts."""
         training, trained = self.training, self.training.trained_at(step)
         return Plan(
             layers=training.rotary_layers,
@@ -112,8 +113,9 @@ class LoadedModel:
 
     def measure(self, plan: Plan, params: Params, **how: Any) -> SweepResult:
         """Measure what a plan says. how: see `evaluation.sweep`."""
-        # without tasks nobody asks for first choices, which take time
-        of_last: Any = self.scores_of_last if plan.config.tasks else self.nll_of_last
+        of_last: Any = self.nll_of_last
+        if plan.config.tasks:  # only they need each target's first choice, which takes time
+            of_last = self._where_it_fits(scores_of_last)
         return measure(
             plan,
             of_all(of_last),
@@ -124,8 +126,12 @@ class LoadedModel:
             **how,
         )
 
-    def _memory_at(self, length: int) -> MemoryPlan:
-        return self.memory.sharing(length, self.available, self.memory_gib)
+    def one_checkpoint(self, step: int | None) -> Checkpoint:
+        """Read the checkpoint of a step; None: the newest undamaged one."""
+        chosen = SweepConfig(steps=None if step is None else (step,))
+        run, warn = self.session.run, self.session.warn
+        _, checkpoints = chosen_checkpoints(run, chosen, self.like, warn)
+        return next(checkpoints)
 
     def token_bytes(self, split: TokenSplit, texts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the bytes of text of each token [V], for a split whose tokens are `texts`.
@@ -140,12 +146,8 @@ class LoadedModel:
 
     def origin(self, step: int) -> Origin:
         """Return where the results of a checkpoint come from."""
-        return Origin(
-            run=self.training.name,
-            step=step,
-            seed=self.training.seed,
-            corpus=self.corpus.fingerprint[:16],
-        )
+        training = self.training
+        return Origin(training.name, step, training.seed, self.corpus.fingerprint[:16])
 
 
 def load_model(
@@ -158,9 +160,7 @@ def load_model(
 ) -> LoadedModel:
     """Return a run's model and corpus. UserError if the corpus is not the one it began with.
 
-    data: texts to read instead, of which only `split` is opened, or all three if that is None. Then
-        the run's own corpus is not read, and nobody can check whether it was trained on the texts.
-    memory_gib: as in a sweep's config.
+    data: texts to read instead, of which only `split` is opened, or all three if that is None.
     whole_heads: see `mesh_for`.
     """
     training = session.config
@@ -175,7 +175,7 @@ def load_model(
 
 
 def memory_plan(model: LanguageModel, placement: Placement, like: Params) -> MemoryPlan:
-    """Return what reading a window takes where `placement` puts the parameters."""
+    """Return the memory for reading a window where `placement` puts the parameters."""
     return MemoryPlan(
         model.config,
         model.vocab_size,
@@ -191,9 +191,8 @@ def mesh_for(
 ) -> MeshConfig:
     """Return a mesh that splits parameters as in training as far as possible.
 
-    devices: how many; None: all that JAX found.
-    whole_heads: whether each device must compute all heads, because numbers differ by head. Then
-        the devices that shared them split the parameters otherwise.
+    devices: how many; all that JAX found by default.
+    whole_heads: each device must compute all heads, because strategies differ by head.
     """
     devices = devices or jax.device_count()
     trained = training.mesh
@@ -202,3 +201,47 @@ def mesh_for(
         return MeshConfig(fsdp=math.gcd(shards, devices))
     tensor = math.gcd(trained.tensor, devices)
     return MeshConfig(fsdp=math.gcd(trained.fsdp, devices // tensor), tensor=tensor)
+
+
+def chosen_checkpoints(
+    run: RunDirectory, config: SweepConfig, like: Any, warn: Callable[[str], None]
+) -> tuple[list[int], Iterator[Checkpoint]]:
+    """Return the steps to sweep, ascending, and an iterator that reads their checkpoints in turn.
+
+    UserError: a step of `config.steps` was not saved. The iterator raises UserError for a damaged
+    checkpoint; with `steps: all` it skips those with a warning, unless all are damaged.
+    """
+    if config.steps is None:
+        newest = newest_params(run.checkpoints, like, warn)
+        return [newest[0]], iter([newest])
+    steps = expected_steps(run, config)
+
+    def read() -> Iterator[Checkpoint]:
+        found = 0
+        for step in steps:
+            try:
+                params = params_at(run.checkpoints, step, like)
+            except DamagedCheckpoint as error:  # a run in progress may have deleted it meanwhile
+                if config.steps != "all" or (step == steps[-1] and not found):
+                    raise
+                warn(f"{error}; skipped")
+                continue
+            found += 1
+            yield step, params
+
+    return steps, read()
+
+
+def expected_steps(run: RunDirectory, config: SweepConfig) -> list[int]:
+    """Return the steps that `chosen_checkpoints` will return, unless the newest is damaged."""
+    here = " ".join(map(str, saved_steps(run.checkpoints)))
+    saved = [int(step) for step in processes.from_first(lambda: here).split()]
+    if config.steps is None:
+        return saved[-1:]
+    if config.steps == "all":
+        return saved
+    for step in config.steps:
+        if step not in saved:
+            there = ", ".join(map(str, saved))
+            raise UserError(f"steps: {run.checkpoints} has no step {step}; it has {there}")
+    return list(config.steps)

@@ -25,7 +25,6 @@ from rope_jax.rope.files import read_limited
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.session import file_errors_as_one_line, open_run
 from rope_jax.sweeps.announcement import announce
-from rope_jax.sweeps.checkpoints import chosen_checkpoints, expected_steps
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import (
     ResolvedSweep,
@@ -36,7 +35,7 @@ from rope_jax.sweeps.compatibility import (
 )
 from rope_jax.sweeps.files import write_folder
 from rope_jax.sweeps.journal import FileJournal, journal_identity
-from rope_jax.sweeps.model import LoadedModel, load_model
+from rope_jax.sweeps.model import LoadedModel, chosen_checkpoints, expected_steps, load_model
 from rope_jax.sweeps.plans import SweepPlans
 
 Result = tuple[SweepResult, Origin]

@@ -15,9 +15,8 @@ import pytest
 from rope_jax import stopping
 from rope_jax.console import plain_console
 from rope_jax.errors import Stopped, UserError
-from rope_jax.fitting.fitter import Fitter, Validation
+from rope_jax.fitting.fitter import FitProgress, Fitter, Validation
 from rope_jax.fitting.step import FitStep
-from rope_jax.fitting.fitter import FitProgress
 from rope_jax.runs.logs import Log
 from tests.fitting.conftest import fit_config
 from tests.fitting.test_parameters import made

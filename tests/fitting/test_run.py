@@ -391,7 +391,7 @@ REFUSED = {
 def test_a_model_too_large_for_the_device_is_refused_before_its_weights_are_read(run, monkeypatch):
     memory = model.load_model(Session(*run, plain_console(quiet=True))).memory
     monkeypatch.setattr(
-        "rope_jax.sweeps.checkpoints.newest_params", lambda *_: pytest.fail("they were read")
+        "rope_jax.sweeps.model.newest_params", lambda *_: pytest.fail("they were read")
     )
     monkeypatch.setattr("rope_jax.sweeps.model.device_bytes", lambda: memory.weights - 1)
     with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights,? .*take "):

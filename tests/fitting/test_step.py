@@ -10,8 +10,7 @@ from rope_jax.evaluation.decoder import of_all
 from rope_jax.fitting.parameters import parameters_of
 from rope_jax.fitting.step import FitStep, repeats_from_afar, windows_within_documents
 from rope_jax.session import Session
-from rope_jax.sweeps.checkpoints import newest_params
-from rope_jax.sweeps.model import load_model
+from rope_jax.sweeps.model import load_model, newest_params
 from tests.fitting.conftest import WINDOW, fit_config
 from tests.fitting.test_parameters import STARTS, parse_entry
 

@@ -18,9 +18,8 @@ from rope_jax.console import plain_console
 from rope_jax.errors import UserError
 from rope_jax.evaluation.key_tokens import read_key_tokens
 from rope_jax.session import Session
-from rope_jax.sweeps.checkpoints import chosen_checkpoints
 from rope_jax.sweeps.key_tokens import find_key_tokens
-from rope_jax.sweeps.model import load_model
+from rope_jax.sweeps.model import chosen_checkpoints, load_model
 from tests.sweeps.test_sweep_run import swept, trained
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")

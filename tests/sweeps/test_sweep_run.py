@@ -222,7 +222,7 @@ def test_a_sweep_is_refused_before_weights_are_read(run, monkeypatch):
     found = load_model(Session(*run, plain_console(quiet=True))).memory
     weights, window = found.weights, found.window(64).total
     with monkeypatch.context() as patch:
-        patch.setattr("rope_jax.sweeps.checkpoints.newest_params", fail)
+        patch.setattr("rope_jax.sweeps.model.newest_params", fail)
         patch.setattr("rope_jax.sweeps.model.device_bytes", lambda: weights - 1)
         with pytest.raises(UserError, match=r"^mesh\.fsdp: the weights, .* copy of them, take "):
             swept(run, name="large")
