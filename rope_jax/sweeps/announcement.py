@@ -1,13 +1,10 @@
 """What a sweep prints before it measures: checkpoints, texts, scalings, memory and warnings."""
 
-from collections.abc import Sequence
-
 import jax
 
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
-from rope_jax.data.storage import TokenSplit
 from rope_jax.errors import UserError
 from rope_jax.model.memory import describe_memory, memory_table
 from rope_jax.rope import Scaling
@@ -17,13 +14,16 @@ from rope_jax.sweeps.model import LoadedModel
 from rope_jax.sweeps.plans import LONGEST_DEFAULT, SweepPlans
 
 
-def announce(
-    loaded: LoadedModel, plans: SweepPlans, steps: Sequence[int], split: TokenSplit
-) -> None:
+def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Print what is about to be swept. UserError: the model can read none of the lengths."""
     session, training, config = loaded.session, loaded.training, plans.config
-    console, longest = session.console, plans.lengths[-1]
-    _print_unreadable(loaded, plans)
+    console, longest, steps, split = session.console, plans.lengths[-1], plans.steps, plans.split
+    if beyond := plans.lengths[len(plans.readable) :]:
+        encoding = f"position {training.model.position.type}"
+        ends = f"{encoding} ends at {training.encoding.longest:,} tokens"
+        if not plans.readable:
+            raise UserError(f"lengths: {beyond[0]:,} is too long: {ends}")
+        print_wrapped(console, f"no curve at {', '.join(f'{n:,}' for n in beyond)}: {ends}")
     scalings: dict[str, list[str]] = {}
     # the stages of the checkpoints only: a run in progress has not reached its last one
     for stage in dict.fromkeys(map(training.stage_at, steps)):
@@ -36,6 +36,10 @@ def announce(
     devices = session.describe_devices()
     if table is None:
         devices += f"; {describe_memory(loaded.memory, plans.readable[-1], *limits)}"
+    # samples at each length
+    counts = (task.samples * (len(task.places) + task.has_control) for task in config.tasks)
+    named = zip(config.tasks, counts, strict=True)
+    tasks = ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
     which = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
     print_overview(
         console,
@@ -52,13 +56,13 @@ def announce(
             ],
             "lengths": ", ".join(f"{length:,}" for length in plans.lengths),
             "protocols": ", ".join(config.protocols),
-            **({"tasks": _describe_tasks(config)} if config.tasks else {}),
+            **({"tasks": tasks} if config.tasks else {}),
             **scalings,
         },
     )
     if table is not None:
         console.print(table)
-    _warn_of_texts(loaded, config, split)
+    _warn_of_texts(loaded, plans)
     first, autos = training.geometry.train_length, [e for e in config.scalings if e.factor_is_auto]
     is_scaled = trained.scaling.type != "none"
     if is_scaled and first < trained.window and autos:
@@ -73,21 +77,8 @@ def announce(
     _warn_of_choice(loaded, plans)
 
 
-def _print_unreadable(loaded: LoadedModel, plans: SweepPlans) -> None:
-    """Print the lengths that the model cannot read. UserError: it can read none."""
-    training, lengths = loaded.training, plans.lengths
-    beyond = lengths[len(plans.readable) :]
-    if not beyond:
-        return
-    ends = f"position {training.model.position.type} ends at {training.encoding.longest:,} tokens"
-    if not plans.readable:
-        raise UserError(f"lengths: {lengths[0]:,} is too long: {ends}")
-    shown = ", ".join(f"{length:,}" for length in beyond)
-    print_wrapped(loaded.session.console, f"no curve at {shown}: {ends}")
-
-
-def _warn_of_texts(loaded: LoadedModel, config: ResolvedSweep, split: TokenSplit) -> None:
-    session = loaded.session
+def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
+    session, config, split = loaded.session, plans.config, plans.split
     files = len({id_.rpartition("#")[0] or id_ for id_ in split.ids})
     data = config.data or session.config.data
     if getattr(data, "split_bytes", None) and files < len(split):
@@ -130,13 +121,6 @@ def _describe_trained(training: Config, trained: Scaling) -> str:
         f"trained: the model {who}, with its own {own} of L {training.geometry.train_length:,}, "
         "which every other entry replaces"
     )
-
-
-def _describe_tasks(config: ResolvedSweep) -> str:
-    """Return the tasks, and how many samples of each are read at each length."""
-    counts = [task.samples * (len(task.places) + task.has_control) for task in config.tasks]
-    named = zip(config.tasks, counts, strict=True)
-    return ", ".join(f"{task.label} ({count:,} samples)" for task, count in named)
 
 
 def _describe_scalings(

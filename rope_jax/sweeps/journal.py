@@ -39,20 +39,19 @@ class FileJournal(UserDict[str, JournalEntry]):
     def __init__(self, path: Path | None, identity: str, text: str) -> None:
         """Start from `text`, the content of the file, if it has the same `identity`.
 
-        path: None keeps the journal in memory only. Every process of a sweep gets the same text,
-        but only the first gets the path.
+        path: only in the first process of a sweep; without it, the journal is kept in memory.
         """
         super().__init__()
         self._path, self._identity = path, json.dumps(identity)
         self._kept, self.dropped = [self._identity], ""
         first, *lines = text.split("\n")
         lines = lines[:-1]  # what follows the last line break was cut off
-        reason = "a checksum in the file is wrong"
-        if first != self._identity:
+        is_same, reason = first == self._identity, "a checksum in the file is wrong"
+        if not is_same:
             reason = (
                 "the checkpoint, the corpus, the device, the settings or the code is another one"
             )
-        for line in lines if first == self._identity else []:
+        for line in lines if is_same else []:
             checksum, _, content = line.partition(" ")
             if checksum != self._checksum(content):
                 break
@@ -64,7 +63,6 @@ class FileJournal(UserDict[str, JournalEntry]):
             self.dropped = f"{count} dropped, because {reason}"
 
     def __setitem__(self, key: str, entry: JournalEntry) -> None:
-        """Add an entry. UserError: the file cannot be written."""
         self.data[key] = entry
         if self._path is None:
             return

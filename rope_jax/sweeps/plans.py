@@ -30,13 +30,12 @@ class SweepPlans:
     readable: the lengths that the model can read.
     """
 
-    def __init__(
-        self, loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int], split: TokenSplit
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -> None:
         """UserError: a window of the longest length does not fit into memory, or the texts."""
-        self._loaded, self._steps, self._given = loaded, steps, config
-        self._texts: Sequence[NDArray[Any]] = split.texts()
-        self._token_bytes = loaded.token_bytes(split, self._texts)
+        self.steps, self._loaded, self._given = steps, loaded, config
+        self.split: TokenSplit = getattr(loaded.corpus, config.split)
+        self._texts: Sequence[NDArray[Any]] = self.split.texts()
+        self._token_bytes = loaded.token_bytes(self.split, self._texts)
         training, newest = loaded.training, steps[-1]
         most = training.encoding.longest
         if config.lengths is not None:  # before arrays of these lengths are made
@@ -51,7 +50,7 @@ class SweepPlans:
             )
         except UserError:
             if training.imported is not None and config.lengths is None:
-                _check_default_lengths(self._lengths_of(config), split)
+                _check_default_lengths(self._lengths_of(config), self.split)
             raise
         self.config: ResolvedSweep = choice.config
         self.seconds_of_defaults = choice.seconds
@@ -70,12 +69,11 @@ class SweepPlans:
     def chosen(self) -> dict[str, Any]:
         """Return the keys in which a value was chosen in place of a default."""
         keys = ("lengths", "max_documents", "max_blocks")
-        values = {key: getattr(self.config, key) for key in keys}
-        return {key: x for key, x in values.items() if x != getattr(self._given, key)}
+        return {k: x for k in keys if (x := getattr(self.config, k)) != getattr(self._given, k)}
 
     def flops(self, done: Callable[[int], Container[str]]) -> float:
         """Return the FLOPs of what is left to measure. done: by step, keys of what is measured."""
-        return sum(self._flops(self.of(step), done(step)) for step in self._steps)
+        return sum(self._flops(self.of(step), done(step)) for step in self.steps)
 
     def check_memory(self) -> None:
         """UserError if a window of the longest length does not fit into memory."""
@@ -100,7 +98,7 @@ class SweepPlans:
 
     def _lengths_of(self, config: SweepConfig) -> tuple[int, ...]:
         training: Config = self._loaded.training
-        windows = [training.trained_at(step).window for step in self._steps]
+        windows = [training.trained_at(step).window for step in self.steps]
         lengths = sweep_lengths(config, windows[-1])
         return tuple(sorted({*lengths, *(n for n in windows if lengths[0] < n < lengths[-1])}))
 
@@ -155,22 +153,21 @@ def affordable(
 
     UserError: the texts are too short for every choice.
     """
-    found: list[Choice] = []
-    first_error: UserError | None = None
+    choice: Choice | None = None
+    errors: list[UserError] = []
     for candidate in _candidates(config, window):
         try:
             plan = plan_of(candidate)
         except UserError as error:
-            first_error = first_error or error
+            errors.append(error)
             continue
         seconds = flops_of(plan) / nominal_flops()
-        found.append(Choice(candidate, plan, found[0].seconds if found else seconds))
+        choice = Choice(candidate, plan, choice.seconds if choice else seconds)
         if seconds <= LONGEST_DEFAULT:
             break
-    if not found:
-        assert first_error is not None
-        raise first_error
-    return found[-1]
+    if choice is None:
+        raise errors[0]
+    return choice
 
 
 def _candidates(config: SweepConfig, window: int) -> Iterator[SweepConfig]:

@@ -1,7 +1,7 @@
 """Sweep one run: load its checkpoints, measure each, write and show the results."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,6 @@ from rope_jax.devices.hardware import peak_flops, reached_flops
 from rope_jax.errors import UserError
 from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.results import document_rows, rows, summarize, task_tables
-from rope_jax.evaluation.sweep import Progress
 from rope_jax.protocols import BASELINE
 from rope_jax.report.sweep import SweepProgress, print_sweep, warn_of_chance
 from rope_jax.results.rows import Origin
@@ -97,19 +96,31 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
     if flops := plans.flops(journals.__getitem__):  # something is left to measure
         seconds = flops / reached_flops(peak_flops()[0])
         print_wrapped(console, f"time: {describe_duration(seconds)}, compiling not counted")
+
+    def resuming(reused: int, total: int) -> None:
+        text = f"resuming: {reused} of {total} measurements reused"
+        if reused == total:
+            text = f"nothing to measure: all {total} measurements were made before"
+            text += " (--again repeats them)"
+        console.print(text, style="dim")
+
     programs: dict[Any, Any] = {}
     results: list[Result] = []
     with SweepProgress(console, steps) as bar:
         for step, params in checkpoints:
+            show = bar.of_checkpoint(step)
+
+            def progress(*done: Any, show: Callable[..., None] = show) -> None:
+                stopping.check()  # what has been measured is in the journal
+                show(*done)
+
             result = loaded.measure(
                 plans.of(step),
                 params,
                 journal=journals[step],
                 programs=programs,
-                progress=_unless_stopped(bar.of_checkpoint(step)),
-                resuming=lambda reused, total: console.print(
-                    _describe_reuse(reused, total), style="dim"
-                ),
+                progress=progress,
+                resuming=resuming,
             )
             results.append((result, loaded.origin(step)))
     return plans.config, results
@@ -117,43 +128,24 @@ def _measure(loaded: LoadedModel, config: ResolvedSweep) -> tuple[ResolvedSweep,
 
 def _planned(loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -> SweepPlans:
     """Plan and announce the sweeps of some checkpoints; no weights are read for it."""
-    split = getattr(loaded.corpus, config.split)
-    plans = SweepPlans(loaded, config, steps, split)
-    announce(loaded, plans, steps, split)
+    plans = SweepPlans(loaded, config, steps)
+    announce(loaded, plans)
     plans.check_memory()
     return plans
-
-
-def _describe_reuse(reused: int, total: int) -> str:
-    if reused == total:
-        return (
-            f"nothing to measure: all {total} measurements were made before (--again repeats them)"
-        )
-    return f"resuming: {reused} of {total} measurements reused"
-
-
-def _unless_stopped(progress: Progress) -> Progress:
-    """Return `progress`, which is called after every batch, with a look at signals before it."""
-
-    def check_and_report(now: str, done: int, total: int) -> None:
-        stopping.check()  # what has been measured is in the journal
-        progress(now, done, total)
-
-    return check_and_report
 
 
 def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> FileJournal:
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     session = loaded.session
     path = session.run.sweep_journal(config.name, step)
-    found = {"identity": "", "text": ""}
+    own = {"identity": "", "text": ""}
 
     def read() -> None:
-        found["identity"] = journal_identity(
+        own["identity"] = journal_identity(
             session.run, session.config, loaded.corpus, config.split, step
         )
         try:
-            found["text"] = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
+            own["text"] = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
         except FileNotFoundError:
             return
         except OSError as error:
@@ -163,8 +155,7 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
             ) from None
 
     processes.on_first(read)
-    identity = processes.from_first(lambda: found["identity"])
-    text = processes.from_first(lambda: found["text"])
+    identity, text = (processes.from_first(lambda key=key: own[key]) for key in own)
     journal = FileJournal(path if processes.is_first() else None, identity, text)
     if journal.dropped:
         session.warn(f"{path}: {journal.dropped}")
@@ -174,16 +165,13 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
 def _finish(
     loaded: LoadedModel, training: Config, config: ResolvedSweep, results: Sequence[Result]
 ) -> None:
-    """Write the results, delete journals of other checkpoints, and show the tables.
-
-    training: the run's config as its folder keeps it.
-    """
+    """Write the results, delete journals of other checkpoints, and show the tables."""
     run, console = loaded.session.run, loaded.session.console
+    folder = run.evals / config.name
     table = [row for result, origin in results for row in rows(result, origin)]
     by_document = [row for result, origin in results for row in document_rows(result, origin)]
     *earlier, newest = (summarize(result, origin) for result, origin in results)
     summary = SweepSummary(newest=newest, earlier=tuple(earlier))
-    folder = run.evals / config.name
     tasks = task_tables(results)
 
     def write() -> None:
