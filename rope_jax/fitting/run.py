@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep import warn_of_chance
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.directory import RunDirectory
+from rope_jax.runs.logs import finite
 from rope_jax.sealed import replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.code import check_code
@@ -216,10 +216,8 @@ def _conclude(fit: Fit, parameters: Parameters, state: FitState, minutes: float)
         write_strategy(strategy, temporary)
     write_text(folder / "results.csv", as_csv(rows))
     save_figure(draw_numbers(parameters, state.best), folder / "numbers.png")
-    checks = [  # JSON has no number for what is not finite
-        {key: x if math.isfinite(x) else None for key, x in check.items()} for check in state.checks
-    ]
-    summary = {**made_by, "stopped": state.stopped, "minutes": round(minutes, 2), "checks": checks}
+    summary = {**made_by, "stopped": state.stopped, "minutes": round(minutes, 2)}
+    summary["checks"] = finite(list(state.checks))
     write_text(folder / _SUMMARY, json.dumps(summary, indent=1) + "\n")
     print_table(session.console, rows, fit.window, parameters.count)
     print_message(

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tensorboardX import summary
@@ -24,6 +25,15 @@ _GROUPS = {"distances": "train_distances", "tokens_at": "train_tokens_at"}
 Scalars = Mapping[str, float | int]
 
 
+def finite(value: Any) -> Any:
+    """Replace infinities and nan, which JSON has not, by None."""
+    if isinstance(value, dict):
+        return {str(k): finite(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 class JsonLinesWriter:
     """One JSON object per line; a line is complete or absent, and written at once."""
 
@@ -35,13 +45,8 @@ class JsonLinesWriter:
 
     def scalars(self, step: int, values: Scalars) -> None:
         """Record values at a step."""
-        # JSON has neither infinity nor NaN: write null
-        finite = {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in values.items()
-        }
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **finite}) + "\n")
+            file.write(json.dumps(finite({"step": step, **values})) + "\n")
 
 
 class TensorBoardWriter:
@@ -108,10 +113,10 @@ class TensorBoardWriter:
     ) -> None:
         """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
 
-        The columns are `settings` and then `metrics`, in their orders, of which TensorBoard shows
-        the first five each at first. It takes them from whichever run it happens to read first, so
-        all runs that it may show together have to declare the same ones, measured or not.
-        tensorboardX's own add_hparams would create a separate run for it.
+        The columns are `settings` and then `metrics`, in their orders. TensorBoard takes them from
+        whichever run it happens to read first, so all runs that it may show together have to
+        declare the same ones, measured or not. tensorboardX's own add_hparams would create a
+        separate run for it.
         """
         # TensorBoard sorts the columns by name, and shows them under their display names
         names = {f"{number:02d}_{name}": name for number, name in enumerate(settings)}
@@ -146,10 +151,7 @@ class Log:
         self._events: list[TensorBoardWriter] = []
 
     def open(self, folder: Path, resume_step: int, *, timed: bool = True) -> TensorBoardWriter:
-        """Continue the files in a folder after `resume_step`; return the event file's writer.
-
-        timed: whether there is anything for `write_timed`.
-        """
+        """Continue the files in a folder after `resume_step`; return the event file's writer."""
         events = TensorBoardWriter(folder, resume_step)
         self._events = [events]
         self._exact = [JsonLinesWriter(folder / "metrics.jsonl", resume_step), events]
@@ -167,12 +169,10 @@ class Log:
         for writer in self._timed:
             writer.scalars(step, values)
 
-    def write_histogram(
-        self, step: int, name: str, edges: Sequence[int], counts: Sequence[int]
-    ) -> None:
+    def write_histogram(self, *histogram: Any) -> None:
         """Record how many values lie in each bucket, see `TensorBoardWriter.histogram`."""
         for events in self._events:
-            events.histogram(step, name, edges, counts)
+            events.histogram(*histogram)
 
     def flush(self) -> None:
         """Hand all records to the operating system, so that they survive a kill."""
@@ -192,11 +192,10 @@ def _grouped(name: str) -> str:
 
 def last_step(path: Path) -> int:
     """Return the last step in a file of JSON lines; 0 if there is none."""
-    steps = [_step(line) for line in _complete_lines(path)]
-    return int(max((step for step in steps if math.isfinite(step)), default=0))
+    return max(logged_steps(path), default=0)
 
 
-def logged_steps(path: Path, name: str) -> set[int]:
+def logged_steps(path: Path, name: str = "step") -> set[int]:
     """Return the steps at which a file of JSON lines has a value called `name`."""
     steps = {_step(line) for line in _complete_lines(path) if f'"{name}"' in line}
     return {int(step) for step in steps if math.isfinite(step)}

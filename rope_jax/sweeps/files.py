@@ -1,7 +1,6 @@
 """Write a sweep's folder, RUN/evals/<name>/: settings, tables, summary, figures, event files."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSummary
 from rope_jax.results.tasks import NO_TASKS, SampleRow, TaskRow, TaskSummary, TaskTables
 from rope_jax.runs.directory import RUN_CONFIG
+from rope_jax.runs.logs import finite
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing_folder, seal, write_text
 
@@ -38,13 +38,9 @@ def write_folder(
     training: Config,
     tasks: TaskTables = NO_TASKS,
 ) -> None:
-    """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete.
-
-    training: the run's config. Its own file may be changed later.
-    """
+    """Write all files of a sweep; an earlier sweep's folder is replaced once all are complete."""
     with replacing_folder(folder) as new:
-        settings = dump(config)
-        write_text(new / "sweep.yaml", settings)
+        write_text(new / "sweep.yaml", dump(config))
         write_text(new / RUN_CONFIG, dump(training))
         write_results(new, table, by_document, summary, tasks)
         seal(new, (*_RESULTS, *(_OF_TASKS if tasks.rows else ()), RUN_CONFIG))
@@ -53,18 +49,14 @@ def write_folder(
         markdown, latex = results_texts(of_newest, newest, tasks, config.show)
         write_text(new / "results.md", markdown)
         write_text(new / "results.tex", latex)
-        drawn = draw_sweep(table, summary.checkpoints, width=config.figure_width)
-        for name, figure in drawn.items():
-            save_figure(figure, new / name)
+        figures = draw_sweep(table, summary.checkpoints, width=config.figure_width)
         if tasks.rows:
             newest_rows = [row for row in tasks.rows if row.step == newest.step]
-            for name, figure in draw_tasks(newest_rows, newest, width=config.figure_width).items():
-                save_figure(figure, new / name)
-                drawn[name] = figure
-        figures = [new / name for name in drawn]
-        images = {
-            path.stem: (imread(path)[..., :3] * 255).round().astype(np.uint8) for path in figures
-        }
+            figures |= draw_tasks(newest_rows, newest, width=config.figure_width)
+        images = {}
+        for path, figure in ((new / name, figure) for name, figure in figures.items()):
+            save_figure(figure, path)
+            images[path.stem] = (imread(path)[..., :3] * 255).round().astype(np.uint8)
         write_events(new, table, summary, images, config, training, tasks.rows)
 
 
@@ -77,20 +69,15 @@ def write_results(
 ) -> None:
     """Write `_RESULTS`, and of a sweep with tasks `_OF_TASKS`."""
     write_text(folder / "results.csv", format_csv(Row._fields, table))
-    lines = [json.dumps(_finite(row._asdict())) + "\n" for row in table]
+    lines = [json.dumps(finite(row._asdict())) + "\n" for row in table]
     write_text(folder / "results.jsonl", "".join(lines))
     write_text(folder / "documents.csv", format_csv(DocumentRow._fields, by_document))
     if tasks.rows:
         write_text(folder / "tasks.csv", format_csv(TaskRow._fields, tasks.rows))
         write_text(folder / "samples.csv", format_csv(SampleRow._fields, tasks.samples))
-    content = _finite(summary_content(summary))
-    write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
-
-
-def summary_content(summary: SweepSummary) -> dict[str, Any]:
-    """Return what summary.json holds: the newest checkpoint, with the others under "earlier"."""
     earlier = [_checkpoint_content(checkpoint) for checkpoint in summary.earlier]
-    return _checkpoint_content(summary.newest) | {"earlier": earlier}
+    content = finite(_checkpoint_content(summary.newest) | {"earlier": earlier})
+    write_text(folder / "summary.json", json.dumps(content, indent=2) + "\n")
 
 
 def _checkpoint_content(checkpoint: CheckpointSummary) -> dict[str, Any]:
@@ -144,14 +131,3 @@ def _curve_content(curve: CurveSummary) -> dict[str, Any]:
             for name, estimates in by_length.items()
         },
     }
-
-
-def _finite(value: Any) -> Any:
-    """Return `value` with infinities and nan replaced by None, as JSON has neither."""
-    if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_finite(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

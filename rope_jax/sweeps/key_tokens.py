@@ -36,7 +36,7 @@ from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import check_window
 from rope_jax.positions.mapping import with_map
-from rope_jax.protocols.windows import Streams, make_streams
+from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import Rotary
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sealed import write_text
@@ -52,7 +52,7 @@ def find_key_tokens(
 ) -> Path:
     """Write the key tokens that a run finds in its own corpus; return the file.
 
-    It lies in the corpus's folder, in key_tokens/. The same call does nothing if it is there.
+    It is in the corpus's folder, in key_tokens/. The same call does nothing if it is there.
 
     Raises UserError for bad input, or if there are too few key tokens; Stopped after a signal.
     """
@@ -93,7 +93,19 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         bos_id=bos_id,
         seed=config.seed,
     )
-    _announce(session, config, step, split, streams)
+    print_overview(
+        console,
+        f"key tokens of {training.name}",
+        {
+            "checkpoint": f"{run.path}, step {step}; window {window:,} tokens",
+            "devices": session.describe_devices(),
+            config.split: f"{len(streams.tokens):,} of {len(split):,} "
+            f"document{'s' * (len(split) != 1)}, {sum(map(len, streams.tokens)):,} tokens",
+            "near context": f"{config.short:,} to {config.short + config.s - 1:,} tokens",
+            "key tokens": f"log p more than {config.alpha:g} above that of near context, and above "
+            f"{config.beta:g} (nats)",
+        },
+    )
     whole, near = _read(loaded, params, config, step, streams.tokens)
     pairs = list(zip(whole, near, strict=True))
     start = 0 if bos_id is None else 1  # tokens of a document's start
@@ -102,17 +114,22 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         (places,) = np.nonzero(is_key(*scores, config.alpha, config.beta))
         tokens = tuple((places - start).tolist())
         documents.append(DocumentKeys(index=index, id=split.ids[index], tokens=tokens))
-    found = KeyTokens(
+    result = KeyTokens(
         **settings,
         candidates=sum(int(np.isfinite(other).sum()) for other in near),
         documents=tuple(documents),
     )
     others = sum(int(is_key(*scores, _OTHER_ALPHA, config.beta).sum()) for scores in pairs)
-    _check_count(found, others)
+    shares = _describe_shares(result, others)
+    if result.count < FEWEST:
+        advice = "read more documents, or longer ones, or take a smaller short"
+        if others >= FEWEST and config.alpha > _OTHER_ALPHA:
+            advice = f"take alpha=1, or {advice}"
+        raise UserError(f"alpha: {shares}; fewer than {FEWEST} say little: {advice}")
     with writing_to(path.parent, "key tokens"):
         path.parent.mkdir(exist_ok=True)
-        write_text(path, found.model_dump_json())
-    print_wrapped(console, f"{_shares(found, others)}; written to {path}")
+        write_text(path, result.model_dump_json())
+    print_wrapped(console, f"{shares}; written to {path}")
     return path
 
 
@@ -162,7 +179,7 @@ def _read(
     bar = progress_bar(loaded.session.console, TaskProgressColumn())
     total = sum(windows.length * len(windows.start) for windows, _ in passes)
     task = bar.add_task("reading", total=total, now="")
-    found = []
+    log_p = []
     with bar:
         for windows, last in passes:
 
@@ -178,12 +195,12 @@ def _read(
                 rotary=_rotary(loaded.training, step, windows.length),
             )
             (scores,) = reader.read([batch], last, [batch.windows], tick)
-            found.append(log_probabilities(windows, sizes, scores.nll))
-    return found
+            log_p.append(log_probabilities(windows, sizes, scores.nll))
+    return log_p
 
 
 def _rotary(training: Config, step: int, length: int) -> Rotary:
-    """Return the numbers that a checkpoint reads windows of a length with, as it was trained."""
+    """Return the rotary frequencies for windows of a length, as a checkpoint was trained."""
     layers, trained = training.rotary_layers, training.trained_at(step)
     positions = np.arange(length, dtype=np.int32)[None]
     rotary = layers.rotary(trained.scaling, positions, length)
@@ -193,40 +210,10 @@ def _rotary(training: Config, step: int, length: int) -> Rotary:
     return with_map(rotary, trained.map, layers, positions, window=window, seq_len=length)
 
 
-def _check_count(found: KeyTokens, others: int) -> None:
-    """UserError if there are too few key tokens. others: how many there are at alpha = 1."""
-    if found.count >= FEWEST:
-        return
-    advice = "read more documents, or longer ones, or take a smaller short"
-    if others >= FEWEST and found.alpha > _OTHER_ALPHA:
-        advice = f"take alpha=1, or {advice}"
-    raise UserError(f"alpha: {_shares(found, others)}; fewer than {FEWEST} say little: {advice}")
-
-
-def _shares(found: KeyTokens, others: int) -> str:
+def _describe_shares(result: KeyTokens, others: int) -> str:
     """Describe how many key tokens there are. others: how many at alpha = 1."""
-    count, of = found.count, found.candidates
+    count, of = result.count, result.candidates
     shares = f"{count:,} of {of:,} tokens ({100 * count / of:.2g}%) are key tokens"
-    if found.alpha == _OTHER_ALPHA:
+    if result.alpha == _OTHER_ALPHA:
         return shares
     return f"{shares}, and {others:,} ({100 * others / of:.2g}%) at alpha 1"
-
-
-def _announce(
-    session: Session, config: KeyTokensConfig, step: int, split: TokenSplit, streams: Streams
-) -> None:
-    """Print what is about to be read."""
-    documents, window = len(streams.tokens), session.config.trained_at(step).window
-    print_overview(
-        session.console,
-        f"key tokens of {session.config.name}",
-        {
-            "checkpoint": f"{session.run.path}, step {step}; window {window:,} tokens",
-            "devices": session.describe_devices(),
-            config.split: f"{documents:,} of {len(split):,} document{'s' * (len(split) != 1)}, "
-            f"{sum(map(len, streams.tokens)):,} tokens",
-            "near context": f"{config.short:,} to {config.short + config.s - 1:,} tokens",
-            "key tokens": f"log p more than {config.alpha:g} above that of near context, and above "
-            f"{config.beta:g} (nats)",
-        },
-    )
