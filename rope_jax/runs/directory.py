@@ -57,7 +57,7 @@ class RunDirectory:
         explain_other: called with another config that the run has; returns what is wrong with
             going on from it, or None if nothing is. Default: every difference is wrong.
         """
-        try:
+        with _file_errors(self.path, "read"):
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"{self.path}: is a file; choose another name")
             if self.config_file.exists():
@@ -69,8 +69,6 @@ class RunDirectory:
                     )
             elif self.path.exists() and {f.name for f in self.path.iterdir()} - _BEFORE_CONFIG:
                 raise UserError(f"{self.path}: is neither empty nor a run; choose another name")
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
 
     def prepare(
         self,
@@ -80,25 +78,22 @@ class RunDirectory:
     ) -> None:
         """Create the folder with its config, and lock other processes out until `release`.
 
-        explain_other: see `check_available`.
-
         It keeps a copy of the tokenizer, unless that is the bytes: other files may change.
         """
-        try:
+        with _file_errors(self.path, "written"):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock.acquire()
+            try:
+                self._lock.acquire()
+            except Timeout:
+                raise UserError(
+                    f"{self.path}: another process is training in it; wait for it, or choose "
+                    "another name"
+                ) from None
             # another process may have created it meanwhile
             self.check_available(config, explain_other)
             write_text(self.config_file, dump(config))
             if config.tokenizer.type != "bytes":
                 write_text(self.tokenizer_file, tokenizer.json())
-        except Timeout:
-            raise UserError(
-                f"{self.path}: another process is training in it; wait for it, or choose "
-                "another name"
-            ) from None
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written ({error.strerror})") from None
 
     @contextlib.contextmanager
     def lock_sweep(self, name: str) -> Iterator[None]:
@@ -108,18 +103,22 @@ class RunDirectory:
         """
         folder = self.evals / name
         with contextlib.ExitStack() as stack:
-            try:
+            with _file_errors(self.evals, "written"):
                 self.evals.mkdir(exist_ok=True)
                 stack.push(self._remove_empty_evals)
-                stack.enter_context(locked(self.evals / f".{name}.lock", blocking=False))
-            except Timeout:
-                raise UserError(
-                    f"{folder}: another process is sweeping under this name; wait for it, or "
-                    "choose another with name="
-                ) from None
-            except OSError as error:
-                raise UserError(f"{self.evals}: cannot be written ({error.strerror})") from None
-            _check_replaceable(folder)
+                try:
+                    stack.enter_context(locked(self.evals / f".{name}.lock", blocking=False))
+                except Timeout:
+                    raise UserError(
+                        f"{folder}: another process is sweeping under this name; wait for it, or "
+                        "choose another with name="
+                    ) from None
+            with _file_errors(folder, "replaced"):
+                finish_replacing(folder)
+                if folder.exists() and not folder.is_dir():
+                    raise UserError(f"{folder}: is a file; choose another name with name=")
+                if folder.exists() and not os.access(folder, os.W_OK):
+                    raise UserError(f"{folder}: is read-only; choose another name with name=")
             yield
 
     def _remove_empty_evals(self, *_: object) -> None:
@@ -131,21 +130,12 @@ class RunDirectory:
         return self.evals / f".{name}.{step}.journal"
 
     def remove_sweep_journals(self, name: str, keep: Collection[int] = ()) -> None:
-        """Delete the journals of a sweep, except for checkpoints to keep. UserError if one stays.
-
-        The others let a sweep with the same settings be read instead of measured again.
-        """
-        prefix = f".{name}."
+        """Delete the journals of a sweep, except for checkpoints to keep."""
         for path in self.evals.glob(".*.journal"):
-            step = path.name.removeprefix(prefix).removesuffix(".journal")
+            step = path.name.removeprefix(f".{name}.").removesuffix(".journal")
             if step.isdigit() and int(step) not in keep:
-                try:
+                with _file_errors(path, "deleted", "; delete it, as nothing needs it"):
                     path.unlink(missing_ok=True)
-                except OSError as error:
-                    raise UserError(
-                        f"{path}: cannot be deleted ({error.strerror}); delete it, as nothing "
-                        "needs it"
-                    ) from None
 
     def release(self) -> None:
         """Unlock the folder. Exiting the process does so too."""
@@ -153,15 +143,13 @@ class RunDirectory:
 
     def load_config(self) -> Config:
         """Return the run's config. UserError if this is not a run directory."""
-        try:
+        with _file_errors(self.path, "read"):  # such as a name that is too long
             if not self.config_file.is_file():
                 raise UserError(f"{self.path}: not a run directory (it has no config.yaml)")
-        except OSError as error:  # such as a name that is too long
-            raise UserError(f"{self.path}: cannot be read ({error.strerror})") from None
         return load(Config, self.config_file)
 
     def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
-        """Return the run's tokenizer, from its own copy if there is one. config: the run's.
+        """Return the run's tokenizer, from its own copy if there is one.
 
         UserError as `rope_jax.data.tokenizers.open_tokenizer`, or if the run began with another.
         """
@@ -197,9 +185,8 @@ class RunDirectory:
     ) -> None:
         """Record what is needed to reproduce the run: versions, devices, commit, texts, tokenizer.
 
-        tokenizer: its name.
-        corpus: what it is trained on; None: unknown, as for an imported checkpoint.
-        init_from: where the run's first weights come from; None: they are fresh.
+        corpus: None for an imported checkpoint, whose texts are unknown.
+        init_from: the checkpoint that its first weights come from.
         """
         import jax  # here, so that reading a run's config stays quick
 
@@ -219,18 +206,13 @@ class RunDirectory:
         write_text(self.environment_file, json.dumps(content, indent=2) + "\n")
 
 
-def _check_replaceable(folder: Path) -> None:
-    """Complete an interrupted replacement of a sweep's folder. UserError if that is impossible."""
+@contextlib.contextmanager
+def _file_errors(path: Path, what: str, advice: str = "") -> Iterator[None]:
+    """Turn an OSError into one line: PATH: cannot be WHAT (why)ADVICE."""
     try:
-        finish_replacing(folder)
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder}: is a file; choose another name with name=")
-        if folder.exists() and not os.access(folder, os.W_OK):
-            raise UserError(f"{folder}: is read-only; choose another name with name=")
+        yield
     except OSError as error:
-        raise UserError(
-            f"{error.filename or folder}: cannot be replaced ({error.strerror})"
-        ) from None
+        raise UserError(f"{path}: cannot be {what} ({error.strerror}){advice}") from None
 
 
 def _commit() -> str | None:

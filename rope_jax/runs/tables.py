@@ -36,12 +36,10 @@ def _cell(value: Any) -> Any:
 
 def _is_active(text: str) -> bool:
     """Whether a spreadsheet may run text, or an apostrophe before it would be taken for ours."""
-    return text.lstrip("'").startswith(_ACTIVE) and not _is_number(text)
-
-
-def _is_number(text: str) -> bool:
+    if not text.lstrip("'").startswith(_ACTIVE):
+        return False
     try:
         float(text)
     except ValueError:
-        return False
-    return True
+        return True
+    return False

@@ -48,10 +48,7 @@ def describe_tensorboard(folder: Path) -> list[str]:
 
 
 def count_event_folders(folder: Path) -> dict[Path, int]:
-    """Return how many runs TensorBoard finds in each folder that has any, `folder` included.
-
-    A run of TensorBoard is a folder with an event file. A sweep has one per scaling.
-    """
+    """Return how many runs (folders with an event file) TensorBoard finds in each folder."""
     runs = {path.parent for path in folder.rglob("*tfevents*")}
     return Counter(
         place for run in runs for place in (run, *run.parents) if place.is_relative_to(folder)
