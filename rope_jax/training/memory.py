@@ -36,9 +36,7 @@ class StageBytes(NamedTuple):
     """Memory of a stage on each device, in bytes."""
 
     step: int
-    """Of a training step."""
     validation: int
-    """Of a validation batch; 0: there is none."""
     saving: int
     """Of the copies of the state while a checkpoint is written, on a CPU."""
 
@@ -80,25 +78,20 @@ def _saving_bytes(program: Program) -> int:
 def check_size(program: Program) -> None:
     """UserError, naming the key to change, if a run needs too much memory or compile time.
 
-    A run that passes may still be too large, which `compile_stages` finds out. All processes must
-    call this together.
+    `compile_stages` refuses what is still too large. All processes must call this together.
     """
     check_compile_time(program.config)
     available = least_available(program.placement.device)
     # with a fraction of 0 there may be no text to validate on
     validates = program.config.data.validation_fraction > 0
     for number in range(len(program.config.stages)):
-        bound = stage_bound(program, number, validates=validates)
-        check_stage(program, number, bound, available)
+        check_stage(program, number, stage_bound(program, number, validates=validates), available)
 
 
 def compile_stages(
     program: Program, numbers: Iterable[int], *, validates: bool, warn: Callable[[str], None]
 ) -> None:
     """Compile these stages' programs. UserError, naming the key to change, if one is too large.
-
-    validates: whether there is text to validate on.
-    warn: called with one line if a stage may turn out too large.
 
     All processes must call this together.
     """
@@ -160,7 +153,7 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
 
 
 def shortage(number: int) -> str:
-    """Return what to say if memory runs out while stage `number` is trained."""
+    """The error message if memory runs out while stage `number` is trained."""
     key = f"stages.{number}"
     return (
         f"stages[{number}]: there is not enough memory; end other programs, and the same command "

@@ -1,8 +1,4 @@
-"""What a checkpoint was trained on and how: recorded in it, and checked before it is used.
-
-A checkpoint is used together with files that can be damaged or edited apart from it: the run's
-config.yaml and environment.json, and the name of its own folder, which is the step.
-"""
+"""What a checkpoint was trained on and how: recorded in it, and checked before it is used."""
 
 import json
 import zlib
@@ -32,7 +28,7 @@ class Provenance:
     """What a run's checkpoints come from."""
 
     corpus: str | None
-    """The corpus's fingerprint; None: unknown, as for an imported checkpoint."""
+    """The corpus's fingerprint; None for an imported checkpoint, whose texts are unknown."""
     config: dict[str, Any]
     """The config as JSON values. A later version of the package may not accept it."""
 
@@ -59,9 +55,7 @@ def check_provenance(
     """UserError unless the run's checkpoints were trained with this config on this corpus.
 
     corpus: None if none of its texts are read; then only the config is checked, as it is for an
-    imported checkpoint: what that was trained on is unknown.
-
-    Damaged checkpoints are passed over: restoring detects them.
+    imported checkpoint. Damaged checkpoints are passed over: restoring detects them.
     """
     steps = [path for path in run.checkpoints.glob("*") if path.name.isdecimal() and path.is_dir()]
     records = {path: record for path in sorted(steps) if (record := recorded_provenance(path))}
@@ -85,8 +79,7 @@ def _check_corpus(
 ) -> None:
     """UserError unless this is the corpus that the run began with, or that checkpoints record.
 
-    Only the corpus of the beginning has a test split known to contain no training text. If
-    environment.json, which names it, is missing or damaged, the checkpoints' own records count.
+    Of another corpus, the test split may contain training text.
     """
     began_with = run.recorded_corpus()
     if recorded and {began_with} != recorded:  # they have a checksum, and it has none
@@ -103,10 +96,7 @@ def _check_corpus(
 
 
 def recorded_provenance(checkpoint: Path) -> Provenance | None:
-    """Return what a checkpoint, given by its folder, records.
-
-    None if it is damaged or records nothing.
-    """
+    """Return what a checkpoint's folder records; None if it is damaged or records nothing."""
     try:
         content = json.loads(read_limited(checkpoint / _RECORD, _MOST_BYTES))
         check_record(content, int(checkpoint.name))
@@ -127,11 +117,8 @@ def sealed_record(
 
 
 def check_record(content: dict[str, Any], step: int) -> None:
-    """ValueError if the record of a checkpoint has changed or is that of another step.
-
-    Records of earlier versions hold only the fingerprints and cannot be checked.
-    """
-    if "crc32" not in content:
+    """ValueError if the record of a checkpoint has changed or is that of another step."""
+    if "crc32" not in content:  # written by an early version
         return
     rest = {name: value for name, value in content.items() if name != "crc32"}
     if content["crc32"] != _crc32(rest):

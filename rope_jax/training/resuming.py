@@ -1,7 +1,6 @@
 """Whether a run may go on: configs that differ from the one it began with, and gaps in its log."""
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -28,8 +27,8 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
 
     but_for: beginnings of keys that may differ besides.
     """
-    different = [key for key in _different(new, old) if not key.startswith(but_for)]
-    if any(not _PLANNED.fullmatch(key) for key in different):
+    different = (key for key in _different(new, old) if not key.startswith(but_for))
+    if not all(map(_PLANNED.fullmatch, different)):
         return False
     begin = 0
     for one, other in zip(new.stages, old.stages, strict=False):
@@ -42,7 +41,10 @@ def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] 
         if min(begin + one.steps, step) != min(begin + other.steps, step):
             return False
         begin += one.steps
-    return begin >= step and _same_rates(new, old, step)
+    if begin < step:
+        return False
+    steps = np.arange(step, dtype=np.float32)
+    return bool(np.array_equal(*(jax.vmap(learning_rate(c))(steps) for c in (new, old))))
 
 
 def _different(new: Config, old: Config) -> list[str]:
@@ -52,17 +54,8 @@ def _different(new: Config, old: Config) -> list[str]:
     return [key for key in different_keys(new, old) if key not in free]
 
 
-def _same_rates(new: Config, old: Config, step: int) -> bool:
-    steps = np.arange(step, dtype=np.float32)
-    rates = [jax.vmap(learning_rate(config))(steps) for config in (new, old)]
-    return bool(np.array_equal(*rates))
-
-
 def explain_other(new: Config, old: Config, step: int) -> str | None:
-    """Return why a run with another config cannot go on from a step, and what to do instead.
-
-    None if it can.
-    """
+    """Return why a run with another config cannot go on from a step; None if it can."""
     different = _different(new, old)
     if not different or (step and same_until(new, old, step)):
         return None
@@ -91,10 +84,9 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
     """
     if not done:
         return None
-    every_steps = {"train/loss": config.log_every_steps}
+    due = {"train/loss": _due_steps(config, config.log_every_steps, done)}
     if has_validation:
-        every_steps["validation/loss"] = config.validation.every_steps
-    due = {name: _due_steps(config, every, done) for name, every in every_steps.items()}
+        due["validation/loss"] = _due_steps(config, config.validation.every_steps, done)
     window = config.sweep_window  # always measured, unless the model cannot read that far
     if config.sweep is not None and window <= (config.encoding.longest or window):
         tag = sweep_tag(config.sweep.scalings[0], "nll", window)
@@ -103,7 +95,10 @@ def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: 
     for name, steps in due.items():
         logged = logged_steps(run.metrics_file, name)
         if absent := [step for step in steps if step not in logged]:
-            missing.append(f"{name} of {len(absent)} of {len(steps)} steps ({_list(absent)})")
+            shown = f"{absent[0]} to {absent[-1]}"
+            if len(absent) <= 3:
+                shown = ", ".join(map(str, absent))
+            missing.append(f"{name} of {len(absent)} of {len(steps)} steps ({shown})")
     if not missing:
         return None
     return (
@@ -121,7 +116,3 @@ def _due_steps(config: Config, every_steps: int, done: int) -> list[int]:
         for step in range(span.begin + 1, min(span.end, done) + 1)
         if span.is_due(step, every_steps)
     ]
-
-
-def _list(steps: Sequence[int]) -> str:
-    return ", ".join(map(str, steps)) if len(steps) <= 3 else f"{steps[0]} to {steps[-1]}"

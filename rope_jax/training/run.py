@@ -9,7 +9,6 @@ import jax
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.config.data import DataConfig
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.data.batches import training_batch, validation_batches
@@ -39,7 +38,7 @@ def train(config: Config, console: Console) -> RunDirectory:
     """Train a run, or continue it from its newest undamaged checkpoint; return its directory.
 
     Raises UserError for bad input, a full disk, damage, or a loss that is not finite; Stopped if
-    a signal ended it. Calling it again continues from the newest checkpoint.
+    a signal ended it.
     """
     _check_weights(config)
     run = RunDirectory(Path(config.runs_dir) / config.name)
@@ -47,8 +46,10 @@ def train(config: Config, console: Console) -> RunDirectory:
         f"{run.path}: there is not enough memory; end other programs, and the same command "
         "continues from the newest checkpoint; or make the model smaller, under another name"
     )
-    how: Any = {"distributed": config.distributed, "out_of_memory": out_of_memory}
-    with open_run(run, config, console, **how) as session:
+    opened = open_run(
+        *(run, config, console), distributed=config.distributed, out_of_memory=out_of_memory
+    )
+    with opened as session:
         _train(session)
     return run
 
@@ -58,7 +59,9 @@ def _train(session: Session) -> None:
     run, config = session.run, session.config
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
-    _check_has_train_files(config.data)
+    files = getattr(config.data, "files", None)
+    if isinstance(files, dict) and files and "train" not in files:
+        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
     newest = int(processes.from_first(lambda: str(newest_step(run.checkpoints))))
 
     def explain(old: Config) -> str | None:
@@ -93,18 +96,16 @@ def _train_in(
     """Train in a prepared run directory, starting from its newest undamaged checkpoint.
 
     newest: the step of its newest checkpoint, after which the stages are compiled.
-    start: what to begin with if there is none; None: fresh weights.
+    start: state to begin with instead of fresh weights.
     """
     run, config, console = session.run, session.config, session.console
     last = config.spans[-1].end
     with contextlib.ExitStack() as stack:
         processes.on_first(lambda: check_provenance(run, config, corpus, session.warn))
-        provenance = provenance_of(config, corpus)
-        checkpoints = Checkpoints(
-            run.checkpoints, config.checkpoint.keep, provenance, program.abstract_state
-        )
+        provenance, like = provenance_of(config, corpus), program.abstract_state
+        checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance, like)
         stack.callback(checkpoints.close)
-        done, state = checkpoints.restore_newest(program.abstract_state, session.warn)
+        done, state = checkpoints.restore_newest(like, session.warn)
         if done < newest:  # a checkpoint is damaged, and more stages are left
             _compile_after(done, program, corpus, session)
         processes.on_first(lambda: _prepare_to_resume(run, config, corpus, done, start))
@@ -118,16 +119,18 @@ def _train_in(
             devices=session.describe_devices(),
             corpus=corpus.report,
             tokenizer=session.describe_tokenizer(),
-            parameters=sum(leaf.size for leaf in jax.tree.leaves(program.abstract_state.params)),
+            parameters=sum(leaf.size for leaf in jax.tree.leaves(like.params)),
             peak=f"{peak / 1e9:,.0f} GFLOP/s ({peak_source})",
             seconds=flops_after(done, config, program.vocab_size) / reached_flops(peak),
             done=done,
         )
         if done >= last:
             return
-        log = Log()  # only the first process writes
+        log = Log()
         stack.callback(log.close)
-        processes.on_first(lambda: _open_log(log, run, config, done))
+        text = yaml_block(dump(config))
+        # a run that starts again repeats what was logged before its first step
+        processes.on_first(lambda: log.open(run.path, done or -1).text(0, "config", text))
         progress = TrainingProgress(console, last, done)
         trainer = Trainer(program, corpus, checkpoints, log, progress, peak, sweep)
         began = time.perf_counter()
@@ -174,13 +177,6 @@ def _prepare_to_resume(
     run.write_environment(corpus.tokenizer.name, corpus, None if start is None else start.origin)
 
 
-def _open_log(log: Log, run: RunDirectory, config: Config, done: int) -> None:
-    """Open the run's log files so that they continue after step `done`."""
-    # a run that starts again repeats what was logged before its first step
-    events = log.open(run.path, done or -1)
-    events.text(0, "config", yaml_block(dump(config)))
-
-
 def _check_weights(config: Config) -> None:
     """UserError for an imported checkpoint, or unless the weights are kept in float32.
 
@@ -199,13 +195,6 @@ def _check_weights(config: Config) -> None:
         )
 
 
-def _check_has_train_files(data: DataConfig) -> None:
-    """UserError if the files are only for splits that nothing is trained on."""
-    files = getattr(data, "files", None)
-    if isinstance(files, dict) and files and "train" not in files:
-        raise UserError(f"data.files: there are no files for train, only for {' and '.join(files)}")
-
-
 def _check_texts(config: Config, corpus: Corpus) -> None:
     """UserError now, not when training reaches it, if a stage's windows exceed the text."""
     if not len(corpus.train):
@@ -217,8 +206,7 @@ def _check_texts(config: Config, corpus: Corpus) -> None:
     for index, stage in enumerate(config.stages):
         if mix is not None:
             mix.check(stage.seq_len, index)
-        training_batch(
-            corpus.train, seed=0, stage=index, step=0, seq_len=stage.seq_len, batch_size=1
-        )
+        one: Any = {"seq_len": stage.seq_len, "batch_size": 1}
+        training_batch(corpus.train, seed=0, stage=index, step=0, **one)
         if len(corpus.validation):
-            validation_batches(corpus.validation, seq_len=stage.seq_len, batch_size=1, batches=1)
+            validation_batches(corpus.validation, batches=1, **one)
