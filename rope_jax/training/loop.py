@@ -34,7 +34,7 @@ from rope_jax.training.metrics import (
     validation_scalars,
 )
 from rope_jax.training.optimizer import learning_rate
-from rope_jax.training.program import Program, StageProgram
+from rope_jax.training.program import Program
 from rope_jax.training.step import LossSums, StepMetrics, TrainState
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
@@ -69,8 +69,7 @@ class Trainer:
     def run(self, done: int, state: TrainState) -> TrainState:
         """Train from the state after step `done` to the end of the last stage.
 
-        UserError if the loss is not finite or a checkpoint cannot be written; Stopped after a
-        signal.
+        UserError if the loss is not finite or a checkpoint cannot be written; Stopped by a signal.
         """
         with self._progress:
             if not done:
@@ -105,7 +104,7 @@ class Trainer:
                 unread = None
                 with clock.stopped():
                     if validates:
-                        self._validate(span.stage, step, program, state.params)
+                        self._validate(span, step, state.params)
                     if sweeps:
                         self._measure(step, span, state.params)
                     if saves or stop_signal:
@@ -145,13 +144,11 @@ class Trainer:
         """UserError, naming the batch, if the loss or the gradient is not finite."""
         if np.isfinite(metrics.sums.nll).all() and np.isfinite(metrics.grad_norm):
             return
-        index, seq_len = step - 1 - span.begin, span.stage.seq_len
-        rows = span.stage.batch_size
+        index, seq_len, rows = step - 1 - span.begin, span.stage.seq_len, span.stage.batch_size
         windows = training_offsets(
             self._corpus.train, self.config.seed, span.number, index, seq_len, rows
         )
-        short = _short_rows(span.stage)
-        if short is not None:  # whose windows are drawn otherwise
+        if (short := _short_rows(span.stage)) is not None:  # whose windows are drawn otherwise
             windows = windows[short.rows :]
         raise UserError(
             f"step {step}: the loss is {float(metrics.sums.mean()):g} and the gradient's norm "
@@ -176,8 +173,8 @@ class Trainer:
             seq_len=span.stage.seq_len,
         )
         if speed is not None:
-            model, vocab_size = self.config.model, self._program.vocab_size
-            mfu = utilization(model, vocab_size, span.stage.seq_len, speed, self._peak_flops)
+            about = self.config.model, self._program.vocab_size, span.stage.seq_len
+            mfu = utilization(*about, speed, self._peak_flops)
             self._log.write_timed(
                 step, {"throughput/tokens_per_second": speed, "throughput/mfu": mfu}
             )
@@ -190,10 +187,9 @@ class Trainer:
         self._log.write_exact(step, scalars)
         self._progress.trained(step, scalars["train/loss"], speed)
 
-    def _validate(
-        self, stage: StageConfig, step: int, program: StageProgram, params: Params
-    ) -> None:
+    def _validate(self, span: Span, step: int, params: Params) -> None:
         """Measure, log and show the validation loss, if the validation split has any text."""
+        stage, program = span.stage, self._program.stage(span.number)
         if not len(self._corpus.validation):
             return
         batches = validation_batches(
@@ -203,10 +199,10 @@ class Trainer:
             batches=self.config.validation.batches,
             documents=stage.documents,
         )
-        place = functools.partial(self.placement.batch, rows=stage.batch_size)
         parts: list[LossSums] = []
         for batch in batches:
-            parts.append(program.loss_sums(params, place(functools.partial(_rows, batch))))
+            placed = self.placement.batch(functools.partial(_rows, batch), stage.batch_size)
+            parts.append(program.loss_sums(params, placed))
             # One batch is queued while another is computed: there is memory for two at a time, and
             # a signal can wait for no more.
             jax.block_until_ready(parts[-2:-1])
@@ -230,7 +226,7 @@ class Trainer:
         if self._sweep is None:
             return
         with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
-            scalars = self._sweep.measure(span.number, params, _show_life)
+            scalars = self._sweep.measure(span.number, params)
         self._log.write_exact(step, scalars)
         self._progress.swept(step, scalars)
 
@@ -249,11 +245,6 @@ class Trainer:
             short=_short_rows(span.stage),
             mix=self._mix,
         )
-
-
-def _show_life(*_: object) -> None:
-    """Look at signals, so that one that waits for the work does not end the process."""
-    stopping.requested()
 
 
 def _short_rows(stage: StageConfig) -> ShortRows | None:

@@ -1,6 +1,6 @@
 """What is logged of a training step or a validation: scalars by tag, and the speed.
 
-Shapes: P buckets of places; counts: negative distances, then one per bucket of distances.
+Shapes: P buckets of document positions; counts: negative distances, then one per bucket.
 """
 
 import contextlib
@@ -36,41 +36,35 @@ def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
 
     Distances below 0 are listed only if there are any.
     """
-    edges = [*distance_edges(length), length]
-    names = [
-        str(first) if end == first + 1 else f"{first}-{end - 1}"
-        for first, end in itertools.pairwise(edges)
-    ]
+    buckets = itertools.pairwise([*distance_edges(length), length])
     below, *shares = (pairs / pairs.sum()).tolist()
-    by_name = {"below-0": below} if below else {}
-    by_name |= dict(zip(names, shares, strict=True))
-    return {f"distances/{name}": share for name, share in by_name.items()}
+    scalars = {"distances/below-0": below} if below else {}
+    for (first, end), share in zip(buckets, shares, strict=True):
+        name = str(first) if end == first + 1 else f"{first}-{end - 1}"
+        scalars[f"distances/{name}"] = share
+    return scalars
 
 
 def validation_scalars(sums: LossSums, seq_len: int) -> Scalars:
     """Return the scalars of a validation."""
-    by_position = sums.nll / np.maximum(sums.tokens, 1)
-    return {
-        "validation/loss": float(sums.mean()),
-        **_by_position("validation_loss_at", by_position, seq_len),
-    }
+    losses = sums.nll / np.maximum(sums.tokens, 1)
+    scalars = _by_position("validation_loss_at", losses, seq_len)
+    return {"validation/loss": float(sums.mean()), **scalars}
 
 
 def total(parts: Sequence[LossSums]) -> LossSums:
     """Add up the sums of several batches, in float64."""
-    return LossSums(
-        nll=np.stack([part.nll for part in parts]).sum(axis=0, dtype=np.float64),
-        tokens=np.stack([part.tokens for part in parts]).sum(axis=0, dtype=np.float64),
-    )
+    columns = zip(*parts, strict=True)
+    return LossSums(*(np.stack(column).sum(axis=0, dtype=np.float64) for column in columns))
 
 
 def _by_position(
     name: str, values: Float[Array | np.ndarray, " P"], seq_len: int
 ) -> dict[str, float]:
-    edges = [*bucket_edges(seq_len), seq_len]
+    buckets = itertools.pairwise([*bucket_edges(seq_len), seq_len])
     return {
         f"{name}/{first}-{end - 1}": float(value)
-        for first, end, value in zip(edges[:-1], edges[1:], values, strict=True)
+        for (first, end), value in zip(buckets, values, strict=True)
     }
 
 

@@ -1,6 +1,6 @@
 """The training state, and the training step as one jitted pure function.
 
-Shapes: B batch, T length, P buckets of places.
+Shapes: B batch, T length, P buckets of document positions.
 """
 
 import functools
@@ -37,10 +37,7 @@ def fresh_state(
 
 
 class LossSums(NamedTuple):
-    """Sums over scored tokens by bucket of places: negative log-likelihood in nats, and tokens.
-
-    A token's place is the number of earlier tokens that it sees: its number in its document, from
-    0, whatever its position is.
+    """Sums over scored tokens by bucket of document positions: nats, and tokens.
 
     jax arrays inside a step, numpy arrays once read.
     """
@@ -61,16 +58,17 @@ class StepMetrics(NamedTuple):
 
 
 def bucket_edges(seq_len: int) -> list[int]:
-    """Return the first place of each bucket: 0, 16, 32, 64, … below seq_len."""
+    """Return the first document position of each bucket: 0, 16, 32, 64, … below seq_len."""
     edges = [0]
     while (edge := max(FIRST_BUCKET, 2 * edges[-1])) < seq_len:
         edges.append(edge)
     return edges
 
 
-# Adds to the frequencies what depends on a batch's positions: query scales, bands of a map.
+# Adds position-dependent parts (query scale, map bands) to the frequencies.
 Positioning = Callable[[Rotary, Int[Array, "B T"]], Rotary]
-# Turns loss(params, batch, rotary, tokens) -> (loss, sums) into its gradient by params, and sums.
+# Turns loss(params, batch, rotary, tokens) -> (loss, sums) into its gradient w.r.t. params, and
+# sums.
 GradientOf = Callable[
     [Callable[..., tuple[Any, "LossSums"]]], Callable[..., tuple[Any, "LossSums"]]
 ]
@@ -79,7 +77,7 @@ TrainStep = Callable[[TrainState, Batch, Rotary], tuple[TrainState, StepMetrics]
 
 
 def loss_sums(model: LanguageModel, params: Params, batch: Batch, rotary: Rotary) -> LossSums:
-    """Weighted sums of a batch's negative log-likelihood, by place within the document."""
+    """Weighted sums of a batch's negative log-likelihood, by document position."""
     given = batch.tokens, batch.targets, batch.positions, batch.segment_ids, rotary
     return _sums(model.nll(params, *given), batch)
 
@@ -109,9 +107,8 @@ def make_train_step(
     its rows. Each one's loss is divided by the number of tokens in the whole batch and the
     gradients are summed, so the step does not depend on the split.
 
-    out_shardings: shardings of (state, metrics); None: XLA chooses.
-    positioning: completes the frequencies at a batch's positions; None: nothing is missing.
-    gradient_of: `Placement.gradient` of the mesh of devices that the step runs on.
+    out_shardings: shardings of (state, metrics).
+    gradient_of: `Placement.gradient` of the mesh that the step runs on.
     """
 
     def loss_share(

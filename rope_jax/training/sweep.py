@@ -1,23 +1,18 @@
-"""The sweep during training: the loss of the same tokens with and without their far context.
-
-It reads the validation split, as `eval_ppl.py` would with `split=validation`. The test split is
-for results that are reported.
-"""
+"""The sweep during training: the loss of validation tokens with and without their far context."""
 
 from typing import Any
 
 import numpy as np
 
+from rope_jax import stopping
 from rope_jax.config.entries import SweepEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.sweep import SweepConfig, TrainingSweepConfig, check_targets
-from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
-from rope_jax.evaluation import SweepResult
 from rope_jax.evaluation.decoder import nll_of_last, of_all
 from rope_jax.evaluation.plan import Plan, sweep_lengths
-from rope_jax.evaluation.sweep import Progress, measure
+from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import Params
 from rope_jax.model.memory import window_bytes
 from rope_jax.runs.logs import Scalars
@@ -32,24 +27,16 @@ def sweep_tag(entry: SweepEntry, quantity: str, length: int) -> str:
     return f"sweep/{entry.label}/{quantity}_{length}"
 
 
-def training_sweep_lengths(config: Config, settings: TrainingSweepConfig) -> tuple[int, ...]:
-    """Return the lengths that are measured: those of the settings, and the window."""
-    window = config.sweep_window
-    asked = SweepConfig(lengths=settings.lengths)
-    return tuple(sorted({*sweep_lengths(asked, window), window}))
-
-
 class TrainingSweep:
     """Measures same_tokens at several lengths for the parameters of any step of a run."""
 
     def __init__(self, program: Program, corpus: Corpus, settings: TrainingSweepConfig) -> None:
-        """Choose the documents.
-
-        UserError, naming a key of the section `sweep`, if a setting does not fit them or the model.
-        """
+        """UserError, naming a key of `sweep`, if a setting does not fit the texts or the model."""
         self._program, self._programs = program, dict[Any, Any]()
         self._nll_of_last = nll_of_last(program.model, program.placement)
-        self.lengths = training_sweep_lengths(program.config, settings)
+        window = program.config.sweep_window
+        lengths = sweep_lengths(SweepConfig(lengths=settings.lengths), window)
+        self.lengths = tuple(sorted({*lengths, window}))
         if not len(corpus.validation):
             raise UserError(
                 "sweep: there is no validation split to read; raise data.validation_fraction"
@@ -86,15 +73,14 @@ class TrainingSweep:
             for stage in range(len(config.stages))
         ]
 
-    def measure(self, stage: int, params: Params, progress: Progress) -> Scalars:
+    def measure(self, stage: int, params: Params) -> Scalars:
         """Return the NLL at each length, in nats per token, and past the window its gain.
 
         The gain over truncation is NLL(window) − NLL(n) on the same tokens, where NLL(window) is
-        that of `trained` on the last `window` tokens in front of each target, the rest of the text
-        being dropped. It is positive where the far context helps.
+        that of `trained` on the last `window` tokens in front of each target. It is positive where
+        the far context helps.
 
         stage: whose scaling and map are `trained`.
-        progress: called after every batch, as by `sweep`.
         """
         result = measure(
             self._plans[stage],
@@ -104,25 +90,20 @@ class TrainingSweep:
             row_bytes=self._row_bytes,
             row_multiple=lambda n: self._program.placement.row_shards,
             programs=self._programs,
-            progress=progress,
+            # a signal that waits for the work must not end the process
+            progress=lambda *_: stopping.requested(),
         )
-        return _scalars(result)
+        entries, baseline = {e.label: e for e in result.config.scalings}, result.baseline
+        truncated = np.nan if baseline is None else baseline.sums.mean()
+        scalars: dict[str, float] = {}
+        for m in result.measurements:
+            nll = m.sums.mean()
+            scalars[sweep_tag(entries[m.entry], "nll", m.length)] = nll
+            if m.length > result.window:
+                scalars[sweep_tag(entries[m.entry], "gain", m.length)] = truncated - nll
+        return scalars
 
     def _row_bytes(self, length: int) -> float:
         mesh, model = self._program.placement.config, self._program.config.model
         split = {"context": mesh.context, "tensor": mesh.tensor}
         return float(window_bytes(model, self._program.vocab_size, length, **split).total)
-
-
-def _scalars(result: SweepResult) -> Scalars:
-    """Return what is logged of a sweep."""
-    entries = {entry.label: entry for entry in result.config.scalings}
-    baseline = result.baseline
-    truncated = np.nan if baseline is None else baseline.sums.mean()
-    scalars: dict[str, float] = {}
-    for m in result.measurements:
-        nll = m.sums.mean()
-        scalars[sweep_tag(entries[m.entry], "nll", m.length)] = nll
-        if m.length > result.window:
-            scalars[sweep_tag(entries[m.entry], "gain", m.length)] = truncated - nll
-    return scalars
