@@ -55,11 +55,8 @@ def start_from(
                 f"init_from: {folder}: the checkpoint of step {source.step} is damaged ({error}); "
                 f"{advice}"
             ) from error
-    params = jax.tree.map(
-        lambda leaf, own: leaf if leaf.dtype == own.dtype else leaf.astype(own.dtype),
-        state.params,
-        program.abstract_state.params,
-    )
+    like = program.abstract_state.params
+    params = jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), state.params, like)
     shardings = program.state_shardings().opt_state
     if init_from.optimizer:
         opt_state = jax.jit(with_new_schedule, out_shardings=shardings)(state.opt_state)
@@ -70,10 +67,7 @@ def start_from(
 
 
 def _as_stored(program: Program, source: Source) -> TrainState:
-    """Return the abstract state, but with the weights in the type in which the source keeps them.
-
-    Checkpoints are restored as they are: their fingerprint is that of the stored bits.
-    """
+    """Return the abstract state with the source's types, whose bits its fingerprint is of."""
     stored = jax.eval_shape(
         lambda: language_model(resolve_run(source.config), program.vocab_size).init(0)
     )

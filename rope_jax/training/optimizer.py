@@ -15,9 +15,8 @@ def learning_rate(config: Config) -> optax.Schedule:
     A schedule starts at the first stage and at every stage with its own learning_rate, and lasts
     until the next such stage: linear warm-up from 0 to the peak, then decay.
     """
-    spans = config.schedule_spans()
     schedules, boundaries, end = [], [], 0
-    for first, last in spans:
+    for first, last in config.schedule_spans():
         steps = sum(stage.steps for stage in config.stages[first:last])
         peak = config.stages[first].learning_rate or config.optim.learning_rate
         schedules.append(_one_schedule(config.optim, peak, steps))
@@ -64,11 +63,7 @@ def decayed(params: optax.Params) -> optax.Params:
 
     Go by name, not by rank: with stacked layers even a norm's scale is two-dimensional.
     """
-
-    def is_matrix(path: tuple, _: Any) -> bool:
-        return path[-1].key == "kernel"
-
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
 
 
 def _one_schedule(optim: OptimConfig, peak: float, steps: int) -> optax.Schedule:

@@ -80,7 +80,7 @@ class StageProgram:
     """
 
     def __init__(self, program: Program, number: int) -> None:
-        self._program, self._number = program, number
+        self._program, self._placement, self._number = program, program.placement, number
         self._stage = program.config.stages[number]
         self._scaling = program.config.stage_scaling(number)
 
@@ -96,16 +96,14 @@ class StageProgram:
 
     @property
     def train_bytes(self) -> int:
-        """What a step takes on each device: the state, a batch, and temporary arrays."""
-        device = self._program.placement.device
-        return program_bytes(self.compiled_step, self._stage.steps, device)
+        """Memory of a step on each device: the state, a batch, and temporary arrays."""
+        return program_bytes(self.compiled_step, self._stage.steps, self._placement.device)
 
     @property
     def validation_bytes(self) -> int:
-        """What a validation batch takes on each device, beside the optimizer's state."""
+        """Memory of a validation batch on each device, with the optimizer's state."""
         calls = self._program.config.validation.batches
-        device = self._program.placement.device
-        own = program_bytes(self._compiled_sums, calls, device)
+        own = program_bytes(self._compiled_sums, calls, self._placement.device)
         return own + bytes_per_device(self._program.abstract_state.opt_state)
 
     @functools.cached_property
@@ -115,24 +113,23 @@ class StageProgram:
             self._program.model,
             self._program.optimizer,
             self._stage.grad_accumulation,
-            (self._program.state_shardings(), self._program.placement.replicated),
+            (self._program.state_shardings(), self._placement.replicated),
             self._positioning(self._row_groups),
-            self._program.placement.gradient,
+            self._placement.gradient,
         )
         return compiled(step, self._program.abstract_state, self._batch(), self._rotary)
 
     @functools.cached_property
     def _compiled_sums(self) -> Any:
         positioning = self._positioning(self._long_rows)
-        placement = self._program.placement
-        sums_on_all = placement.sums(functools.partial(loss_sums, self._program.model))
+        sums_on_all = self._placement.sums(functools.partial(loss_sums, self._program.model))
 
         def completed_sums(params: Params, batch: Batch, rotary: Rotary) -> LossSums:
             if positioning is not None:
                 rotary = positioning(rotary, batch.positions)
             return sums_on_all(params, batch, rotary)
 
-        sums = jax.jit(completed_sums, out_shardings=placement.replicated)
+        sums = jax.jit(completed_sums, out_shardings=self._placement.replicated)
         params = self._program.abstract_state.params
         return compiled(sums, params, self._batch(), self._rotary_of_long_rows)
 
@@ -144,14 +141,11 @@ class StageProgram:
     @property
     def _row_groups(self) -> list[RowGroup]:
         """The rows of a training batch."""
-        rows, mixed = self._stage.batch_size, self._stage.mixed
+        mixed, (long,) = self._stage.mixed, self._long_rows
         if mixed is None:
-            return [RowGroup(rows, self._scaling, self._stage.length)]
-        short = mixed.rows_of(rows)
-        return [
-            RowGroup(short, mixed.scaling, mixed.seq_len),
-            RowGroup(rows - short, self._scaling, self._stage.length),
-        ]
+            return [long]
+        short = RowGroup(mixed.rows_of(long.rows), mixed.scaling, mixed.seq_len)
+        return [short, long._replace(rows=long.rows - short.rows)]
 
     @functools.cached_property
     def _rotary(self) -> Rotary:
@@ -209,6 +203,6 @@ class StageProgram:
     def _batch(self) -> Batch:
         """Return the shapes, dtypes and shardings of a batch."""
         shape = self._stage.batch_size, self._stage.seq_len
-        integers = self._program.placement.abstract_rows(shape, np.int32)
-        weights = self._program.placement.abstract_rows(shape, np.float32)
+        integers = self._placement.abstract_rows(shape, np.int32)
+        weights = self._placement.abstract_rows(shape, np.float32)
         return Batch(integers, integers, integers, integers, weights)

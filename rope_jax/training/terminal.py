@@ -34,9 +34,9 @@ def announce(
     done: int,
     seconds: float,
 ) -> None:
-    """Print an overview of a run; one line if it is finished.
+    """Print an overview of a run after step `done`; one line if it is finished.
 
-    done: its last trained step. seconds: an estimate of what the others take.
+    seconds: an estimate for the steps that are left.
     """
     model, geometry, stages = config.model, config.geometry, config.stages
     last = config.spans[-1].end
@@ -98,7 +98,6 @@ def announce(
 
 
 def _describe_windows(stage: StageConfig) -> list[str]:
-    """Describe the windows of a stage as far as they are not plain."""
     lines = []
     if stage.positions.type != "plain":
         lines.append(f"{stage.positions.type} positions below {stage.length:,}")
@@ -160,10 +159,10 @@ class TrainingProgress(StepProgress):
         for tag, gain in scalars.items():
             _, label, quantity = tag.split("/")
             if quantity.startswith("gain_"):
-                shown = f"{gain:+.3f} at {quantity.removeprefix('gain_')}"
-                gains.setdefault(label, []).append(shown)
-        for label, shown_gains in gains.items():
-            line = f"sweep {label}: gain {', '.join(shown_gains)}"
+                length = quantity.removeprefix("gain_")
+                gains.setdefault(label, []).append(f"{gain:+.3f} at {length}")
+        for label, shown in gains.items():
+            line = f"sweep {label}: gain {', '.join(shown)}"
             self._console.print(f"step {step}/{self._total}  {line}")
 
     def _show(self, step: int, news: str) -> None:
