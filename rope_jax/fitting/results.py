@@ -1,16 +1,29 @@
-"""The outcome of a fit: start, fitted and truncation on the same validation targets."""
+"""The outcome of a fit: a table of start, fitted and truncation, and a figure of the numbers."""
 
 import math
+import textwrap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.text import Text
 
 from rope_jax.console import Column, print_columns, print_wrapped
 from rope_jax.evaluation import SweepResult
+from rope_jax.fitting.parameters import Free, Parameters
+from rope_jax.plots.panels import label_powers, legend_columns
+from rope_jax.plots.style import WIDTHS, figure_style
+from rope_jax.positions.mapping import FittedParams
 from rope_jax.results.statistics import Estimate, paired_difference
 from rope_jax.runs.tables import format_csv
+
+# Lines of one layer, and labels of layers, that can be told apart.
+_MOST_LINES = 4
+_MOST_LABELS = 8
 
 
 class FitRow(NamedTuple):
@@ -80,3 +93,97 @@ def _cell(row: FitRow) -> str:
         return f"{row.nll:.4f}"
     half = "" if math.isnan(above.high) else f" ±{(above.high - above.low) / 2:.4f}"
     return f"{row.nll:.4f} ({above.value:+.4f}{half})"
+
+
+def draw_numbers(parameters: Parameters, free: Free) -> Figure:
+    """Draw the learned numbers: by wavelength, or by distance for a bias; a colour for each layer.
+
+    Up to four heads are thin lines; of more, the median is a line and the range is shaded.
+    """
+    panels = _panels(parameters, free)
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    with figure_style():
+        height = (2.1 if columns > 1 else 3.0) * rows
+        figure = Figure(figsize=(WIDTHS["page"], height), layout="constrained")
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        for axis, panel in zip(axes, panels, strict=False):
+            _draw(axis, panel.x, panel.values)
+            axis.set_title(textwrap.fill(panel.title, 28 if columns > 2 else 60))
+            axis.set_xscale("log")
+            axis.set_xlabel(panel.x_label)
+            label_powers(axis.xaxis, float(panel.x.min()), float(panel.x.max()))
+            if panel.is_log:
+                axis.set_yscale("log")
+                low, high = float(panel.values.min()), float(panel.values.max())
+                label_powers(axis.yaxis, low, high)
+            axis.grid(True)
+        handles, labels = axes[0].get_legend_handles_labels()
+        if handles:
+            in_row = legend_columns(labels, WIDTHS["page"])
+            figure.legend(handles, labels, loc="outside lower center", ncols=in_row)
+    return figure
+
+
+class _Panel(NamedTuple):
+    """Values [l, h, x] of every layer and head."""
+
+    title: str
+    values: np.ndarray
+    x: np.ndarray
+    x_label: str = "wavelength 2π/θ, tokens"
+    is_log: bool = False
+
+
+def _panels(parameters: Parameters, free: Free) -> list[_Panel]:
+    learned = (None if x is None else np.asarray(x) for x in parameters.numbers(free))
+    numbers: Any = FittedParams(*learned)
+    theta = parameters.training.geometry.inv_freq()
+    wavelength = 2 * math.pi / theta
+    panels = []
+    learn = set(parameters.config.learn)
+    if "frequencies" in learn:
+        panels.append(_Panel("λ = θ/θ'", theta / numbers.near_inv_freq, wavelength, is_log=True))
+    for band, border in enumerate(parameters.borders):
+        keys = f"keys from {border} tokens"
+        if {"far_frequencies", "far_divisor"} & learn:
+            panels.append(_Panel(f"θ'/θ, {keys}", numbers.far_inv_freq[band] / theta, wavelength))
+        if "far_phase" in learn:
+            phase = numbers.far_phase[band] - np.asarray(parameters.start.far_phase)[band]
+            panels.append(_Panel(f"phase φ minus its start, {keys}", phase, wavelength))
+        if "far_amplitude" in learn:
+            amplitude = numbers.far_amplitude[band]
+            panels.append(_Panel(f"amplitude a, {keys}", amplitude, wavelength, is_log=True))
+    if "bias" in learn:
+        distances = parameters.borders[0] * 2.0 ** np.arange(numbers.bias.shape[-1])
+        panels.append(_Panel("bias, nats", numbers.bias, distances, "distance, tokens"))
+    if "attention_factor" in learn:
+        m = np.repeat(numbers.attention_factor[..., None], len(theta), axis=-1)
+        panels.append(_Panel("m", m, wavelength))
+    if "query_scale" in learn:
+        length = parameters.training.geometry.train_length
+        positions = np.geomspace(length / 2, parameters.config.length[-1], 50)
+        ratio = np.maximum(1, np.log(positions) / math.log(length))
+        scale = numbers.scale_s[..., None] * ratio ** numbers.scale_p[..., None]
+        label = "position of the query"
+        panels.append(_Panel("query scale, by position", scale, positions, label))
+    return panels
+
+
+def _draw(axis: Axes, x: np.ndarray, values: np.ndarray) -> None:
+    """Draw values [l, h, x]."""
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(values)))
+    for layer, (colour, heads) in enumerate(zip(colours, values, strict=True)):
+        lines = heads
+        if len(heads) > _MOST_LINES:
+            lines = np.median(heads, axis=0, keepdims=True)
+            low, high = heads.min(axis=0), heads.max(axis=0)
+            axis.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        width = 1.2 if len(lines) == 1 else 0.6
+        for line in lines:
+            axis.plot(x, line, color=colour, linewidth=width)
+        # with many layers, some stand for all
+        if len(values) > 1 and layer % -(-len(values) // _MOST_LABELS) == 0:
+            axis.plot([], [], color=colour, linewidth=1.2, label=f"layer {layer}")

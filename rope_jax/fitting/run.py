@@ -25,19 +25,18 @@ from rope_jax.fitting.compatibility import (
     checked_start,
     renamed,
 )
-from rope_jax.fitting.figure import draw_numbers
 from rope_jax.fitting.fitter import Fit, FitState, Validation
 from rope_jax.fitting.parameters import Parameters
-from rope_jax.fitting.results import as_csv, fit_rows, print_table
+from rope_jax.fitting.results import as_csv, draw_numbers, fit_rows, print_table
 from rope_jax.fitting.step import FitStep
 from rope_jax.model.cost import flops_per_token
 from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep import warn_of_chance
-from rope_jax.rope.layers import describe_scaling
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
 from rope_jax.sealed import replacing, write_text
 from rope_jax.session import Session, open_run
+from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.code import check_code
 from rope_jax.sweeps.compatibility import check_stages
 from rope_jax.sweeps.model import load_model
@@ -144,12 +143,7 @@ def _best_border(fit: Fit) -> tuple[int, float]:
 
 def _announce(fit: Fit, parameters: Parameters) -> None:
     config, corpus, session = fit.config, fit.loaded.corpus, fit.loaded.session
-    training, length = session.config, config.length[-1]
-    window, trained, trained_map = training.trained_at(fit.step)
-    scaling = fit.start.at(length, window, trained)
-    lines = describe_scaling(training.rotary_layers, scaling, length, fit.start.label)
-    if (map_ := fit.start.map_at(length, window, trained_map)) is not None:
-        lines[-1] += f"; {map_.description}"
+    training, stage = session.config, session.config.stage_at(fit.step)
     learned, checked, _ = corpus.report[:3]
     notes = corpus.notes if config.data is not None else ()
     splits = [f"{learned}, to learn from", f"{checked}, to check on", *notes]
@@ -158,11 +152,11 @@ def _announce(fit: Fit, parameters: Parameters) -> None:
         session.console,
         f"fit {config.name} of {training.name}",
         {
-            "checkpoint": f"{session.run.path}, step {fit.step}, window {window:,} tokens",
+            "checkpoint": f"{session.run.path}, step {fit.step}, window {fit.window:,} tokens",
             "devices": session.describe_devices(),
             "texts": [fit.texts, *splits],
             "lengths": ", ".join(f"{n:,}" for n in config.length),
-            "start": lines,
+            "start": describe_entry(training, fit.start, config.length[-1], stage),
             "learned": f"{parameters.count:,} numbers: {', '.join(config.learn)}, per {config.per}",
             "steps": f"at most {config.steps}, {config.batch_tokens:,} tokens each; "
             f"{describe_duration(seconds)} with checks, compiling not counted",

@@ -2,6 +2,7 @@
 
 import jax
 
+from rope_jax.config.entries import SweepEntry
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
@@ -127,18 +128,23 @@ def _describe_scalings(
     training: Config, config: ResolvedSweep, longest: int, stage: int
 ) -> list[str]:
     """Describe each entry at the longest length; UserError if one cannot be used there."""
-    window, trained, trained_map = training.trained(stage)
     position = training.model.position
     if not position.is_rotary:
         return [f"{entry.label}: position {position.type}" for entry in config.scalings]
     lines: list[str] = []
     for entry in config.scalings:
         with errors_in(f"scalings: {entry.label}: ", UserError):
-            scaling = entry.at(longest, window, trained)
-            map_ = entry.map_at(longest, window, trained_map)
-            described = describe_scaling(training.rotary_layers, scaling, longest, entry.label)
-        if map_ is not None:
-            auto = entry.map is not None and entry.map.is_auto
-            described[-1] += f"; {map_.description}{' (auto)' * auto}"
-        lines += described
+            lines += describe_entry(training, entry, longest, stage)
+    return lines
+
+
+def describe_entry(training: Config, entry: SweepEntry, length: int, stage: int) -> list[str]:
+    """Describe the scaling and the map with which an entry reads windows of a length."""
+    window, trained, trained_map = training.trained(stage)
+    scaling = entry.at(length, window, trained)
+    map_ = entry.map_at(length, window, trained_map)
+    lines = describe_scaling(training.rotary_layers, scaling, length, entry.label)
+    if map_ is not None:
+        auto = entry.map is not None and entry.map.is_auto
+        lines[-1] += f"; {map_.description}{' (auto)' * auto}"
     return lines

@@ -138,14 +138,12 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
     """Open this checkpoint's journal, with what an interrupted sweep of this name measured."""
     session = loaded.session
     path = session.run.sweep_journal(config.name, step)
-    own = {"identity": "", "text": ""}
+    text = ""
 
     def read() -> None:
-        own["identity"] = journal_identity(
-            session.run, session.config, loaded.corpus, config.split, step
-        )
+        nonlocal text
         try:
-            own["text"] = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
+            text = read_limited(path, _MOST_OF_JOURNAL).decode(errors="replace")
         except FileNotFoundError:
             return
         except OSError as error:
@@ -155,7 +153,10 @@ def _open_journal(loaded: LoadedModel, config: ResolvedSweep, step: int) -> File
             ) from None
 
     processes.on_first(read)
-    identity, text = (processes.from_first(lambda key=key: own[key]) for key in own)
+    text = processes.from_first(lambda: text)
+    identity = processes.from_first(
+        lambda: journal_identity(session.run, session.config, loaded.corpus, config.split, step)
+    )
     journal = FileJournal(path if processes.is_first() else None, identity, text)
     if journal.dropped:
         session.warn(f"{path}: {journal.dropped}")

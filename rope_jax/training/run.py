@@ -28,8 +28,12 @@ from rope_jax.training.init_from import Start, start_from
 from rope_jax.training.loop import Trainer
 from rope_jax.training.memory import check_size, compile_stages
 from rope_jax.training.program import Program
-from rope_jax.training.provenance import check_provenance, provenance_of
-from rope_jax.training.resuming import describe_gaps, explain_other
+from rope_jax.training.provenance import (
+    check_provenance,
+    describe_gaps,
+    explain_other,
+    provenance_of,
+)
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress, announce, conclude
 

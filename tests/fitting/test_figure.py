@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rope_jax.config.training import Config
-from rope_jax.fitting.figure import draw_numbers
+from rope_jax.fitting.results import draw_numbers
 from tests.fitting.conftest import MODEL
 from tests.fitting.test_parameters import OF_MAPS, STARTS, made, random_free, training_config
 

@@ -18,8 +18,7 @@ from rope_jax.model.resolve import resolve_run
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.program import Program
-from rope_jax.training.provenance import provenance_of
-from rope_jax.training.resuming import explain_other, same_until
+from rope_jax.training.provenance import explain_other, provenance_of, same_until
 from rope_jax.training.run import train
 
 pytestmark = pytest.mark.usefixtures("compiled_quickly")

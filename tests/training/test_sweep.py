@@ -156,7 +156,7 @@ def test_a_resumed_run_neither_repeats_nor_loses_a_sweep(
 
 
 def test_lost_lines_are_reported(swept: Swept, tmp_path: Path) -> None:
-    from rope_jax.training.resuming import describe_gaps
+    from rope_jax.training.provenance import describe_gaps
 
     config_, run = swept
     assert describe_gaps(run, config_, 9, has_validation=True) is None
