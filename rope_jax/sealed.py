@@ -32,10 +32,9 @@ class Damaged(UserError):
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; it takes the place of `path` once the block succeeds.
 
-    The temporary name begins with a dot and keeps the suffix, by which libraries choose a format.
-    If the block raises, the temporary file is deleted and `path` stays as it was. What a killed
-    process left under the temporary name is deleted.
+    If the block raises, the temporary file is deleted and `path` stays as it was.
     """
+    # with the suffix, by which libraries choose a format
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     temporary.unlink(missing_ok=True)  # it may be a link, which would be followed
     try:
@@ -57,9 +56,8 @@ def write_text(path: Path, text: str) -> None:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new empty folder; it takes the place of `folder` once the block succeeds.
 
-    If the block raises, the new one is deleted and `folder` stays as it was. The old one is deleted
-    only after the new one has taken its place; `finish_replacing` completes what a killed process
-    began.
+    If the block raises, the new one is deleted and `folder` stays as it was. `finish_replacing`
+    completes what a killed process began.
     """
     finish_replacing(folder)
     new, old = _siblings(folder)
@@ -80,13 +78,11 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 def finish_replacing(folder: Path) -> None:
     """Complete what a process killed in `replacing_folder` began; call it before reading `folder`.
 
-    Between the two renames there is no `folder`, but the new one, which is complete, and the old
-    one. Several processes may call this at once.
-
-    Raises OSError, for instance on a read-only file system; nothing is lost then.
+    Several processes may call this at once. Raises OSError, for instance on a read-only file
+    system; nothing is lost then.
     """
     new, old = _siblings(folder)
-    if os.path.lexists(old) and not os.path.lexists(folder):
+    if os.path.lexists(old) and not os.path.lexists(folder):  # killed between the two renames
         for source in (new, old):
             with contextlib.suppress(FileNotFoundError):  # another process renamed it first
                 source.rename(folder)
@@ -145,9 +141,9 @@ def seal(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
-    """Return the checksums of a folder's files by name; None if it has none.
+    """Return the checksums of a folder's files by name; None if it has none, as early sweeps.
 
-    Sweeps of early versions have none. Raises Damaged, and OSError if they cannot be read.
+    Raises Damaged, and OSError if they cannot be read.
     """
     path = folder / CHECKSUMS
     try:
@@ -161,10 +157,7 @@ def read_checksums(folder: Path) -> Mapping[str, str] | None:
 
 
 def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | None) -> None:
-    """Raise Damaged unless the content of a file is what was written.
-
-    checksums: of its folder; None: it has none, and anything is accepted.
-    """
+    """Raise Damaged unless a file's content fits its folder's checksums, if there are any."""
     if checksums is not None and checksums.get(path.name) != hashlib.sha256(content).hexdigest():
         raise Damaged(
             f"{path}: is not what was written (its checksum is not that in {CHECKSUMS}); it is "
@@ -184,9 +177,8 @@ def is_complete(folder: Path) -> bool:
         if path.name not in {*checksums, CHECKSUMS} and not path.is_dir():
             raise Damaged(f"{path}: is not in {CHECKSUMS}")
     paths = [folder / name for name in checksums]
-    for path in paths:
-        if not path.is_file():  # reading a pipe would never end
-            raise Damaged(f"{path}: is missing")
+    if missing := [path for path in paths if not path.is_file()]:  # reading a pipe would never end
+        raise Damaged(f"{missing[0]}: is missing")
     for path, digest in zip(paths, _digests(paths), strict=True):
         if digest != checksums[path.name]:
             raise Damaged(f"{path}: is damaged (its checksum is not that in {CHECKSUMS})")

@@ -49,18 +49,14 @@ class Checkpoints:
         provenance: Provenance | None = None,
         like: Any = None,
     ) -> None:
-        """Open the folder. keep None: only for reading; nothing is ever deleted.
+        """Open the folder; without `keep`, only for reading. UserError if that is impossible.
 
-        like: shapes and dtypes of what will be saved or restored, which bounds the memory that this
-        takes besides the arrays themselves; None: unknown, and not bounded.
-
-        provenance: recorded in every checkpoint that is saved. UserError if the folder cannot be
-        opened.
+        provenance: recorded in every checkpoint that is saved.
+        like: shapes and dtypes of what is saved or restored, which bounds the memory for that.
         """
-        writes = keep is not None
         options = ocp.CheckpointManagerOptions(
             preservation_policy=keep and ocp.checkpoint_managers.LatestN(n=keep),
-            create=writes,
+            create=keep is not None,
         )
         handlers: dict[str, Any] = {name: _handler(like) for name in TrainState._fields}
         handlers["fingerprint"] = ocp.JsonCheckpointHandler()
@@ -68,7 +64,7 @@ class Checkpoints:
         self.directory, self._provenance = directory, provenance
         self._cleanup = contextlib.ExitStack()
         try:
-            if writes:
+            if keep is not None:
                 directory.mkdir(parents=True, exist_ok=True)
                 if processes.is_first():  # Orbax's own clean-up goes on after the folder is opened
                     for left in directory.glob("*.orbax-checkpoint-tmp*"):
@@ -86,18 +82,20 @@ class Checkpoints:
         return sorted(self._manager.all_steps(), reverse=True)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start saving; return once the arrays are copied off the device.
-
-        Without an optimizer state (None), only the parameters are saved.
+        """Start saving what is not None; return once the arrays are copied off the device.
 
         UserError if this save cannot start or the previous one failed.
         """
         if step in self._manager.all_steps():
             return
         parts = {name: part for name, part in state._asdict().items() if part is not None}
-        bits = {name: self._bits(part) for name, part in parts.items()}
+        bits = {name: _fingerprints(part) for name, part in parts.items()}
+        chunks = ocp.SaveArgs(chunk_byte_size=_CHUNK)
         args = ocp.args.Composite(
-            **{name: _save_in_chunks(part) for name, part in parts.items()},
+            **{
+                name: ocp.args.StandardSave(part, save_args=jax.tree.map(lambda _: chunks, part))
+                for name, part in parts.items()
+            },
             fingerprint=ocp.args.JsonSave(sealed_record(step, bits, self._provenance)),
         )
         self._write(lambda: self._manager.save(step, args=args))
@@ -116,11 +114,8 @@ class Checkpoints:
         `warn`, and moved to damaged/ beside the folder, so that its step can be saved again.
         UserError, with nothing moved, if a checkpoint could not be read or if all are damaged.
         """
-        damaged = [
-            (int(path.name), "it is not a folder")
-            for path in _entries(self.directory)
-            if not _is_folder(path)
-        ]
+        entries = _entries(self.directory)
+        damaged = [(int(p.name), "it is not a folder") for p in entries if not _is_folder(p)]
         for step in self.steps():
             try:
                 state = self._restore(step, abstract)
@@ -150,11 +145,10 @@ class Checkpoints:
     ) -> tuple[TrainState, str]:
         """Return one checkpoint's state and a fingerprint of its parameters, in hexadecimal.
 
-        optimizer: whether to restore its state, too; otherwise it is None. DamagedCheckpoint, with
-        only the reason; UserError if unreadable.
+        DamagedCheckpoint, with only the reason; UserError if unreadable.
         """
         state = self._restore(step, abstract if optimizer else abstract._replace(opt_state=None))
-        bits = json.dumps(self._bits(state.params)).encode()
+        bits = json.dumps(_fingerprints(state.params)).encode()
         return state, hashlib.sha256(bits).hexdigest()[:16]
 
     def close(self) -> None:
@@ -163,11 +157,7 @@ class Checkpoints:
             self._manager.close()
 
     def _restore(self, step: int, abstract: TrainState) -> TrainState:
-        """Restore the parts of a state that are not None, and compare their fingerprints.
-
-        DamagedCheckpoint, with only the reason, if the files are damaged; UserError if they could
-        not be read.
-        """
+        """Restore the parts of a state that are not None, and compare their fingerprints."""
         parts = {name: part for name, part in abstract._asdict().items() if part is not None}
         args = {
             name: ocp.args.StandardRestore(jax.tree.map(ocp.utils.to_shape_dtype_struct, part))
@@ -179,7 +169,7 @@ class Checkpoints:
             )
             check_record(restored["fingerprint"], step)
             for name in parts:
-                if restored["fingerprint"][name] != self._bits(restored[name]):
+                if restored["fingerprint"][name] != _fingerprints(restored[name]):
                     raise ValueError(f"the {name} are not those that were saved")
         except Exception as error:  # the type depends on which file is at fault, and how
             if shows_damage(error):
@@ -189,9 +179,6 @@ class Checkpoints:
                 f"({brief_reason(error)}); nothing was changed; try again"
             ) from error
         return TrainState(restored["params"], restored.get("opt_state"))
-
-    def _bits(self, tree: Any) -> list[int]:
-        return [_fingerprint(leaf) for leaf in jax.tree.leaves(tree)]
 
     def _move_away(self, step: int) -> None:
         damaged = self.directory.parent / "damaged"
@@ -229,18 +216,10 @@ def _handler(like: Any) -> ocp.StandardCheckpointHandler:
     return ocp.StandardCheckpointHandler(save_concurrent_gb=most, restore_concurrent_gb=most)
 
 
-def _save_in_chunks(tree: Any) -> ocp.args.StandardSave:
-    chunked = jax.tree.map(lambda _: ocp.SaveArgs(chunk_byte_size=_CHUNK), tree)
-    return ocp.args.StandardSave(tree, save_args=chunked)
-
-
 def newest_params(
     directory: Path, abstract: Params, warn: Callable[[str], None]
 ) -> tuple[int, Params]:
-    """Return (step, parameters) of the newest undamaged checkpoint in a folder.
-
-    abstract, warn: as in `Checkpoints.restore_newest`. UserError if there is none.
-    """
+    """Return (step, parameters) of the newest undamaged checkpoint. UserError if there is none."""
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; the run has saved no checkpoint")
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
@@ -251,10 +230,7 @@ def newest_params(
 
 
 def params_at(directory: Path, step: int, abstract: Params) -> Params:
-    """Return the parameters of one checkpoint.
-
-    DamagedCheckpoint if it is damaged; another UserError if it could not be read.
-    """
+    """Return the parameters of one checkpoint; DamagedCheckpoint if it is damaged."""
     with contextlib.closing(Checkpoints(directory, like=abstract)) as checkpoints:
         try:
             return checkpoints.restore(step, TrainState(abstract, None), optimizer=False)[0].params
@@ -266,7 +242,7 @@ def params_at(directory: Path, step: int, abstract: Params) -> Params:
 
 def saved_steps(directory: Path) -> list[int]:
     """Return the steps of the checkpoints in a folder, ascending. UserError if there are none."""
-    steps = sorted(_steps_in(directory))
+    steps = _steps_in(directory)
     if not steps:
         raise UserError(f"{directory}: holds no checkpoint; train the run further first")
     return steps
@@ -275,6 +251,10 @@ def saved_steps(directory: Path) -> list[int]:
 def newest_step(directory: Path) -> int:
     """Return the step of the newest checkpoint in a folder, damaged or not; 0 if there is none."""
     return max(_steps_in(directory), default=0)
+
+
+def _steps_in(directory: Path) -> list[int]:
+    return sorted(int(path.name) for path in _entries(directory) if _is_folder(path))
 
 
 @contextlib.contextmanager
@@ -294,10 +274,6 @@ def _path_for_orbax(directory: Path) -> Iterator[Path]:
         yield alias
 
 
-def _steps_in(directory: Path) -> list[int]:
-    return [int(path.name) for path in _entries(directory) if _is_folder(path)]
-
-
 def _is_folder(path: Path) -> bool:
     """Whether a path is a folder. UserError if that may not be known."""
     try:
@@ -311,24 +287,24 @@ def _entries(directory: Path) -> list[Path]:
     return [path for path in directory.glob("*") if path.name.isascii() and path.name.isdecimal()]
 
 
+def _fingerprints(tree: Any) -> list[int]:
+    return [_fingerprint(leaf) for leaf in jax.tree.leaves(tree)]
+
+
 def _fingerprint(leaf: Array) -> int:
     """Return Σ hash(bits, place) mod 2³² of an array, with an invertible 32-bit hash.
 
     Integer sums do not depend on their order, so the result is the same on any number of devices.
     A change of one number always changes it; a change of several goes unnoticed once in 2³².
     """
-    axis = _free_axis(leaf)
+    # the first axis that is not split over devices: cutting along it moves no data
+    shard = leaf.sharding.shard_shape(leaf.shape)
+    axis = next((axis for axis in range(leaf.ndim) if shard[axis] == leaf.shape[axis] > 1), 0)
     length = leaf.shape[axis] if leaf.ndim else 1
     # A slice at a time: XLA writes the hashes of all numbers to memory before it adds them up.
     step = min(length, max(1, _NUMBERS_AT_ONCE * length // max(1, leaf.size)))
     slices = ((start, min(step, length - start)) for start in range(0, length, step or 1))
     return sum(int(_hash_slice(leaf, start, size, axis)) for start, size in slices) % 2**32
-
-
-def _free_axis(leaf: Array) -> int:
-    """Return the first axis that is not split over devices: cutting along it moves no data."""
-    shard = leaf.sharding.shard_shape(leaf.shape)
-    return next((axis for axis in range(leaf.ndim) if shard[axis] == leaf.shape[axis] > 1), 0)
 
 
 @functools.partial(jax.jit, static_argnames=("size", "axis"))
