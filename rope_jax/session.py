@@ -44,8 +44,7 @@ def open_run(
 ) -> Iterator["Session"]:
     """Open a run for work on it, in all processes together; only the first one prints.
 
-    out_of_memory: the line that says what to do where there is too little memory. Errors of files
-        become one line, too. The other arguments are those of `Session`.
+    Errors of files become one line, and a lack of memory the line `out_of_memory`.
     """
     with joined(distributed):
         if not processes.is_first():
@@ -56,7 +55,7 @@ def open_run(
 
 @contextlib.contextmanager
 def file_errors_as_one_line(place: Path) -> Iterator[None]:
-    """Turn an OSError, such as that of a full disk, into a UserError. place: if it names none."""
+    """Turn an OSError, such as a full disk, into a UserError that names its file, or `place`."""
     try:
         yield
     except OSError as error:
@@ -110,7 +109,7 @@ class Session:
     def open_corpus(self, data: DataConfig | None = None, only: str | None = None) -> Corpus:
         """Open the run's texts, or those of `data`; they are tokenized the first time.
 
-        only: the one split to open; None: all three.
+        only: the one split to open instead of all three.
         """
         with self.console.status("opening the corpus"), shortage_as(_TEXTS_TOO_LARGE):
             corpus = open_corpus(data or self.config.data, self.tokenizer, self.warn, only)

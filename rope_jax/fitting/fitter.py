@@ -44,9 +44,9 @@ class FitState:
     """A fit after `step` steps.
 
     best, best_step, best_nll: the free parameters with the lowest NLL on validation so far.
-    checks: one line for each check: the step and the NLL at every length, nats per token.
+    checks: one entry for each check: the step and the NLL at every length, nats per token.
     stopped: why it ended before its last step; "" if it did not.
-    seconds: what all processes took until it was saved, with compilation and checks.
+    seconds: of all processes until it was saved, with compilation and checks.
     """
 
     free: Free
@@ -123,10 +123,7 @@ class Validation:
         return {m.length: float(m.sums.mean()) for m in result.measurements}
 
     def objective(self, nll: dict[int, float]) -> float:
-        """Return what a fit minimizes on validation: the mean over its lengths.
-
-        With keep_short, plus that weight times the NLL at the window.
-        """
+        """Return the mean over the lengths, plus `keep_short` times the NLL at the window."""
         inside = self._config.keep_short * nll.get(self._window, 0.0)
         return float(np.mean([nll[length] for length in self._config.length])) + inside
 
@@ -202,7 +199,7 @@ class Fitter:
     ) -> FitState:
         """Fit until step `last`, or until checks stop improving; return the last state.
 
-        save: called after every check, and at a signal. Raises Stopped after a signal.
+        save: called after every check, and at a signal, which raises Stopped.
         """
         if state.step and (state.step >= last or state.stopped):
             return state

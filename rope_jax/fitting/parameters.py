@@ -38,9 +38,8 @@ _MOST_LOG = np.float32(math.log(1e4))
 class Parameters:
     """The free parameters of a fit, and what they mean.
 
-    A free parameter is 0 at the start for everything that has a natural origin, and of order 1:
-    logarithms of factors, angles in radians, and for far frequencies the angle by which they have
-    changed at distance n.
+    Free parameters are 0 at the start, and of order 1: logarithms of factors, angles in radians,
+    and for far frequencies the angle by which they have changed at distance n.
     """
 
     training: Config
@@ -48,7 +47,7 @@ class Parameters:
     start: FittedParams
     """The numbers at the start, float64 on the host, with full axes [l, h] for what is learned."""
     scaling: Scaling
-    """The scaling of the start, whose numbers hold where none are learned."""
+    """The scaling of the start, whose values hold where none are learned."""
     borders: tuple[int, ...]
     log_factors: Any
     """ln λ at the start [l, k, pairs] with λ = θ/θ'; None unless frequencies are learned."""
@@ -140,10 +139,7 @@ class Parameters:
         return free
 
     def _projected_factors(self, changes: Array) -> Array:
-        """Return changes of ln λ [l, k, pairs] that keep the bounds and the order.
-
-        Where layers or heads share a change but differ at the start, it suits all of them.
-        """
+        """Return changes of ln λ [l, k, pairs] that keep the bounds and the order in all layers."""
         shared = tuple(axis for axis in (0, 1) if changes.shape[axis] == 1)
         start = self.log_factors
         low, high = (math.log(bound) for bound in self.config.bounds)

@@ -33,10 +33,7 @@ class FitStep:
         config: FitConfig,
         window: int,
     ) -> None:
-        """window: L.
-
-        UserError: no text is long enough, or has the targets of the objective.
-        """
+        """UserError: no text is long enough, or has the targets of the objective."""
         self._nll_of_last = loaded.nll_of_last
         self._params, self._parameters = params, parameters
         self._config, self._split, self._window = config, loaded.corpus.train, window
@@ -134,10 +131,8 @@ def windows_within_documents(
 ) -> NDArray[np.int32]:
     """Return windows of n + 1 tokens that begin at offsets drawn uniformly: int32 [B, n + 1].
 
-    Only offsets whose window lies within one document are drawn, so that every query has all n
-    tokens of context. A pure function of its arguments, and the same under every version of numpy.
-
-    UserError: no document of the split is long enough.
+    Each window lies within one document. A pure function of its arguments, and the same under every
+    version of numpy. UserError: no document of the split is long enough.
     """
     choices = np.maximum(split.lengths() - length, 0)
     ends = np.cumsum(choices)
@@ -158,8 +153,7 @@ def repeats_from_afar(tokens: NDArray[np.int32], window: int, repeated: int) -> 
     """Mark the targets that only far context can tell: float32 [B, n], 1 or 0.
 
     tokens: [B, n + 1]. A target counts if the `repeated` tokens that end with it occur earlier in
-    the window, but not with a target at most L = `window` tokens back. A model that sees only L
-    tokens cannot copy it; one that uses more can.
+    the window, but not with a target at most L = `window` tokens back.
     """
     marked = np.zeros((tokens.shape[0], tokens.shape[1] - 1), np.float32)
     for row, text in zip(marked, tokens, strict=True):

@@ -52,17 +52,16 @@ class JsonLinesWriter:
 class TensorBoardWriter:
     """An event file in the directory of one TensorBoard run.
 
-    Events are written at once, in the calling thread. tensorboardX's SummaryWriter hands them to
-    another thread: events still queued when the process is killed are lost, and if the disk is
-    full, that thread dies and the process waits for it forever.
+    Events are written in the calling thread. tensorboardX's SummaryWriter has another thread for
+    it: what is queued when the process is killed is lost, and a full disk blocks it forever.
     """
 
     def __init__(self, directory: Path, resume_step: int | None = None) -> None:
         """Open a new file. resume_step: hide what earlier attempts logged after this step."""
         directory.mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads a run's files in the order of their names. The default names hold the
-        # second and the host: two files made in one second would overwrite each other, and one from
-        # a machine whose clock is behind would sort before the file it continues.
+        # TensorBoard reads a run's files in the order of their names. With the default ones (second
+        # and host), two files made in one second would overwrite each other, and a clock that is
+        # behind would change the order.
         earlier = len(list(directory.glob("events.*.tfevents.*")))
         prefix = str(directory / f"events.start{earlier:06d}")
         self._file = EventsWriter(prefix, f".{os.getpid()}.{next(_writers)}")

@@ -1,7 +1,4 @@
-"""Which code measures: a hash of the package's source, as it was when this process imported it.
-
-Imports nothing of the package but its errors, so that a command can call `code_hash` first.
-"""
+"""Which code measures: a hash of the package's source. Imports nothing of it but its errors."""
 
 import functools
 import hashlib
@@ -14,10 +11,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @functools.cache
 def code_hash() -> str:
-    """Return a hash of all source files, as it is at the first call.
-
-    A command calls it before it imports them: they may be edited while it runs.
-    """
+    """Return a hash of all source files at the first call, which is before they are imported."""
     digest = hashlib.sha256()
     for file in sorted(_PACKAGE.rglob("*")):
         if file.suffix in (".py", ".cc", ".h"):
@@ -28,10 +22,7 @@ def code_hash() -> str:
 
 @functools.cache
 def check_code() -> None:
-    """UserError if the code was changed between the first call of `code_hash` and its import.
-
-    Later calls do nothing: what is imported stays as it is.
-    """
+    """UserError if the code was changed between the first call of `code_hash` and its import."""
     if code_hash.__wrapped__() != code_hash():
         raise UserError(
             f"{_PACKAGE}: its code was changed while this command started; run the command again"

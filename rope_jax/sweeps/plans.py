@@ -26,7 +26,7 @@ class SweepPlans:
     """The plan of every checkpoint's sweep: the same lengths and texts, each with its own window.
 
     config: with what was chosen for defaults that would take too long.
-    lengths: of all checkpoints. They include the window of each that lies between the others.
+    lengths: of all checkpoints, with the window of each that lies between the others.
     readable: the lengths that the model can read.
     """
 
@@ -40,7 +40,7 @@ class SweepPlans:
         most = training.encoding.longest
         if config.lengths is not None:  # before arrays of these lengths are made
             given = self._lengths_of(config)
-            self._check_memory([n for n in given if most is None or n <= most])
+            self.check_memory([n for n in given if most is None or n <= most])
         try:
             choice = affordable(
                 config,
@@ -75,11 +75,8 @@ class SweepPlans:
         """Return the FLOPs of what is left to measure. done: by step, keys of what is measured."""
         return sum(self._flops(self.of(step), done(step)) for step in self.steps)
 
-    def check_memory(self) -> None:
-        """UserError if a window of the longest length does not fit into memory."""
-        self._check_memory(self.readable)
-
-    def _check_memory(self, read: Sequence[int]) -> None:
+    def check_memory(self, read: Sequence[int]) -> None:
+        """UserError if a window of the longest of these lengths does not fit into memory."""
         loaded, imported = self._loaded, self._loaded.training.imported is not None
         # texts that are too short for the longest length are refused when it is planned
         if read and any(len(text) >= read[-1] for text in self._texts):

@@ -130,7 +130,7 @@ def _planned(loaded: LoadedModel, config: ResolvedSweep, steps: Sequence[int]) -
     """Plan and announce the sweeps of some checkpoints; no weights are read for it."""
     plans = SweepPlans(loaded, config, steps)
     announce(loaded, plans)
-    plans.check_memory()
+    plans.check_memory(plans.readable)
     return plans
 
 

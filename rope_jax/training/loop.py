@@ -121,14 +121,11 @@ class Trainer:
         return state
 
     def _stop_signal(self, step: int) -> int:
-        """Return the signal that asked to stop, or 0.
-
-        Several processes have to agree. That takes time, so they do it only at logged steps.
-        """
+        """Return the signal that asked to stop, or 0."""
         asked = stopping.requested() or 0
         if jax.process_count() == 1:
             return asked
-        if step % self.config.log_every_steps:
+        if step % self.config.log_every_steps:  # agreeing takes time
             return 0
         return (asked or signal.SIGTERM) if processes.any_of(bool(asked)) else 0
 
@@ -219,10 +216,7 @@ class Trainer:
         self._progress.validated(step, self.validation_loss)
 
     def _measure(self, step: int, span: Span, params: Params) -> None:
-        """Log and show the losses at several lengths, if the config asks for them.
-
-        A signal waits for the end: a checkpoint is saved only after what its step logs.
-        """
+        """Log and show the losses at several lengths, if the config asks for them."""
         if self._sweep is None:
             return
         with shortage_as("sweep: there is not enough memory; lower sweep.memory_gib"):
@@ -231,7 +225,6 @@ class Trainer:
         self._progress.swept(step, scalars)
 
     def _training_rows(self, span: Span, step: int, rows: slice) -> Batch:
-        """Return rows of the batch of a step."""
         return training_batch(
             self._corpus.train,
             seed=self.config.seed,

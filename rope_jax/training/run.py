@@ -60,7 +60,8 @@ def train(config: Config, console: Console) -> RunDirectory:
 
 def _train(session: Session) -> None:
     """Check everything that can be refused; only then create the run's folder, and train."""
-    run, config = session.run, session.config
+    run, config, console = session.run, session.config, session.console
+    last = config.spans[-1].end
     placement = Placement(config.mesh)
     placement.check_stages(config.stages)
     files = getattr(config.data, "files", None)
@@ -83,28 +84,8 @@ def _train(session: Session) -> None:
     _compile_after(newest, program, corpus, session)
     # last: a failure above writes nothing
     processes.on_first(lambda: run.prepare(session.recorded, session.tokenizer, explain))
-    try:
-        _train_in(session, program, corpus, newest, start, sweep)
-    finally:
-        run.release()
-
-
-def _train_in(
-    session: Session,
-    program: Program,
-    corpus: Corpus,
-    newest: int,
-    start: Start | None,
-    sweep: TrainingSweep | None,
-) -> None:
-    """Train in a prepared run directory, starting from its newest undamaged checkpoint.
-
-    newest: the step of its newest checkpoint, after which the stages are compiled.
-    start: state to begin with instead of fresh weights.
-    """
-    run, config, console = session.run, session.config, session.console
-    last = config.spans[-1].end
     with contextlib.ExitStack() as stack:
+        stack.callback(run.release)
         processes.on_first(lambda: check_provenance(run, config, corpus, session.warn))
         provenance, like = provenance_of(config, corpus), program.abstract_state
         checkpoints = Checkpoints(run.checkpoints, config.checkpoint.keep, provenance, like)
