@@ -19,7 +19,7 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.entries import check_entries
 from rope_jax.fitting.parameters import Parameters, parameters_of
 from rope_jax.fitting.start import default_start
-from rope_jax.model.memory import LARGEST_OVERESTIMATE, check_weights
+from rope_jax.model.memory import LARGEST_OVERESTIMATE
 from rope_jax.rope.messages import alternatives
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.sweeps.compatibility import resolve_sweep
@@ -82,7 +82,7 @@ def check_memory(loaded: LoadedModel, config: FitConfig) -> None:
     """UserError if not even the forward pass of one step fits into memory beside the weights."""
     training, memory, length = loaded.training, loaded.memory, config.length[-1]
     count = max(1, config.batch_tokens // length)
-    check_weights(memory, loaded.available, imported=training.imported is not None)
+    loaded.check_memory()
     quadratic = training.model.backend.quadratic_memory
     # an estimate may be too high; what passes, the compiler's own figure decides
     check_fits(

@@ -34,7 +34,6 @@ from rope_jax.evaluation.key_tokens import (
 from rope_jax.evaluation.reader import EvalBatch, Reader
 from rope_jax.evaluation.sweep import memory_budget
 from rope_jax.model.decoder import Params
-from rope_jax.model.memory import check_window
 from rope_jax.positions.mapping import with_map
 from rope_jax.protocols.windows import make_streams
 from rope_jax.rope import Rotary
@@ -82,8 +81,7 @@ def _find(session: Session, config: KeyTokensConfig) -> Path:
         _check_written(path, settings)
         print_message(console, f"{path}: already written")
         return path
-    imported = training.imported is not None
-    check_window(loaded.memory, [window], loaded.available, imported=imported)
+    loaded.check_memory([window])
     bos_id = loaded.corpus.tokenizer.bos_id
     streams = make_streams(
         split.texts(),

@@ -24,7 +24,7 @@ from rope_jax.evaluation.decoder import DecoderNLL, nll_of_last, of_all, scores_
 from rope_jax.evaluation.plan import Plan
 from rope_jax.evaluation.sweep import measure
 from rope_jax.model.decoder import LanguageModel, Params, language_model
-from rope_jax.model.memory import MemoryPlan
+from rope_jax.model.memory import MemoryPlan, check_weights, check_window
 from rope_jax.model.resolve import ResolvedRun
 from rope_jax.results.rows import Origin
 from rope_jax.rope import Rotary
@@ -63,6 +63,15 @@ class LoadedModel:
     def memory(self) -> MemoryPlan:
         """Memory on each device for reading a window, weights included."""
         return memory_plan(self.model, self.placement, self.like)
+
+    def check_memory(self, lengths: Sequence[int] = ()) -> None:
+        """UserError if the weights, or a window of the longest length, do not fit into memory."""
+        imported = self.training.imported is not None
+        if lengths:
+            limits = self.available, self.memory_gib
+            check_window(self.memory, lengths, *limits, imported=imported)
+        else:
+            check_weights(self.memory, self.available, imported=imported)
 
     def _memory_at(self, length: int) -> MemoryPlan:
         return self.memory.sharing(length, self.available, self.memory_gib)

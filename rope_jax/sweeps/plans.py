@@ -14,7 +14,6 @@ from rope_jax.errors import UserError
 from rope_jax.evaluation.plan import Plan, sweep_lengths
 from rope_jax.evaluation.reader import EvalBatch
 from rope_jax.model.cost import window_flops
-from rope_jax.model.memory import check_weights, check_window
 from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LoadedModel
 
@@ -77,13 +76,9 @@ class SweepPlans:
 
     def check_memory(self, read: Sequence[int]) -> None:
         """UserError if a window of the longest of these lengths does not fit into memory."""
-        loaded, imported = self._loaded, self._loaded.training.imported is not None
         # texts that are too short for the longest length are refused when it is planned
-        if read and any(len(text) >= read[-1] for text in self._texts):
-            limits = loaded.available, loaded.memory_gib
-            check_window(loaded.memory, read, *limits, imported=imported)
-        else:
-            check_weights(loaded.memory, loaded.available, imported=imported)
+        is_long_enough = read and any(len(text) >= read[-1] for text in self._texts)
+        self._loaded.check_memory(read if is_long_enough else ())
 
     def _flops(self, plan: Plan, done: Container[str] = ()) -> float:
         model = self._loaded.model

@@ -20,10 +20,9 @@ _UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, Re
 
 
 def shows_damage(error: Exception) -> bool:
-    """Whether an error raised while reading is evidence that the files are damaged.
+    """Whether an error raised while reading shows that the files are damaged.
 
-    True if a file is absent, does not decode, or is not what was saved. False if the system could
-    not read it (too many open files, an I/O error, out of memory), or if the error is unknown.
+    Not if the system could not read them, or if the error is unknown.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -36,10 +35,7 @@ def shows_damage(error: Exception) -> bool:
 
 
 def brief_reason(error: Exception) -> str:
-    """Shorten an error's message to its beginning and its end, which names the cause.
-
-    TensorStore puts long paths in between, and appends a specification, which is dropped.
-    """
+    """Shorten an error's message to its beginning and its end, which names the cause."""
     message = error.args[0] if isinstance(error, KeyError) and error.args else error
     text = " ".join(str(message).split("[tensorstore_spec")[0].split()) or type(error).__name__
     return text if len(text) <= 160 else f"{text[:60]} … {text[-90:].strip()}"
@@ -49,9 +45,8 @@ def brief_reason(error: Exception) -> str:
 def drop_leftovers(package: Path) -> None:
     """Silence the reads and writes that Orbax abandons when one of them fails.
 
-    Orbax raises the failure itself, which is reported in one line. Each abandoned coroutine would
-    print another traceback seconds later, from whichever thread or garbage collection ends it.
-    Only what names `package` (Orbax's folder) or comes from TensorStore is dropped.
+    Orbax raises the failure itself. Each abandoned coroutine would print another traceback seconds
+    later. Only what names `package` (Orbax's folder) or comes from TensorStore is dropped.
     """
     origin, show = str(package), sys.unraisablehook
 

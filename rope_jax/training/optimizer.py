@@ -44,8 +44,7 @@ def optimizer(config: Config) -> optax.GradientTransformation:
 def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
     """Return the state of `optimizer` at the beginning of its schedule, with AdamW's moments kept.
 
-    AdamW's own count of steps is kept as well: it corrects the bias of young moments, and these
-    are old.
+    AdamW's own count of steps, which corrects the bias of its moments, is kept as well.
     """
 
     def is_schedule(state: Any) -> bool:
@@ -59,10 +58,8 @@ def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
 
 
 def decayed(params: optax.Params) -> optax.Params:
-    """Mark the parameters with weight decay: all kernels, but not embeddings, norms or biases.
-
-    Go by name, not by rank: with stacked layers even a norm's scale is two-dimensional.
-    """
+    """Mark the parameters with weight decay: all kernels, but not embeddings, norms or biases."""
+    # not by rank: with stacked layers even a norm's scale is two-dimensional
     return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key == "kernel", params)
 
 

@@ -74,10 +74,7 @@ class RowGroup(NamedTuple):
 
 
 class StageProgram:
-    """The programs of one stage, with its rotary frequencies bound.
-
-    Each is compiled when it, or its size, is first asked for.
-    """
+    """The programs of one stage, each compiled when it, or its size, is first asked for."""
 
     def __init__(self, program: Program, number: int) -> None:
         self._program, self._placement, self._number = program, program.placement, number
@@ -175,9 +172,9 @@ class StageProgram:
         return Rotary.unscaled_queries(Frequencies(*leaves))
 
     def _positioning(self, groups: Sequence[RowGroup]) -> Positioning | None:
-        """Return what adds position-dependent parts (query scale, map bands) to `rotary`.
+        """Return what adds position-dependent parts (query scale, map bands); None: there are none.
 
-        None if there are none. Positions restart with each document, so only a batch has them.
+        Positions restart with each document, so only a batch has them.
         """
         layers = self._program.config.rotary_layers
         map_ = self._program.config.stage_map(self._number)
