@@ -122,10 +122,12 @@ def numbers_at_start(
             numbers["far_phase"] = _full(phase, layers, phases, axis=1)
             if "far_amplitude" in learn or (amplitude != 1).any():
                 numbers["far_amplitude"] = _full(amplitude, layers, heads, axis=1)
-            knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
             if "bias" in learn or "bias" in given:
                 # every head has its own row, learned or not: a bias is added by head
-                bias = _more_knots(given.get("bias", np.zeros((1, 1, 1))), knots)
+                bias = given.get("bias", np.zeros((1, 1, 1)))
+                knots = 1 + max(1, math.ceil(math.log2(n / borders[0])))
+                more = max(0, knots - bias.shape[-1])  # constant beyond the last one
+                bias = np.pad(bias, ((0, 0), (0, 0), (0, more)), mode="edge")
                 numbers["bias"] = _full(bias, layers, all_heads)
     return FittedParams(**numbers), borders
 
@@ -203,9 +205,3 @@ def _full(x: np.ndarray, layers: int, heads: int, axis: int = 0) -> np.ndarray:
     shape = list(x.shape)
     shape[axis], shape[axis + 1] = max(layers, shape[axis]), max(heads, shape[axis + 1])
     return np.broadcast_to(x, shape).copy()
-
-
-def _more_knots(bias: np.ndarray, knots: int) -> np.ndarray:
-    """Return a bias with at least so many knots; it stays constant beyond its last one."""
-    missing = max(0, knots - bias.shape[-1])
-    return np.concatenate([bias, np.repeat(bias[..., -1:], missing, axis=-1)], axis=-1)

@@ -26,16 +26,18 @@ from rope_jax.model.decoder import Params
 from rope_jax.runs.logs import Log
 from rope_jax.training.checkpoints import Checkpoints
 from rope_jax.training.memory import shortage
-from rope_jax.training.metrics import (
+from rope_jax.training.optimizer import learning_rate
+from rope_jax.training.program import Program
+from rope_jax.training.step import (
     Clock,
+    LossSums,
+    StepMetrics,
+    TrainState,
     distance_scalars,
     total,
     training_scalars,
     validation_scalars,
 )
-from rope_jax.training.optimizer import learning_rate
-from rope_jax.training.program import Program
-from rope_jax.training.step import LossSums, StepMetrics, TrainState
 from rope_jax.training.sweep import TrainingSweep
 from rope_jax.training.terminal import TrainingProgress
 
