@@ -30,10 +30,7 @@ class Damaged(UserError):
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it takes the place of `path` once the block succeeds.
-
-    If the block raises, the temporary file is deleted and `path` stays as it was.
-    """
+    """Yield a temporary path; it takes the place of `path` once the block succeeds."""
     # with the suffix, by which libraries choose a format
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     temporary.unlink(missing_ok=True)  # it may be a link, which would be followed
@@ -56,8 +53,7 @@ def write_text(path: Path, text: str) -> None:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Yield a new empty folder; it takes the place of `folder` once the block succeeds.
 
-    If the block raises, the new one is deleted and `folder` stays as it was. `finish_replacing`
-    completes what a killed process began.
+    If the block raises, `folder` stays as it was.
     """
     finish_replacing(folder)
     new, old = _siblings(folder)
@@ -120,10 +116,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, blocking: bool) -> Iterator[None]:
-    """Hold a lock file, which is deleted at the end. Exiting the process in any way releases it.
-
-    Raises OSError, or Timeout of `filelock` if another process holds it and `blocking` is False.
-    """
+    """Hold a lock file. Raises OSError, or Timeout of `filelock` if another process holds it."""
     with FileLock(path, blocking=blocking):
         try:
             yield
@@ -141,10 +134,7 @@ def seal(folder: Path, names: Sequence[str]) -> None:
 
 
 def read_checksums(folder: Path) -> Mapping[str, str] | None:
-    """Return the checksums of a folder's files by name; None if it has none, as early sweeps.
-
-    Raises Damaged, and OSError if they cannot be read.
-    """
+    """Return the checksums of a folder's files by name; None if it has none. Raises Damaged."""
     path = folder / CHECKSUMS
     try:
         lines = read_limited(path, _MOST_BYTES).decode("ascii", "replace").splitlines()
@@ -166,10 +156,7 @@ def check_content(path: Path, content: bytes, checksums: Mapping[str, str] | Non
 
 
 def is_complete(folder: Path) -> bool:
-    """Return whether there is a sealed folder, after reading all of its files.
-
-    Raises Damaged, which names the first file that is not as it was written, or OSError.
-    """
+    """Return whether there is a sealed folder. Raises Damaged if a file has changed."""
     checksums = read_checksums(folder)
     if checksums is None:
         return False

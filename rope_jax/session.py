@@ -107,10 +107,7 @@ class Session:
             return self.run.open_tokenizer(self.config, self.warn)
 
     def open_corpus(self, data: DataConfig | None = None, only: str | None = None) -> Corpus:
-        """Open the run's texts, or those of `data`; they are tokenized the first time.
-
-        only: the one split to open instead of all three.
-        """
+        """Open the texts of the run, or of `data`; all three splits, or `only` one."""
         with self.console.status("opening the corpus"), shortage_as(_TEXTS_TOO_LARGE):
             corpus = open_corpus(data or self.config.data, self.tokenizer, self.warn, only)
         processes.check_same("data", corpus.fingerprint)

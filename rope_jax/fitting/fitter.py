@@ -69,10 +69,7 @@ class FitState:
             np.savez(temporary, **arrays)
 
     def restored(self, path: Path, identity: str) -> "FitState | None":
-        """Return the state in a file, with this one's structure; None if there is none.
-
-        UserError: the file is damaged, or belongs to another fit.
-        """
+        """Return the state in a file, structured as this one. UserError: it is of another fit."""
         if not path.exists():
             return None
         structure = jax.tree.structure((self.free, self.opt_state, self.best))

@@ -177,8 +177,7 @@ class Parameters:
     def strategy(self, free: Free, made_by: dict[str, Any] | None = None) -> Strategy:
         """Return the strategy that the free parameters give.
 
-        Frequencies and m alone, at most by layer, need no map: they are `explicit`, which
-        transformers can read as LongRoPE's factors.
+        Frequencies and m alone, at most by layer, are `explicit`, which transformers can read.
         """
         numbers: Any = jax.tree.map(np.asarray, self.numbers(free))
         made_by = made_by or {}
@@ -211,8 +210,7 @@ def parameters_of(
 ) -> Parameters:
     """Return the free parameters of a fit of a stage's checkpoint that begins at a sweep's entry.
 
-    first_border: where the far keys begin; None: where they do in the start's map.
-
+    first_border: where the far keys begin, unless that is where they do in the start's map.
     UserError: nothing in `learn` can change the start.
     """
     window, trained, trained_map = training.trained(stage)

@@ -96,10 +96,7 @@ def _cell(row: FitRow) -> str:
 
 
 def draw_numbers(parameters: Parameters, free: Free) -> Figure:
-    """Draw the learned numbers: by wavelength, or by distance for a bias; a colour for each layer.
-
-    Up to four heads are thin lines; of more, the median is a line and the range is shaded.
-    """
+    """Draw the learned numbers by wavelength, a bias by distance; a colour for each layer."""
     panels = _panels(parameters, free)
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)

@@ -51,8 +51,7 @@ _OUT_OF_MEMORY = "length: there is not enough memory; lower batch_tokens or leng
 def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
     """Fit positions with the weights of a run frozen; return the folder RUN/fits/<name>/.
 
-    The same call continues a fit that was stopped, and does nothing for one that is complete.
-    Raises UserError for bad input; Stopped after a signal.
+    The same call continues a fit that was stopped. Raises UserError, or Stopped after a signal.
     """
     check_code()
     folder = run.fits / config.name
@@ -77,10 +76,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
 
 @contextlib.contextmanager
 def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
-    """Create or open the fit's folder and lock it; UserError if it holds another fit.
-
-    What is refused before its first check leaves no folder behind.
-    """
+    """Lock the fit's folder, which is new or holds the same fit; what is refused leaves none."""
     is_new, file = not folder.exists(), folder / _CONFIG
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -170,10 +166,7 @@ def _announce(fit: Fit, parameters: Parameters) -> None:
 
 
 def _estimate_seconds(fit: Fit) -> float:
-    """Return roughly what all steps and checks take.
-
-    A step is a forward pass, and a backward pass without the gradients of weights.
-    """
+    """Return roughly the time of all steps and checks."""
     config, model = fit.config, fit.loaded.model
     of_token = flops_per_token(model.config, model.vocab_size, config.length[-1]) * 2 / 3
     trials = len(config.windows) if len(config.windows) > 1 else 0

@@ -24,10 +24,7 @@ _STARTS = "rerope, leaky_rerope, far_frequencies or fitted"
 
 
 def default_start(training: Config, stage: int) -> dict[str, Any]:
-    """Return the entry at which a fit starts by default: ReRoPE from half the window, with logn.
-
-    The scaling is the checkpoint's own, and so is its query scale if it has one.
-    """
+    """Return the default start: ReRoPE from half the window, with the own scaling and logn."""
     window = max(1, training.stages[stage].seq_len // 2)
     scaling = training.stage_scaling(stage).model_dump(exclude_none=True)
     map_ = {"type": "rerope", "window": window}
@@ -137,9 +134,7 @@ def log_factors_at_start(
 ) -> np.ndarray | None:
     """Return ln λ [l, k, pairs] of the start, λ = θ/θ'; None unless frequencies are learned.
 
-    θ are the frequencies without a scaling; λ is 1 for pairs that do not rotate.
-
-    ValueError: λ is not within the bounds, or not in the order that is asked for.
+    θ: without a scaling. λ is 1 for pairs that do not rotate. ValueError: λ breaks bounds or order.
     """
     if "frequencies" not in config.learn:
         return None

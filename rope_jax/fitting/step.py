@@ -129,10 +129,9 @@ class FitStep:
 def windows_within_documents(
     split: TokenSplit, *, seed: int, step: int, length: int, count: int
 ) -> NDArray[np.int32]:
-    """Return windows of n + 1 tokens that begin at offsets drawn uniformly: int32 [B, n + 1].
+    """Return windows [B, n + 1] within documents, at offsets drawn uniformly.
 
-    Each window lies within one document. A pure function of its arguments, and the same under every
-    version of numpy. UserError: no document of the split is long enough.
+    A pure function of its arguments. UserError: no document is long enough.
     """
     choices = np.maximum(split.lengths() - length, 0)
     ends = np.cumsum(choices)

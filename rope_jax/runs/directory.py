@@ -54,8 +54,7 @@ class RunDirectory:
     ) -> None:
         """UserError unless the folder is absent, is empty, or holds a run with this config.
 
-        explain_other: called with another config that the run has; returns what is wrong with
-            going on from it, or None if nothing is. Default: every difference is wrong.
+        explain_other: returns what is wrong with going on from another config; None: nothing is.
         """
         with _file_errors(self.path, "read"):
             if self.path.exists() and not self.path.is_dir():
@@ -76,10 +75,7 @@ class RunDirectory:
         tokenizer: Tokenizer,
         explain_other: Callable[[Config], str | None] | None = None,
     ) -> None:
-        """Create the folder with its config, and lock other processes out until `release`.
-
-        It keeps a copy of the tokenizer, unless that is the bytes: other files may change.
-        """
+        """Create the folder with its config and tokenizer; lock others out until `release`."""
         with _file_errors(self.path, "written"):
             self.path.mkdir(parents=True, exist_ok=True)
             try:
@@ -97,10 +93,7 @@ class RunDirectory:
 
     @contextlib.contextmanager
     def lock_sweep(self, name: str) -> Iterator[None]:
-        """Lock a sweep until the context exits, which leaves nothing if nothing was written.
-
-        UserError if another process holds it, or if the folder cannot be written.
-        """
+        """Lock a sweep until the context exits, which leaves nothing if nothing was written."""
         folder = self.evals / name
         with contextlib.ExitStack() as stack:
             with _file_errors(self.evals, "written"):
@@ -149,10 +142,7 @@ class RunDirectory:
         return load(Config, self.config_file)
 
     def open_tokenizer(self, config: Config, warn: Callable[[str], Any] = print) -> Tokenizer:
-        """Return the run's tokenizer, from its own copy if there is one.
-
-        UserError as `rope_jax.data.tokenizers.open_tokenizer`, or if the run began with another.
-        """
+        """Return the run's tokenizer, from its copy if there is one. UserError: it is another."""
         tokenizer = open_tokenizer(
             config.tokenizer, config.data, self.tokenizer_file, warn, config.model.vocab_size
         )

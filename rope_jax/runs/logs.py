@@ -112,10 +112,8 @@ class TensorBoardWriter:
     ) -> None:
         """Write this run's row in TensorBoard's table of hyperparameters: settings and outcome.
 
-        The columns are `settings` and then `metrics`, in their orders. TensorBoard takes them from
-        whichever run it happens to read first, so all runs that it may show together have to
-        declare the same ones, measured or not. tensorboardX's own add_hparams would create a
-        separate run for it.
+        TensorBoard takes the columns from whichever run it reads first, so all runs have to declare
+        the same `metrics`. tensorboardX's own add_hparams would create a separate run for it.
         """
         # TensorBoard sorts the columns by name, and shows them under their display names
         names = {f"{number:02d}_{name}": name for number, name in enumerate(settings)}

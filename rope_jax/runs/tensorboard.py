@@ -17,10 +17,7 @@ _ADDRESS = "http://localhost:6006/?smoothing=0"
 
 
 def describe_tensorboard(folder: Path) -> list[str]:
-    """Return lines on what to open, and on what else to show if `folder` holds too many runs.
-
-    Smoothing would bend a sweep's curves, so the addresses turn it off.
-    """
+    """Return lines on what to open, unsmoothed, and what to show if there are too many runs."""
     counts = count_event_folders(folder)
     inside = _newest(path for path in counts if path.parent == folder)
     lines = [

@@ -19,10 +19,7 @@ class ResolvedSweep(SweepConfig):
 
 
 def resolve_sweep(config: SweepConfig, training: Config) -> ResolvedSweep:
-    """Return a sweep's config as it is for a run.
-
-    UserError if the sweep asks for scalings or maps that the model's positions cannot have.
-    """
+    """Return a sweep's config as it is for a run. UserError: the positions take no such entry."""
     fields, given = dict(config), config.model_fields_set
     if not training.model.position.is_rotary and "scalings" not in given:
         fields["scalings"] = (TrainedEntry(),)
@@ -46,10 +43,7 @@ def check_texts(training: Config, config: SweepConfig) -> None:
 
 
 def check_key_tokens(training: Config, config: SweepConfig, corpus: Corpus | None = None) -> None:
-    """UserError if a mask of key tokens is of other texts, or was found by the run itself.
-
-    corpus: the texts that the sweep reads; None: they are not known yet.
-    """
+    """UserError if a mask of key tokens is of other texts, or was found by the run itself."""
     for task in config.tasks:
         if not isinstance(task, LongPPL):
             continue

@@ -29,11 +29,8 @@ class FileJournal(UserDict[str, JournalEntry]):
     """A sweep's journal in a file, whose entries survive a killed process.
 
     The first line identifies what was measured and by what: checkpoint, corpus, device, code. Each
-    other line is a checksum, a space and one entry as JSON. A line that is incomplete or fails its
-    checksum is ignored, with everything after it. The file is made by the first new entry, so a
-    sweep that is refused before it leaves none.
-
-    dropped: how many lines were ignored, and why; "" if none was.
+    other line is a checksum, a space and one entry as JSON. A line that fails its checksum is
+    ignored, with everything after it; `dropped` says so.
     """
 
     def __init__(self, path: Path | None, identity: str, text: str) -> None:

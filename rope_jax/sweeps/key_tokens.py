@@ -49,9 +49,7 @@ _OTHER_ALPHA = 1.0  # the share at this alpha is shown beside the one of the mas
 def find_key_tokens(
     run: RunDirectory, training: Config, config: KeyTokensConfig, console: Console
 ) -> Path:
-    """Write the key tokens that a run finds in its own corpus; return the file.
-
-    It is in the corpus's folder, in key_tokens/. The same call does nothing if it is there.
+    """Write the key tokens that a run finds in its own corpus, once; return the file.
 
     Raises UserError for bad input, or if there are too few key tokens; Stopped after a signal.
     """

@@ -20,10 +20,7 @@ _UNDECODABLE = (ValueError, LookupError, TypeError, AttributeError, EOFError, Re
 
 
 def shows_damage(error: Exception) -> bool:
-    """Whether an error raised while reading shows that the files are damaged.
-
-    Not if the system could not read them, or if the error is unknown.
-    """
+    """Whether an error shows that files are damaged, not that the system cannot read them."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, MemoryError | OSError) and not isinstance(cause, _ABSENT):

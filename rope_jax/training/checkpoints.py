@@ -82,10 +82,7 @@ class Checkpoints:
         return sorted(self._manager.all_steps(), reverse=True)
 
     def save(self, step: int, state: TrainState) -> None:
-        """Start saving what is not None; return once the arrays are copied off the device.
-
-        UserError if this save cannot start or the previous one failed.
-        """
+        """Start saving; return once the arrays are off the device. UserError: the last failed."""
         if step in self._manager.all_steps():
             return
         parts = {name: part for name, part in state._asdict().items() if part is not None}
@@ -143,10 +140,7 @@ class Checkpoints:
     def restore(
         self, step: int, abstract: TrainState, *, optimizer: bool
     ) -> tuple[TrainState, str]:
-        """Return one checkpoint's state and a fingerprint of its parameters, in hexadecimal.
-
-        DamagedCheckpoint, with only the reason; UserError if unreadable.
-        """
+        """Return a checkpoint's state, and a hexadecimal fingerprint of its parameters."""
         state = self._restore(step, abstract if optimizer else abstract._replace(opt_state=None))
         bits = json.dumps(_fingerprints(state.params)).encode()
         return state, hashlib.sha256(bits).hexdigest()[:16]
@@ -204,10 +198,7 @@ class Checkpoints:
 
 
 def _handler(like: Any) -> ocp.StandardCheckpointHandler:
-    """Return a handler that has few bytes on their way to or from the disk, if sizes are known.
-
-    Orbax's own limit is 96 GB, so it would hold a second copy of most states.
-    """
+    """Return a handler with few bytes in flight; Orbax's own limit is 96 GB, a second copy."""
     leaves = jax.tree.leaves(like)
     if not leaves:
         return ocp.StandardCheckpointHandler()
@@ -261,8 +252,7 @@ def _steps_in(directory: Path) -> list[int]:
 def _path_for_orbax(directory: Path) -> Iterator[Path]:
     """Yield an absolute path of a folder, without characters that are special in glob patterns.
 
-    Orbax globs for the files that it has just written. In a folder called [a] it would find none,
-    and leave a checkpoint that cannot be restored.
+    Orbax globs for the files that it has just written; in a folder called [a] it finds none.
     """
     path = directory.absolute()
     if glob.escape(str(path)) == str(path) and "\\" not in str(path):

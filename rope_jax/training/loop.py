@@ -69,10 +69,7 @@ class Trainer:
         self._last_step = self._spans[-1].end
 
     def run(self, done: int, state: TrainState) -> TrainState:
-        """Train from the state after step `done` to the end of the last stage.
-
-        UserError if the loss is not finite or a checkpoint cannot be written; Stopped by a signal.
-        """
+        """Train after step `done`; return the last state. UserError: a loss is not finite."""
         with self._progress:
             if not done:
                 self._measure(0, self._spans[0], state.params)

@@ -1,7 +1,4 @@
-"""Rejecting a run that is too large for this machine, before any work starts.
-
-First by a lower bound, which takes no time, and then by the compiler's own figures.
-"""
+"""Rejecting a run that is too large for this machine: by a lower bound, then by the compiler."""
 
 import math
 from collections.abc import Callable, Iterable

@@ -42,10 +42,7 @@ def optimizer(config: Config) -> optax.GradientTransformation:
 
 
 def with_new_schedule(opt_state: optax.OptState) -> optax.OptState:
-    """Return the state of `optimizer` at the beginning of its schedule, with AdamW's moments kept.
-
-    AdamW's own count of steps, which corrects the bias of its moments, is kept as well.
-    """
+    """Return the state of `optimizer` at the beginning of its schedule, AdamW's moments kept."""
 
     def is_schedule(state: Any) -> bool:
         return isinstance(state, optax.ScaleByScheduleState)

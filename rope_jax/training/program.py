@@ -172,10 +172,7 @@ class StageProgram:
         return Rotary.unscaled_queries(Frequencies(*leaves))
 
     def _positioning(self, groups: Sequence[RowGroup]) -> Positioning | None:
-        """Return what adds position-dependent parts (query scale, map bands); None: there are none.
-
-        Positions restart with each document, so only a batch has them.
-        """
+        """Return what adds position-dependent parts (query scale, map bands), if any."""
         layers = self._program.config.rotary_layers
         map_ = self._program.config.stage_map(self._number)
         has_query_scale = any(layers.has_query_scale(group.scaling) for group in groups)

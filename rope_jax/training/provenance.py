@@ -134,10 +134,7 @@ def _crc32(content: dict[str, Any]) -> int:
 def same_until(new: Config, old: Config, step: int, *, but_for: tuple[str, ...] = ()) -> bool:
     """Whether the first `step` steps of two configs are the same: windows and learning rates.
 
-    Then the checkpoint of that step belongs to both. Configs may differ in what comes after it:
-    steps of the last stage, or stages that follow, where the schedule of the learning rate allows
-    it. A schedule that decays to its last step does not: another number of steps changes it all.
-
+    Configs may differ in later steps, if the schedule of the learning rate does not depend on them.
     but_for: beginnings of keys that may differ besides.
     """
     different = (key for key in _different(new, old) if not key.startswith(but_for))
@@ -191,10 +188,7 @@ def explain_other(new: Config, old: Config, step: int) -> str | None:
 
 
 def describe_gaps(run: RunDirectory, config: Config, done: int, has_validation: bool) -> str | None:
-    """Return one line that names the steps missing from metrics.jsonl up to `done`; None if none.
-
-    has_validation: whether the validation split has any text.
-    """
+    """Return one line that names the steps missing from metrics.jsonl up to `done`, if any."""
     if not done:
         return None
     due = {"train/loss": _due_steps(config, config.log_every_steps, done)}

@@ -43,10 +43,7 @@ def fresh_state(
 
 
 class LossSums(NamedTuple):
-    """Sums over scored tokens by bucket of document positions: nats, and tokens.
-
-    jax arrays inside a step, numpy arrays once read.
-    """
+    """Sums of nats, and of tokens, by bucket of document positions."""
 
     nll: Float[Array | np.ndarray, " P"]
     tokens: Float[Array | np.ndarray, " P"]
@@ -188,10 +185,7 @@ def training_scalars(
 
 
 def distance_scalars(pairs: Int[np.ndarray, " counts"], length: int) -> Scalars:
-    """Return each bucket's share of the pairs, as `count_distances` counts them.
-
-    Distances below 0 are listed only if there are any.
-    """
+    """Return each bucket's share of the pairs, as `count_distances` counts them."""
     buckets = itertools.pairwise([*distance_edges(length), length])
     below, *shares = (pairs / pairs.sum()).tolist()
     scalars = {"distances/below-0": below} if below else {}

@@ -77,10 +77,7 @@ class TrainingSweep:
         """Return the NLL at each length, in nats per token, and past the window its gain.
 
         The gain over truncation is NLL(window) − NLL(n) on the same tokens, where NLL(window) is
-        that of `trained` on the last `window` tokens in front of each target. It is positive where
-        the far context helps.
-
-        stage: whose scaling and map are `trained`.
+        that of `trained` on the last `window` tokens in front of each target.
         """
         result = measure(
             self._plans[stage],

@@ -34,10 +34,7 @@ def announce(
     done: int,
     seconds: float,
 ) -> None:
-    """Print an overview of a run after step `done`; one line if it is finished.
-
-    seconds: an estimate for the steps that are left.
-    """
+    """Print an overview of a run after step `done`. seconds: for the steps that are left."""
     model, geometry, stages = config.model, config.geometry, config.stages
     last = config.spans[-1].end
     if done >= last:
