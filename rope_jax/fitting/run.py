@@ -43,9 +43,7 @@ from rope_jax.sweeps.model import load_model
 from rope_jax.sweeps.plans import LONGEST_DEFAULT
 
 STRATEGY = "strategy.json"
-_CONFIG = "fit.yaml"
 _SUMMARY = "summary.json"
-_OUT_OF_MEMORY = "length: there is not enough memory; lower batch_tokens or length"
 
 
 def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Console) -> Path:
@@ -55,9 +53,8 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
     """
     check_code()
     folder = run.fits / config.name
-    opened = open_run(
-        *(run, training, console), attention=config.attention, out_of_memory=_OUT_OF_MEMORY
-    )
+    advice = "length: there is not enough memory; lower batch_tokens or length"
+    opened = open_run(run, training, console, attention=config.attention, out_of_memory=advice)
     with opened as session, renamed(steps="step", lengths="length"):
         check_run(run.path, session.config, config)
         check_stages(
@@ -77,7 +74,7 @@ def fit_run(run: RunDirectory, training: Config, config: FitConfig, console: Con
 @contextlib.contextmanager
 def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
     """Lock the fit's folder, which is new or holds the same fit; what is refused leaves none."""
-    is_new, file = not folder.exists(), folder / _CONFIG
+    is_new, file = not folder.exists(), folder / "fit.yaml"
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(folder / ".lock", blocking=False):

@@ -8,7 +8,6 @@ from rope_jax.config.types import errors_in
 from rope_jax.console import describe_duration, print_overview, print_wrapped
 from rope_jax.errors import UserError
 from rope_jax.model.memory import describe_memory, memory_table
-from rope_jax.rope import Scaling
 from rope_jax.rope.layers import describe_scaling
 from rope_jax.sweeps.compatibility import ResolvedSweep
 from rope_jax.sweeps.model import LoadedModel
@@ -74,7 +73,13 @@ def announce(loaded: LoadedModel, plans: SweepPlans) -> None:
             "factors of length / L"
         )
     if imported or is_scaled:
-        print_wrapped(console, _describe_trained(training, trained.scaling), "dim")
+        own = "without scaling"
+        if is_scaled:
+            factor = trained.scaling.extension_factor
+            own = f"with its own {trained.scaling.type}{f', factor {factor:g}' if factor else ''}"
+            own += f" of L {first:,}, which every other entry replaces"
+        who = "as published" if imported else "as it was trained"
+        print_wrapped(console, f"trained: the model {who}, {own}", "dim")
     _warn_of_choice(loaded, plans)
 
 
@@ -97,8 +102,7 @@ def _warn_of_texts(loaded: LoadedModel, plans: SweepPlans) -> None:
 
 def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
     """Say which defaults were not affordable, and what was chosen in their place."""
-    chosen = plans.chosen()
-    if not chosen:
+    if not (chosen := plans.chosen()):
         return
     values = {key: list(x) if isinstance(x, tuple) else x for key, x in chosen.items()}
     given = " ".join(f"{key}={str(x).replace(' ', '')}" for key, x in values.items())
@@ -108,19 +112,6 @@ def _warn_of_choice(loaded: LoadedModel, plans: SweepPlans) -> None:
         why = f"would take {duration} on a machine like this one"
     loaded.session.warn(
         f"{', '.join(chosen)}: the defaults {why}; {given} instead, and what you give is kept"
-    )
-
-
-def _describe_trained(training: Config, trained: Scaling) -> str:
-    """Say what the entry `trained` reads with, in every protocol."""
-    who = "as published" if training.imported is not None else "as it was trained"
-    if trained.type == "none":
-        return f"trained: the model {who}, without scaling"
-    factor = trained.extension_factor
-    own = f"{trained.type}" + (f", factor {factor:g}" if factor else "")
-    return (
-        f"trained: the model {who}, with its own {own} of L {training.geometry.train_length:,}, "
-        "which every other entry replaces"
     )
 
 
