@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from rope_jax.errors import UserError
 from rope_jax.rope.files import read_limited
@@ -115,15 +115,20 @@ def remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, *, blocking: bool) -> Iterator[None]:
-    """Hold a lock file. Raises OSError, or Timeout of `filelock` if another process holds it."""
-    with FileLock(path, blocking=blocking):
-        try:
-            yield
-        finally:
-            # while it is locked: a process that has opened it already sees that it is gone
-            with contextlib.suppress(OSError):
-                path.unlink()
+def locked(path: Path, busy: str = "") -> Iterator[None]:
+    """Hold a lock file, which is deleted at the end. UserError `busy`, if given, and no waiting."""
+    lock = FileLock(path, blocking=not busy)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise UserError(busy) from None
+    try:
+        yield
+    finally:
+        # while it is locked: a process that has opened it already sees that it is gone
+        with contextlib.suppress(OSError):
+            path.unlink()
+        lock.release()
 
 
 def seal(folder: Path, names: Sequence[str]) -> None:

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from filelock import Timeout
 
 from rope_jax.errors import UserError
 from rope_jax.runs.directory import RunDirectory
@@ -248,8 +247,8 @@ def test_a_folder_without_checksums_is_not_complete(tmp_path, kind):
 
 def test_a_lock_excludes_others_and_leaves_nothing(tmp_path):
     path = tmp_path / ".lock"
-    with locked(path, blocking=False):
-        with pytest.raises(Timeout), locked(path, blocking=False):
+    with locked(path, "busy"):
+        with pytest.raises(UserError, match=r"^busy$"), locked(path, "busy"):
             pytest.fail("it was locked")
         assert path.exists()
     assert not path.exists()

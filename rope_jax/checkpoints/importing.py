@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from filelock import Timeout
 from rich.console import Console
 
 from rope_jax.checkpoints.files import ACCOMPANYING, TOKENIZER, CheckpointFiles, open_checkpoint
@@ -196,14 +195,11 @@ def _write(
 def _locked(folder: Path) -> Iterator[None]:
     """Let only one process import into a folder. A parent made for it does not stay empty."""
     is_new = not folder.parent.exists()
+    busy = f"{folder}: another process is importing into it; wait for it, or choose another name"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f".{folder.name}.import.lock"), blocking=False):
+        with locked(folder.with_name(f".{folder.name}.import.lock"), busy):
             yield
-    except Timeout:
-        raise UserError(
-            f"{folder}: another process is importing into it; wait for it, or choose another name"
-        ) from None
     except OSError as error:
         raise UserError(
             f"{error.filename or folder}: cannot be written ({error.strerror or error})"

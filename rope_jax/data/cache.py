@@ -83,7 +83,7 @@ def make_once(
             _remove_abandoned(folder.parent)
             with contextlib.suppress(OSError):  # a file system without locks
                 lock = folder.with_name(f".{folder.name}.lock")
-                stack.enter_context(locked(lock, blocking=True))
+                stack.enter_context(locked(lock))
             if not _is_complete(folder, what, lambda _: None):  # it may have been made meanwhile
                 with replacing_folder(folder) as new:
                     make(new)

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
 from rich.console import Console
 
 from rope_jax import stopping
@@ -34,7 +33,7 @@ from rope_jax.plots.saving import save_figure
 from rope_jax.report.sweep import warn_of_chance
 from rope_jax.runs.directory import RunDirectory
 from rope_jax.runs.logs import finite
-from rope_jax.sealed import replacing, write_text
+from rope_jax.sealed import locked, replacing, write_text
 from rope_jax.session import Session, open_run
 from rope_jax.sweeps.announcement import describe_entry
 from rope_jax.sweeps.code import check_code
@@ -76,27 +75,23 @@ def _locked(folder: Path, config: FitConfig) -> Iterator[None]:
     """Lock the fit's folder, which is new or holds the same fit; what is refused leaves none."""
     is_new, file = not folder.exists(), folder / "fit.yaml"
     folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / ".lock", blocking=False):
-            if not file.exists():
-                write_text(file, dump(config))
-            elif load(FitConfig, file) != config:
-                raise UserError(
-                    f"{folder}: holds a fit with other settings; choose another name, or "
-                    "delete that folder"
-                )
-            try:
-                yield
-            except (UserError, OSError):
-                if is_new and not any(folder.glob("*.npz")):
-                    shutil.rmtree(folder)
-                    with contextlib.suppress(OSError):  # it holds other fits
-                        folder.parent.rmdir()
-                raise
-    except Timeout:
-        raise UserError(
-            f"{folder}: another process is fitting in it; wait for it, or choose another name"
-        ) from None
+    busy = f"{folder}: another process is fitting in it; wait for it, or choose another name"
+    with locked(folder / ".lock", busy):
+        if not file.exists():
+            write_text(file, dump(config))
+        elif load(FitConfig, file) != config:
+            raise UserError(
+                f"{folder}: holds a fit with other settings; choose another name, or delete that "
+                "folder"
+            )
+        try:
+            yield
+        except (UserError, OSError):
+            if is_new and not any(folder.glob("*.npz")):
+                shutil.rmtree(folder)
+                with contextlib.suppress(OSError):  # it holds other fits
+                    folder.parent.rmdir()
+            raise
 
 
 def _fit(folder: Path, session: Session, config: FitConfig) -> None:

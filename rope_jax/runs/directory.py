@@ -99,13 +99,11 @@ class RunDirectory:
             with _file_errors(self.evals, "written"):
                 self.evals.mkdir(exist_ok=True)
                 stack.push(self._remove_empty_evals)
-                try:
-                    stack.enter_context(locked(self.evals / f".{name}.lock", blocking=False))
-                except Timeout:
-                    raise UserError(
-                        f"{folder}: another process is sweeping under this name; wait for it, or "
-                        "choose another with name="
-                    ) from None
+                busy = (
+                    f"{folder}: another process is sweeping under this name; wait for it, or "
+                    "choose another with name="
+                )
+                stack.enter_context(locked(self.evals / f".{name}.lock", busy))
             with _file_errors(folder, "replaced"):
                 finish_replacing(folder)
                 if folder.exists() and not folder.is_dir():
