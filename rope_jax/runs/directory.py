@@ -166,10 +166,7 @@ class RunDirectory:
         return content if isinstance(content, str) else None
 
     def write_environment(
-        self,
-        tokenizer: str,
-        corpus: Corpus | None,
-        init_from: Mapping[str, object] | None = None,
+        self, tokenizer: str, corpus: Corpus | None, init_from: Mapping[str, object] | None = None
     ) -> None:
         """Record what is needed to reproduce the run: versions, devices, commit, texts, tokenizer.
 

@@ -42,27 +42,16 @@ _MOST_OF_JOURNAL = 2**30  # bytes; a measurement takes about 20 per document
 
 
 def sweep_run(
-    run: RunDirectory,
-    training: Config,
-    config: SweepConfig,
-    console: Console,
-    *,
-    again: bool = False,
+    run: RunDirectory, training: Config, config: SweepConfig, console: Console, again: bool = False
 ) -> None:
-    """Sweep a run's checkpoints and write RUN/evals/<name>/.
-
-    Measurements that an earlier sweep of this name made are not made again, unless `again`.
-    """
+    """Sweep a run's checkpoints and write RUN/evals/<name>/. again: repeat earlier measurements."""
     check_code()
-    out_of_memory = (
-        "lengths: there is not enough memory; end other programs, and the same command resumes; "
-        "or lower memory_gib, or leave out the longest length"
-    )
     opened = open_run(
         *(run, training, console),
         attention=config.attention,
         distributed=config.distributed,
-        out_of_memory=out_of_memory,
+        out_of_memory="lengths: there is not enough memory; end other programs, and the same "
+        "command resumes; or lower memory_gib, or leave out the longest length",
     )
     with opened as session, contextlib.ExitStack() as stack:
         resolved = resolve_sweep(config, session.config)

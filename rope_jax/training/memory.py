@@ -10,13 +10,7 @@ from rope_jax import stopping
 from rope_jax.config.model import RematName
 from rope_jax.config.sharding_checks import can_share_windows
 from rope_jax.config.training import Config
-from rope_jax.devices.memory import (
-    check_fits,
-    in_gib,
-    is_host_memory,
-    least_available,
-    shortage_as,
-)
+from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available, shortage_as
 from rope_jax.errors import UserError
 from rope_jax.model.memory import bytes_per_device, step_bound, validation_bound
 from rope_jax.training.program import Program
