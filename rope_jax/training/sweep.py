@@ -79,6 +79,10 @@ class TrainingSweep:
         The gain over truncation is NLL(window) − NLL(n) on the same tokens, where NLL(window) is
         that of `trained` on the last `window` tokens in front of each target.
         """
+
+        def progress(*_: object) -> None:
+            stopping.requested()  # a signal that waits for the work must not end the process
+
         result = measure(
             self._plans[stage],
             of_all(self._nll_of_last),
@@ -87,8 +91,7 @@ class TrainingSweep:
             row_bytes=self._row_bytes,
             row_multiple=lambda n: self._program.placement.row_shards,
             programs=self._programs,
-            # a signal that waits for the work must not end the process
-            progress=lambda *_: stopping.requested(),
+            progress=progress,
         )
         entries, baseline = {e.label: e for e in result.config.scalings}, result.baseline
         truncated = np.nan if baseline is None else baseline.sums.mean()
