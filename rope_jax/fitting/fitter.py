@@ -72,12 +72,12 @@ class FitState:
         """Return the state in a file, structured as this one. UserError: it is of another fit."""
         if not path.exists():
             return None
-        structure = jax.tree.structure((self.free, self.opt_state, self.best))
+        expected, structure = jax.tree.flatten((self.free, self.opt_state, self.best))
         try:
             # opened here, because numpy does not close a file that is no archive
             with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 about = json.loads(str(arrays["about"]))
-                leaves = [jnp.asarray(arrays[f"leaf_{i}"]) for i in range(structure.num_leaves)]
+                leaves = [jnp.asarray(arrays[f"leaf_{i}"]) for i in range(len(expected))]
         except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
             raise UserError(
                 f"{path}: is damaged ({type(error).__name__}); delete it to begin the fit again"
