@@ -143,9 +143,14 @@ def _block_sizes(queries: int, keys: int, is_part: bool) -> kernel.BlockSizes:
     if is_part and queries // 2 % _LANES == 0:  # no block with tokens of both chunks
         of_queries = math.gcd(queries // 2, most)
     return kernel.BlockSizes(
-        **dict.fromkeys(("block_q", "block_q_dkv", "block_q_dq"), of_queries),
-        **dict.fromkeys(("block_kv", "block_kv_dkv", "block_kv_dq"), of_keys),
-        **dict.fromkeys(("block_kv_compute", "block_kv_dkv_compute"), at_once),
+        block_q=of_queries,
+        block_kv=of_keys,
+        block_kv_compute=at_once,
+        block_q_dkv=of_queries,
+        block_kv_dkv=of_keys,
+        block_kv_dkv_compute=at_once,
+        block_q_dq=of_queries,
+        block_kv_dq=of_keys,
     )
 
 

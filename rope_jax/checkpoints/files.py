@@ -225,7 +225,7 @@ def _shards(folder: Path) -> tuple[list[Path], Mapping[str, str]]:
     if single.is_file():
         return [single], {}
     if index.is_file():
-        listed = read_json(index).get("weight_map")
+        listed: Any = read_json(index).get("weight_map")
         names = list(listed.values()) if isinstance(listed, dict) else []
         if not names or not all(isinstance(n, str) and Path(n).name == n for n in names):
             raise UserError(

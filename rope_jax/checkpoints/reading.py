@@ -1,5 +1,6 @@
 """The decoder's config and positions in the config.json of a Hugging Face checkpoint."""
 
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -168,12 +169,13 @@ def _check_types(hf: Mapping[str, Any]) -> None:
             if (value := part.get(key)) is not None and not is_right(value):
                 raise ValueError(f"{key}: should be {wanted}, not {show_value(value)}")
 
-    layers = hf.get("num_hidden_layers")
+    layers: Any = hf.get("num_hidden_layers")
     if _is_number(layers, int) and layers > MOST_LAYERS:
         raise ValueError(f"num_hidden_layers: {layers} is above {MOST_LAYERS:,}, the limit")
     for key, least in _WHOLE.items():
         wanted = f"a whole number of at least {least}"
-        check(hf, [key], wanted, lambda x, least=least: _is_number(x, int) and least <= x < 2**31)
+        whole = functools.partial(_is_whole, least=least)
+        check(hf, [key], wanted, whole)
     check(hf, ("layer_types", "no_rope_layers"), "a list", lambda x: isinstance(x, list))
     check(hf, _ROPE, "a mapping", lambda x: isinstance(x, Mapping))
     given = [hf[key] for key in _ROPE if hf.get(key) is not None]
@@ -192,6 +194,10 @@ def _check_types(hf: Mapping[str, Any]) -> None:
             "a finite number of at least 1",
             lambda x: _is_number(x) and 1 <= x <= sys.float_info.max,
         )
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return _is_number(value, int) and least <= value < 2**31
 
 
 def _is_number(value: Any, kind: Any = int | float) -> bool:

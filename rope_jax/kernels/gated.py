@@ -27,11 +27,11 @@ def hidden_layer(
 ) -> Hidden:
     """silu(x·w_gate) · (x·w_up). It has no derivative."""
 
-    def plain(*arrays: Array) -> Hidden:
-        return _plain(*arrays, rounded=rounded)[0]
+    def plain(x: Array, w_gate: Array, w_up: Array) -> Hidden:
+        return _plain(x, w_gate, w_up, rounded)[0]
 
-    def ours(*arrays: Array) -> Hidden:
-        return _ours(*arrays, rounded=rounded, kept=0)[0]
+    def ours(x: Array, w_gate: Array, w_up: Array) -> Hidden:
+        return _ours(x, w_gate, w_up, rounded, kept=0)[0]
 
     return jax.lax.platform_dependent(x, w_gate, w_up, cpu=ours, default=plain)
 
