@@ -1,4 +1,8 @@
-"""Shared by all commands: --help, --print-config, and errors as one line. Imports no jax."""
+"""Shared by all commands: --help, --print-config, and errors as one line. Imports no jax.
+
+A command imports inside its `main`, so that a signal during the imports is handled like any other,
+and jax and matplotlib, which take seconds, only after help and errors of its config.
+"""
 
 import argparse
 import errno
@@ -30,7 +34,7 @@ def parser(
 ) -> argparse.ArgumentParser:
     """Return an argument parser whose --help ends with every key of `schema`.
 
-    usage: the arguments, such as "RUN [key=value ...]"; the command before them is the one called.
+    usage: the arguments, such as "RUN [key=value ...]".
     schema: None for a command without keys of its own, which has no --print-config either.
     """
     name = program()
@@ -77,37 +81,51 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
 
 
 def print_next(*lines: str) -> None:
-    """Print the next commands to run, one per line; for the end of a command.
-
-    lines: of shell, see `rope_jax.invocation.command_line`. They are never wrapped or cut.
-    """
+    """Print the next commands to run, one per line of shell, never wrapped or cut."""
     for number, line in enumerate(lines):
         print(f"{' ' * 6 if number else 'next: '}{printable(line)}")
 
 
-def load_asked(
-    parser: argparse.ArgumentParser, argv: list[str], schema: "type[BaseModel]", kind: str = ""
-) -> Any:
-    """Load a command's own keys, from a file, the command line, or both.
+def add_config(parser: argparse.ArgumentParser, help: str = "these keys") -> None:
+    """Add the argument CONFIG.yaml, which may be left out."""
+    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=help)
 
+
+def read_config(
+    parser: argparse.ArgumentParser,
+    argv: list[str],
+    schema: "type[BaseModel]",
+    file: str = "",
+    kind: str = "",
+) -> tuple[argparse.Namespace, Any]:
+    """Parse a command line; return its arguments and the config, which --print-config prints.
+
+    file: the argument that names the config's file, if there is one.
     kind: the folder of configs/ with those of this command; "": there is none.
-    None: it was asked to print them, and has done so. Raises UserError.
+
+    Raises UserError, and SystemExit after printing.
     """
     from pathlib import Path
 
-    from rope_jax.config.load import dump, load
+    from rope_jax.config.load import load
     from rope_jax.config.named import config_path
 
-    parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help="these keys")
     arguments = parse(parser, argv)
-    path = None
-    if arguments.config is not None:
-        path = config_path(arguments.config, kind) if kind else Path(arguments.config)
-    asked = load(schema, path, arguments.overrides)
+    path = getattr(arguments, file, None)
+    if path is not None:
+        path = config_path(path, kind) if kind else Path(path)
+    config = load(schema, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(asked), end="")
-        return None
-    return asked
+        print_config(config)
+    return arguments, config
+
+
+def print_config(config: "BaseModel") -> NoReturn:
+    """Print a resolved config and exit."""
+    from rope_jax.config.load import dump
+
+    print(dump(config), end="", flush=True)
+    sys.exit()
 
 
 def _is_override(word: str) -> bool:
@@ -116,7 +134,7 @@ def _is_override(word: str) -> bool:
 
 
 def run(main: Callable[[list[str]], None]) -> NoReturn:
-    """Call `main` with the command line and exit with its status; for a command's last line.
+    """Call `main` with the command line and exit with its status.
 
     Bad input gives one line on stderr and status 2; a signal, one line and status 128 + signal.
     """

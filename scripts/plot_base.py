@@ -21,9 +21,8 @@ def main(argv: list[str]) -> None:
         "training windows of models. Keys:",
         BaseConfig,
     )
-    asked = cli.load_asked(parser, argv, BaseConfig)
-    if asked is None:
-        return
+    cli.add_config(parser)
+    _, asked = cli.read_config(parser, argv, BaseConfig, "config")
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rope_jax import cli, stopping
-from rope_jax.commands.show import load_asked
+from rope_jax.commands.show import read_inspection
 from rope_jax.errors import printable
 
 
@@ -30,10 +30,8 @@ def main(argv: list[str]) -> None:
     )
     from rope_jax.rope.decay import decay_scores
 
-    loaded = load_asked(argv, "Draw scores over distance, by base or by scaling", DecayConfig)
-    if loaded is None:
-        return
-    asked, training = loaded
+    description = "Draw scores over distance, by base or by scaling"
+    asked, training = read_inspection(argv, description, DecayConfig)
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     with_scalings = training is not None or bool(asked.scalings)
     length = asked.length or (4 * model.window if with_scalings else 2048)

@@ -14,7 +14,6 @@ from rope_jax.errors import printable
 
 def main(argv: list[str]) -> None:
     # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.load import dump, load
     from rope_jax.config.presentation import RedrawConfig
 
     parser = cli.parser(
@@ -23,11 +22,7 @@ def main(argv: list[str]) -> None:
         RedrawConfig,
     )
     parser.add_argument("sweep", metavar="SWEEP", help="the folder of a sweep, or its results.csv")
-    arguments = cli.parse(parser, argv)
-    config = load(RedrawConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
+    arguments, config = cli.read_config(parser, argv, RedrawConfig)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.report.sweep_figures import redraw

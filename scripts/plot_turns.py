@@ -23,9 +23,8 @@ def main(argv: list[str]) -> None:
         "only a longer text covers. Keys:",
         TurnsConfig,
     )
-    asked = cli.load_asked(parser, argv, TurnsConfig)
-    if asked is None:
-        return
+    cli.add_config(parser)
+    _, asked = cli.read_config(parser, argv, TurnsConfig, "config")
     output = Path(asked.output)
     check_writable(output)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

@@ -7,8 +7,6 @@ from rope_jax.errors import printable
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
-    from rope_jax.config.load import dump, load
     from rope_jax.config.presentation import CompareConfig
     from rope_jax.invocation import browser_line
 
@@ -24,12 +22,7 @@ def main(argv: list[str]) -> None:
         nargs="+",
         help="a run with sweeps by eval_ppl.py, or the folder of one sweep",
     )
-    arguments = cli.parse(parser, argv)
-    config = load(CompareConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
-    # matplotlib and scipy take seconds to import; help and config errors don't wait for them.
+    arguments, config = cli.read_config(parser, argv, CompareConfig)
     from rope_jax.comparison.comparable import align_baselines, find_mismatches, refuse_mismatches
     from rope_jax.comparison.curves import compare
     from rope_jax.comparison.read import find_sweeps, read_sweep

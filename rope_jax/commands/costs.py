@@ -6,9 +6,7 @@ from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inspection import CostsConfig, check_writable
-    from rope_jax.config.load import dump, load
 
     parser = cli.parser(
         "RUN [RUN ...] [key=value ...] [--print-config]",
@@ -16,14 +14,9 @@ def main(argv: list[str]) -> None:
         CostsConfig,
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="a run directory made by train.py")
-    arguments = cli.parse(parser, argv)
-    asked = load(CostsConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(asked), end="")
-        return
+    arguments, asked = cli.read_config(parser, argv, CostsConfig)
     if asked.output is not None:
         check_writable(Path(asked.output))
-    # imported late: help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.costs import Cost, costs_of, print_costs
     from rope_jax.inspection.output import write_csv

@@ -6,9 +6,7 @@ from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.checkpoints import ExportConfig
-    from rope_jax.config.load import dump, load
     from rope_jax.devices.malloc import return_freed_memory
 
     parser = cli.parser(
@@ -18,13 +16,8 @@ def main(argv: list[str]) -> None:
     )
     parser.add_argument("run", metavar="RUN", help="a run directory")
     parser.add_argument("out", metavar="OUT", help="a folder that does not exist yet")
-    arguments = cli.parse(parser, argv)
-    config = load(ExportConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
+    arguments, config = cli.read_config(parser, argv, ExportConfig)
     return_freed_memory()
-    # imported late: help and config errors should not wait for it
     from rope_jax.checkpoints.exporting import export_run
     from rope_jax.console import plain_console
     from rope_jax.runs.directory import RunDirectory

@@ -5,13 +5,10 @@ from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.sweeps.code import code_hash
 
     code_hash()  # before what it covers is imported
     from rope_jax.config.fit import FitConfig
-    from rope_jax.config.load import dump, load
-    from rope_jax.config.named import config_path
     from rope_jax.config.yaml_text import flow_yaml
     from rope_jax.invocation import command_line
 
@@ -23,18 +20,12 @@ def main(argv: list[str]) -> None:
     )
     add_run(parser)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
-    arguments = cli.parse(parser, argv)
-    path = None if arguments.fit is None else config_path(arguments.fit, "fits")
-    config = load(FitConfig, path, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
+    arguments, config = cli.read_config(parser, argv, FitConfig, "fit", "fits")
     from rope_jax.checkpoints.files import is_checkpoint
 
     if is_checkpoint(arguments.run):  # will be imported, which may take minutes
         config.check_has_texts(arguments.run)
     run, training, console = open_directory(arguments.run)
-    # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.fitting.run import STRATEGY, fit_run
 
     folder = fit_run(run, training, config, console)

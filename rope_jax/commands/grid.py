@@ -7,7 +7,6 @@ from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.grid import GridConfig
 
     parser = cli.parser(
@@ -16,9 +15,8 @@ def main(argv: list[str]) -> None:
         "same command continues. Keys of the grid:",
         GridConfig,
     )
-    grid = cli.load_asked(parser, argv, GridConfig, kind="grids")
-    if grid is None:
-        return
+    cli.add_config(parser)
+    _, grid = cli.read_config(parser, argv, GridConfig, "config", "grids")
     from rope_jax.console import plain_console, print_message
     from rope_jax.grids.expand import GRIDS, expand
     from rope_jax.grids.run import done_jobs, print_failures, run_jobs, shell_lines

@@ -5,9 +5,7 @@ from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.key_tokens import KeyTokensConfig
-    from rope_jax.config.load import dump, load
     from rope_jax.config.yaml_text import flow_yaml
     from rope_jax.invocation import command_line
 
@@ -18,13 +16,8 @@ def main(argv: list[str]) -> None:
         KeyTokensConfig,
     )
     add_run(parser)
-    arguments = cli.parse(parser, argv)
-    config = load(KeyTokensConfig, None, arguments.overrides)
-    if arguments.print_config:
-        print(dump(config), end="")
-        return
+    arguments, config = cli.read_config(parser, argv, KeyTokensConfig)
     run, training, console = open_directory(arguments.run)
-    # jax takes a second to import; the answer to a wrong run should not wait for it
     from rope_jax.sweeps.key_tokens import find_key_tokens
 
     path = find_key_tokens(run, training, config, console)

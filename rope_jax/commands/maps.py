@@ -7,7 +7,6 @@ from rope_jax.errors import printable
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inspection import MapsConfig, check_writable
 
     parser = cli.parser(
@@ -16,13 +15,11 @@ def main(argv: list[str]) -> None:
         "Keys:",
         MapsConfig,
     )
-    asked = cli.load_asked(parser, argv, MapsConfig)
-    if asked is None:
-        return
+    cli.add_config(parser)
+    _, asked = cli.read_config(parser, argv, MapsConfig, "config")
     output, length = Path(asked.output), asked.text_length
     table = output.with_suffix(".csv")
     check_writable(output, table)
-    # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.maps import print_maps, shown_maps, write_map_rows, write_maps_figure
 

@@ -20,7 +20,6 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
     """Return the run's directory, its config and a console; a checkpoint is imported first."""
-    # --help and config errors should wait neither for these imports nor for jax
     from rope_jax.checkpoints.files import run_of
     from rope_jax.console import plain_console
     from rope_jax.devices.malloc import keep_freed_memory

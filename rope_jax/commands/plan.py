@@ -8,7 +8,6 @@ _TARGET = "target="
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inherit import load_training
     from rope_jax.config.load import load
     from rope_jax.config.named import config_path
@@ -40,7 +39,6 @@ def main(argv: list[str]) -> None:
     sweep = load(SweepConfig, sweep_file, own) if is_run or sweep_file is not None else None
     if target is not None:
         prepare()
-    # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.planning.sweep import plan_sweep
     from rope_jax.planning.training import plan_training, planned_vocabulary

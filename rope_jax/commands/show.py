@@ -11,15 +11,14 @@ if TYPE_CHECKING:
     from rope_jax.config.training import Config
 
 
-def load_asked(
+def read_inspection(
     argv: list[str], description: str, schema: "type[InspectionType]"
-) -> "tuple[InspectionType, Config | None] | None":
+) -> "tuple[InspectionType, Config | None]":
     """Return the keys of an inspection and the training config that they are about, if any.
 
-    None: it was asked to print them, and has done so. Raises UserError.
+    Raises UserError, and SystemExit after printing them for --print-config.
     """
     from rope_jax.config.inspection import combined_config, load_inspection
-    from rope_jax.config.load import dump
     from rope_jax.config.named import config_path
 
     parser = cli.parser(
@@ -28,33 +27,25 @@ def load_asked(
         "Keys (a training config takes length, scalings and output besides its own):",
         schema,
     )
-    parser.add_argument(
-        "config", metavar="CONFIG.yaml", nargs="?", help="these keys, or a training config"
-    )
+    cli.add_config(parser, "these keys, or a training config")
     arguments = cli.parse(parser, argv)
     path = None if arguments.config is None else config_path(arguments.config)
     asked, training = load_inspection(schema, path, arguments.overrides)
     if arguments.print_config:
-        print(dump(combined_config(asked, training)), end="")
-        return None
+        cli.print_config(combined_config(asked, training))
     return asked, training
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inspection import ScalingConfig, check_writable
     from rope_jax.inspection.curves import InspectedModel, check_curve_count, make_curves
 
-    loaded = load_asked(argv, "Show scalings pair by pair", ScalingConfig)
-    if loaded is None:
-        return
-    asked, training = loaded
+    asked, training = read_inspection(argv, "Show scalings pair by pair", ScalingConfig)
     model, output = InspectedModel.from_config(asked, training), Path(asked.output)
     length = asked.length or 4 * model.window
     curves = make_curves(model, asked, length)
     check_curve_count(len(curves))
     check_writable(output)
-    # imported late: matplotlib takes seconds, and help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.inspection.scalings import print_scaling_tables, write_scaling_figure
 

@@ -4,9 +4,7 @@ from rope_jax import cli, stopping
 
 
 def main(argv: list[str]) -> None:
-    # imported late, so that a signal during the imports is handled like any other
     from rope_jax.config.inherit import load_training
-    from rope_jax.config.load import dump
     from rope_jax.config.named import config_path, sweep_of
     from rope_jax.config.training import Config
     from rope_jax.devices.malloc import keep_freed_memory
@@ -23,11 +21,9 @@ def main(argv: list[str]) -> None:
     path = config_path(arguments.config)
     config = load_training(path, arguments.overrides)
     if arguments.print_config:
-        print(dump(config), end="")
-        return
+        cli.print_config(config)
     keep_freed_memory()
     keep_compiled_programs()
-    # jax takes a second to import; --help and config errors should not wait for it
     from rope_jax.console import plain_console
     from rope_jax.devices import processes
     from rope_jax.training.run import train

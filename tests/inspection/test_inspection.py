@@ -198,7 +198,8 @@ def test_plot_decay_takes_bases_or_a_training_config(show, folder):
 
 @pytest.mark.parametrize("words", [["base=500"], ["run.yaml", "length=50", "scalings=[trained]"]])
 def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
-    show_scaling.main([*words, "--print-config"])
+    with pytest.raises(SystemExit):
+        show_scaling.main([*words, "--print-config"])
     (folder / "again.yaml").write_text(capsys.readouterr().out)
     path = folder / words[0] if words[0].endswith("yaml") else None
     wanted = load_inspection(ScalingConfig, path, [word for word in words if "=" in word])

@@ -138,7 +138,8 @@ def test_the_command_names_the_sweep_that_comes_next(evaluator, mask, capsys):
     assert run == "RUN"
     key, _, value = tasks.partition("=")
     assert (key, yaml.safe_load(value)) == ("tasks", [{"task": "longppl", "mask": str(mask[0])}])
-    main([str(evaluator[0].path), "short=9", "--print-config"])
+    with pytest.raises(SystemExit):
+        main([str(evaluator[0].path), "short=9", "--print-config"])
     assert "short: 9\n" in capsys.readouterr().out
 
 
