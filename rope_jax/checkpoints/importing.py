@@ -14,8 +14,8 @@ from rope_jax.checkpoints.reading import Description, read_description
 from rope_jax.checkpoints.sentence_pieces import converted
 from rope_jax.checkpoints.weights import load_parameters
 from rope_jax.config.checkpoints import ImportConfig
-from rope_jax.config.differences import different_keys
 from rope_jax.config.explain import validate
+from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump
 from rope_jax.config.training import Config
 from rope_jax.console import print_message, print_overview

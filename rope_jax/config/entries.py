@@ -1,8 +1,7 @@
 """Schema of a sweep's entries: one curve each. Imports no jax.
 
 An entry is written flat: `{type: yarn, factor: auto, beta_fast: 8, name: mine}`. For each strategy,
-a model with exactly these keys is derived from the strategy's own; the errors, `--help` and the
-JSON schema come from its fields. A sweep uses only what `SweepEntry` defines.
+a model with exactly these keys is derived from the strategy's own.
 """
 
 import functools
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import AfterValidator, BeforeValidator, Field, create_model, model_validator
 
 from rope_jax.config.strategy import Strategy, is_strategy_file, read_strategy
-from rope_jax.config.types import FolderName, Frozen
+from rope_jax.config.types import FolderName, Frozen, bare_names, distinct
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import STRATEGIES, Scaling
 from rope_jax.rope.numbers import single_error
@@ -53,10 +52,7 @@ class SweepEntry(Frozen):
 
     @property
     def factor_label(self) -> str:
-        """The factor as given, a number or "auto"; "" if there is none or it is the default.
-
-        For bucketed, its list of factors, such as "1-4-16".
-        """
+        """The factor as given, "" for the default; of bucketed, all factors, such as "1-4-16"."""
         if isinstance(self, BucketedScaling):
             return "-".join(f"{factor:g}" for factor in self.factors)
         factor = self._written_factor
@@ -98,9 +94,7 @@ class SweepEntry(Frozen):
         return self.scaling_at_window.with_factor(max(1.0, length / window))
 
     def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
-        """Return the position map to use at a length, without "auto"; None: none.
-
-        trained: the checkpoint's own, which only the entry `trained` keeps.
+        """Return the position map to use at a length; `trained` is the checkpoint's own.
 
         Raises ValueError if "auto" has no solution.
         """
@@ -132,33 +126,25 @@ def _with_auto(strategy: type[Scaling], name: str, *bases: Any, **fields: Any) -
     """Derive a model from a strategy; its extension factor, if it has one, may be "auto"."""
     if strategy.has_extension_factor():
         own = strategy.model_fields["factor"]
-        default = own.default
-        number = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-        kinds: Any = Literal["auto"] | number
-        if default is None:
+        kinds: Any = Literal["auto"] | Annotated[float, Field(ge=1, allow_inf_nan=False)]
+        if own.default is None:
             kinds = kinds | None
         kinds = Annotated[kinds, single_error("should be auto or a number of at least 1")]
         description = f"{own.description}; auto: length / window, at least 1"
-        fields["factor"] = (kinds, Field(default=default, description=description))
+        fields["factor"] = (kinds, Field(default=own.default, description=description))
     return create_model(name, __base__=(strategy, *bases), __doc__=strategy.__doc__, **fields)
 
 
-def _inner_with_auto() -> Any:
-    """Return the field of resonance's inner strategy, whose factor may be "auto" as well."""
-    models = [_with_auto(strategy, f"{strategy.__name__}Inner") for strategy in PLAIN]
-    field = ResonanceScaling.model_fields["inner"]
-    union = functools.reduce(operator.or_, models)
-    default = Field(default=models[0](), description=field.description)
-    return Annotated[union, Field(discriminator="type")], default
-
-
-def _entry_model(strategy: type[Scaling]) -> type[SweepEntry]:
+def _entry_model(strategy: type[Scaling]) -> Any:
     """Derive a strategy's entry: its own settings, "auto" as a factor, and a name."""
-    fields = {"inner": _inner_with_auto()} if strategy is ResonanceScaling else {}
-    model: type[SweepEntry] = _with_auto(
-        strategy, f"{strategy.__name__}Entry", SweepEntry, **fields
-    )
-    return model
+    fields = {}
+    if strategy is ResonanceScaling:  # the factor of its inner strategy may be "auto" as well
+        models = [_with_auto(inner, f"{inner.__name__}Inner") for inner in PLAIN]
+        union = functools.reduce(operator.or_, models)
+        description = strategy.model_fields["inner"].description
+        default = Field(default=models[0](), description=description)
+        fields["inner"] = Annotated[union, Field(discriminator="type")], default
+    return _with_auto(strategy, f"{strategy.__name__}Entry", SweepEntry, **fields)
 
 
 ENTRIES: Mapping[str, type[SweepEntry]] = {
@@ -168,29 +154,23 @@ ENTRIES: Mapping[str, type[SweepEntry]] = {
 
 
 def _as_settings(entry: Any) -> Any:
-    """Return an entry's settings.
+    """Return the settings of an entry that may be given in a short form.
 
-    It may be given as a bare name, whose factor is then auto if it has an extension factor, as a
-    strategy object, or as the path of a strategy file, alone or as {type: PATH, name: …}.
+    The forms are a bare name, whose extension factor is then auto, a strategy object, and the path
+    of a strategy file, alone or as {type: PATH, name: …}; its folder names the curve.
     """
     if isinstance(entry, str):
         strategy = STRATEGIES.get(entry)
         extends = strategy is not None and strategy.has_extension_factor()
         entry = {"type": entry} | ({"factor": "auto"} if extends else {})
-    if isinstance(entry, dict) and is_strategy_file(entry.get("type")):
-        return _from_file(entry)
+    if isinstance(entry, dict) and is_strategy_file(path := entry.get("type")):
+        if more := sorted(set(entry) - {"type", "name"}):
+            raise ValueError(f"{more[0]}: cannot be given beside the strategy file {path}")
+        name = entry.get("name") or Path(path).absolute().parent.name
+        return entry_settings(read_strategy(path), name)
     if isinstance(entry, Scaling) and not isinstance(entry, SweepEntry):
         return entry.model_dump()
     return entry
-
-
-def _from_file(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of an entry that names a strategy file; its folder names the curve."""
-    if more := sorted(set(entry) - {"type", "name"}):
-        raise ValueError(f"{more[0]}: cannot be given beside the strategy file {entry['type']}")
-    strategy = read_strategy(entry["type"])
-    name = entry.get("name") or Path(entry["type"]).absolute().parent.name
-    return entry_settings(strategy, name)
 
 
 def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
@@ -199,30 +179,20 @@ def entry_settings(strategy: Strategy, name: str) -> dict[str, Any]:
     return found | {"name": name} | ({"map": strategy.map.model_dump()} if strategy.map else {})
 
 
-def _bare_names() -> list[str]:
-    """Return the types that are complete as a bare name."""
-    return [
-        name
-        for name, model in ENTRIES.items()
-        if not any(f.is_required() for key, f in model.model_fields.items() if key != "factor")
-    ]
-
-
 if TYPE_CHECKING:
     AnyEntry = SweepEntry
 else:
     _ByType = Annotated[Union[*ENTRIES.values()], Field(discriminator="type")]
     AnyEntry = Annotated[
         _ByType,
-        BeforeValidator(_as_settings, json_schema_input_type=Literal[*_bare_names()] | _ByType),
+        BeforeValidator(
+            _as_settings, json_schema_input_type=Literal[*bare_names(ENTRIES, "factor")] | _ByType
+        ),
     ]
 
 
 def _with_unique_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
-    """Name entries of one label by the settings in which they differ: "rerope-window=64".
-
-    ValueError: they differ in none that a name can show.
-    """
+    """Name entries of one label by the settings in which they differ: "rerope-window=64"."""
     settings = [_settings(entry) for entry in entries]
     found = list(entries)
     for i, entry in enumerate(entries):
@@ -235,9 +205,6 @@ def _with_unique_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ..
         ]
         if entry.name is None and own:
             found[i] = entry.model_copy(update={"name": "-".join([entry.label, *own])})
-    labels = [entry.label for entry in found]
-    if twice := sorted({label for label in labels if labels.count(label) > 1}):
-        raise ValueError(f"{', '.join(twice)} occurs twice; give one a name")
     return tuple(found)
 
 
@@ -255,5 +222,9 @@ def _settings(entry: SweepEntry) -> dict[str, str]:
     return dict(flat(entry.model_dump(exclude_defaults=True, exclude={"name"}), ""))
 
 
-UNIQUE_LABELS = AfterValidator(_with_unique_labels)
-Scalings = Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False), UNIQUE_LABELS]
+_UNIQUE = (
+    AfterValidator(_with_unique_labels),
+    distinct(operator.attrgetter("label"), "; give one a name"),
+)
+Entries = Annotated[tuple[AnyEntry, ...], Field(strict=False), *_UNIQUE]
+Scalings = Annotated[tuple[AnyEntry, ...], Field(min_length=1, strict=False), *_UNIQUE]

@@ -1,6 +1,5 @@
 """Schema of a fit: which rotary numbers are learned, from which start, on which tokens."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -9,6 +8,7 @@ from rope_jax.attention import AttentionName
 from rope_jax.config.data import DataConfig
 from rope_jax.config.entries import AnyEntry
 from rope_jax.config.types import (
+    Ascending,
     FolderName,
     Fraction,
     Frozen,
@@ -49,7 +49,7 @@ class FitConfig(Frozen):
         None, description="training step of the checkpoint; null: the newest"
     )
     length: Annotated[
-        tuple[Length, ...], Field(min_length=1, strict=False), BeforeValidator(_as_list)
+        tuple[Length, ...], Field(min_length=1, strict=False), BeforeValidator(_as_list), Ascending
     ] = Field(
         description="context length to fit at, beyond the window; a list: steps take turns",
     )
@@ -128,10 +128,9 @@ class FitConfig(Frozen):
 
     @model_validator(mode="after")
     def _settings_agree(self) -> "FitConfig":
-        if list(self.length) != sorted(set(self.length)):
-            raise ValueError(f"length: {list(self.length)} must be ascending, without repeats")
-        _check_unique("learn", self.learn)
-        _check_unique("windows", self.windows)
+        for key, values in (("learn", self.learn), ("windows", self.windows)):
+            if len(set(values)) < len(values):
+                raise ValueError(f"{key}: {', '.join(map(str, values))} lists one twice")
         if {"far_divisor", "far_frequencies"} <= set(self.learn):
             raise ValueError("learn: far_divisor and far_frequencies exclude one another")
         if self.bounds[0] >= self.bounds[1]:
@@ -153,10 +152,7 @@ class FitConfig(Frozen):
         return self
 
     def check_window(self, window: int) -> None:
-        """Check that the fit is for texts longer than the window of its checkpoint, in tokens.
-
-        Raises ValueError, which names the key.
-        """
+        """ValueError unless the fit is for texts longer than its checkpoint's window, in tokens."""
         if self.length[0] <= window:
             raise ValueError(
                 f"length: {self.length[0]:,} is within the window of {window:,} tokens; a fit is "
@@ -176,9 +172,3 @@ class FitConfig(Frozen):
                 "as data.type=text 'data.files=[books/*.txt]' (or data.type=stdlib: Python's "
                 "standard library)"
             )
-
-
-def _check_unique(key: str, values: Iterable[Any]) -> None:
-    listed = list(values)
-    if len(set(listed)) < len(listed):
-        raise ValueError(f"{key}: {', '.join(map(str, listed))} lists one twice")

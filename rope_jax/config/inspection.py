@@ -1,12 +1,11 @@
 """Schemas of inspections: scalings of a bare geometry or a model's layers, geometries, maps, costs.
 
-For scripts/show_scaling.py, plot_decay.py, plot_base.py, plot_turns.py, show_maps.py and
-show_costs.py. Imports no jax.
+Imports no jax.
 """
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -20,13 +19,13 @@ from pydantic import (
     model_validator,
 )
 
-from rope_jax.config.entries import ENTRIES, UNIQUE_LABELS, AnyEntry, SweepEntry, TrainedEntry
+from rope_jax.config.entries import ENTRIES, Entries, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
 from rope_jax.config.load import load
 from rope_jax.config.model import Base
 from rope_jax.config.training import Config
-from rope_jax.config.types import Frozen, Length, PathText
+from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
@@ -50,22 +49,9 @@ def _check_even(dim: int) -> int:
     return dim
 
 
-def _distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
-    """Refuse several elements with the same name."""
-
-    def check(values: Any) -> Any:
-        names = [name_of(value) for value in values or ()]
-        if repeated := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{', '.join(repeated)} occurs twice{advice}")
-        return values
-
-    return AfterValidator(check)
-
-
 FigurePath = Annotated[PathText, AfterValidator(_check_suffix)]
 RotaryDim = Annotated[int, Field(ge=2, le=2**12), Whole, AfterValidator(_check_even)]
 DistanceCount = Annotated[int, Field(ge=2, le=MAX_DISTANCES), Whole]
-ScalingEntries = Annotated[tuple[AnyEntry, ...], Field(strict=False), UNIQUE_LABELS]
 
 
 class InspectionConfig(Frozen):
@@ -79,7 +65,7 @@ class InspectionConfig(Frozen):
     length: Length | None = Field(
         None, description="n, tokens in the text; null: 4 times the training window"
     )
-    scalings: ScalingEntries = Field(
+    scalings: Entries = Field(
         description="one curve each: none, or a strategy with a fixed or auto (n/L) factor; with a "
         "training config also trained, and its stages' scalings are the default",
         default_factory=tuple,
@@ -95,7 +81,7 @@ def _default_scalings() -> tuple[SweepEntry, ...]:
 class ScalingConfig(InspectionConfig):
     """Config of scripts/show_scaling.py."""
 
-    scalings: ScalingEntries = Field(
+    scalings: Entries = Field(
         description=InspectionConfig.model_fields["scalings"].description,
         default_factory=_default_scalings,
     )
@@ -110,7 +96,7 @@ class DecayConfig(InspectionConfig):
         "scalings are given",
     )
     bases: Annotated[
-        Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None, _distinct(str)
+        Annotated[tuple[Base, ...], Field(min_length=1, strict=False)] | None, distinct(str)
     ] = Field(
         None,
         description="one unscaled curve each; null: seven from 1 to 50000, "
@@ -137,7 +123,7 @@ class ModelGeometry(Frozen):
 
     @property
     def geometry(self) -> RotaryGeometry:
-        """The three numbers."""
+        """d, b and L."""
         return RotaryGeometry(self.rotary_dim, self.base, self.train_length)
 
 
@@ -161,7 +147,7 @@ class GeometriesConfig(Frozen):
     models: Annotated[
         tuple[ModelGeometry, ...],
         Field(min_length=1, max_length=12, strict=False),
-        _distinct(operator.attrgetter("name"), "; names must differ"),
+        distinct(operator.attrgetter("name"), "; names must differ"),
     ] = Field(
         KNOWN_MODELS, description="models to compare; by default the demo and five known ones"
     )
@@ -183,7 +169,6 @@ class TurnsConfig(GeometriesConfig):
 
 
 def _as_settings(map_: Any) -> Any:
-    """Return a map's settings; it may be given as a bare name."""
     return {"type": map_} if isinstance(map_, str) else map_
 
 
@@ -197,13 +182,8 @@ else:
 
 def _default_maps() -> tuple[PositionMap, ...]:
     """Return every map with its defaults, and far_frequencies with a scaling as an example."""
-    complete = [
-        name
-        for name, map_ in MAPS.items()
-        if not any(field.is_required() for field in map_.model_fields.values())
-    ]
     far = {"type": "far_frequencies", "far": {"type": "ntk", "factor": 8}}
-    return TypeAdapter(tuple[ShownMap, ...]).validate_python((*complete, far))
+    return TypeAdapter(tuple[ShownMap, ...]).validate_python((*bare_names(MAPS), far))
 
 
 class MapsConfig(Frozen):
@@ -212,7 +192,7 @@ class MapsConfig(Frozen):
     maps: Annotated[
         tuple[ShownMap, ...],
         Field(min_length=1, max_length=15, strict=False),
-        _distinct(operator.attrgetter("label")),
+        distinct(operator.attrgetter("label")),
     ] = Field(
         description="one panel each, after that of plain RoPE; a name, or a map's settings",
         default_factory=_default_maps,
@@ -302,18 +282,11 @@ def combined_config(inspection: InspectionConfig, training: Config | None) -> Ba
 
 
 def check_writable(*paths: Path) -> None:
-    """Raise UserError if one of these output files cannot be written.
-
-    Call this before computing what goes into them.
-    """
+    """UserError if one of these output files cannot be written; to call before computing them."""
     for path in paths:
-        try:
-            folder_exists, is_folder = path.parent.is_dir(), path.is_dir()
-        except OSError as error:  # a name that is too long
-            raise UserError(f"output: {path}: {error.strerror}") from None
-        if not folder_exists:
+        if not os.path.isdir(path.parent):
             raise UserError(f"output: {path.parent} is not a folder; create it, or name another")
-        if is_folder:
+        if os.path.isdir(path):
             raise UserError(f"output: {path} is a folder; name a file")
         if not os.access(path.parent, os.W_OK):
             raise UserError(f"output: {path.parent} is not writable; name another folder")

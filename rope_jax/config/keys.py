@@ -1,4 +1,4 @@
-"""The keys of a config model: its sections, and what each key may hold."""
+"""The keys of a config model: its sections, what each key may hold, and in which two differ."""
 
 import functools
 import types
@@ -12,9 +12,9 @@ TAG_KEYS = ("task", "type")
 
 @functools.cache
 def sections(schema: type[BaseModel]) -> dict[str, list[type[BaseModel]]]:
-    """Return the models that every section may hold, by its dotted key: several for a union.
+    """Return the models that every section may hold, several for a union, by its dotted key.
 
-    "" is the config itself. In the keys, N stands for an index into a list.
+    "" is the config itself; N stands for an index into a list.
     """
     found: dict[str, list[type[BaseModel]]] = {"": [schema]}
     waiting = [""]
@@ -55,6 +55,26 @@ def given_tag(section: Any) -> Any:
     if not isinstance(section, dict):
         return None
     return next((section[key] for key in TAG_KEYS if key in section), None)
+
+
+# Keys of a training config that say where a run is stored or computed, not what it computes.
+_PLACES = ("runs_dir", "data.cache_dir", "mesh.", "distributed")
+
+
+def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
+    """Return the dotted keys whose values differ, except those that only name a place."""
+    flat_new, flat_old = _flat(new.model_dump(mode="json")), _flat(old.model_dump(mode="json"))
+    keys = [*flat_new, *(key for key in flat_old if key not in flat_new)]
+    return [k for k in keys if flat_new.get(k) != flat_old.get(k) and not k.startswith(_PLACES)]
+
+
+def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested lists and dicts by dotted key."""
+    if isinstance(node, list):
+        node = dict(enumerate(node))
+    if not isinstance(node, dict):
+        return {prefix.rstrip("."): node}
+    return {k: v for key, inner in node.items() for k, v in _flat(inner, f"{prefix}{key}.").items()}
 
 
 def is_list(annotation: Any) -> bool:

@@ -18,18 +18,12 @@ _MAX_BYTES = 2**18  # a larger file is not a config, and is slow to parse
 
 
 def load(schema: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
-    """Read `path` (None: start from nothing), apply the overrides in order, validate.
-
-    Raises UserError.
-    """
+    """Read `path` (None: start from nothing), apply the overrides, validate. Raises UserError."""
     return validate(schema, *read_raw(path, overrides))
 
 
 def read_raw(path: Path | None, overrides: Sequence[str] = ()) -> tuple[Any, str]:
-    """Return what `load` validates, and where it comes from, as errors name it.
-
-    Raises UserError.
-    """
+    """Return what `load` validates, and its origin, as errors name it. Raises UserError."""
     raw = {} if path is None else read_yaml(path)
     apply_overrides(raw, overrides)
     return raw, "overrides" if path is None else str(path)
@@ -79,7 +73,7 @@ def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
     given: set[str] = set()
     for text in overrides:
         key, equals, written = text.partition("=")
-        if not equals or not key or key.startswith("-"):
+        if not equals or not key:
             raise UserError(f"{text}: not an override; write key=value (see --help)")
         if "" in key.split("."):
             raise UserError(
@@ -101,10 +95,9 @@ def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
     *sections, last = key.split(".")
     for depth, name in enumerate(sections):
         part = _part(node, name, key, above=".".join(sections[:depth]))
-        below = node[part] if isinstance(part, int) else node.get(part)
-        if below is None:
-            below = node[part] = {}
-        node = below
+        if (node[part] if isinstance(part, int) else node.get(part)) is None:
+            node[part] = {}
+        node = node[part]
     above = ".".join(sections)
     part = _part(node, last, key, above)
     if part in TAG_KEYS and node.get(part) != value:
@@ -116,14 +109,12 @@ def _set(raw: dict[Any, Any], key: str, value: Any, given: set[str]) -> None:
 
 
 def _part(node: Any, name: str, key: str, above: str) -> str | int:
-    """Return one part of a dotted key as an index of `node`: a name, or the number of an element.
-
-    above: the parts of `key` that lead to `node`.
-    """
+    """Return one part of a dotted key as an index of `node`, to which the parts `above` lead."""
     if isinstance(node, list):
         if name not in map(str, range(len(node))):
-            one, several = "its only element is 0", f"its elements are 0 to {len(node) - 1}"
-            valid = "it is empty" if not node else one if len(node) == 1 else several
+            valid = {0: "it is empty", 1: "its only element is 0"}.get(
+                len(node), f"its elements are 0 to {len(node) - 1}"
+            )
             raise UserError(f"{key}: {above} has no element {name}; {valid}")
         return int(name)
     if not isinstance(node, dict):

@@ -3,7 +3,6 @@
 import difflib
 import os
 import re
-import stat
 from pathlib import Path
 
 from rope_jax.errors import UserError
@@ -18,45 +17,30 @@ def config_path(argument: str, kind: str = "") -> Path:
     """Return the file that an argument stands for.
 
     A file of that path comes first, then a config of the package: `demo` is its configs/demo.yaml,
-    and `extend/yarn-4x` is configs/extend/yarn-4x.yaml. So are these paths themselves, which the
-    documentation uses, outside of the repository.
+    and so is the path configs/demo.yaml, which the documentation uses, outside of the repository.
 
     kind: the folder of configs/ that holds the configs of a command, such as "sweeps"; "": itself.
 
     UserError: neither exists, and the argument can only be such a name. A path that cannot be read
     is returned as it is, so that reading it gives the error.
     """
+    path = Path(argument)
     if not _NAME.fullmatch(argument) or argument.endswith((_SUFFIX, ".yml")):
-        return _in_package(Path(argument))
-    try:
-        is_folder = stat.S_ISDIR(os.stat(argument).st_mode)
-    except FileNotFoundError:
-        is_folder = False
-    except OSError:  # such as a loop of links, or a name that is too long
-        return Path(argument)
-    else:
-        if not is_folder:
-            return Path(argument)
+        first, *rest = path.parts or ("",)
+        named = config_folder().joinpath(*rest)
+        is_ours = first == "configs" and ".." not in rest and named.is_file()
+        return named if is_ours and not os.path.lexists(path) else path
     named = config_folder() / kind / (argument + _SUFFIX)
-    if named.is_file():
+    is_folder = os.path.isdir(path)
+    if os.path.lexists(path) and not is_folder:
+        return path
+    if os.path.isfile(named):
         return named
     if is_folder:
-        return Path(argument)
+        return path
     raise UserError(
         f"{argument}: no such file, and no config has that name; {_advice(argument, kind)}"
     )
-
-
-def _in_package(path: Path) -> Path:
-    """Return the package's config that a path such as configs/demo.yaml means where it is not.
-
-    Any other path is returned as it is.
-    """
-    first, *rest = path.parts or ("",)
-    if first != "configs" or ".." in rest or os.path.lexists(path):
-        return path
-    named = config_folder().joinpath(*rest)
-    return named if named.is_file() else path
 
 
 def config_names(kind: str = "") -> list[str]:
@@ -70,14 +54,11 @@ def config_names(kind: str = "") -> list[str]:
 
 
 def sweep_of(path: Path) -> str | None:
-    """Return the name of the sweep that goes with a training config of the package.
-
-    None: it has none of its own, or the config is the user's.
-    """
-    folder = config_folder()
-    if not path.resolve().is_relative_to(folder.resolve()):
+    """Return the name of the sweep that goes with a training config of the package, if any."""
+    folder = config_folder().resolve()
+    if not path.resolve().is_relative_to(folder):
         return None
-    name = path.resolve().relative_to(folder.resolve()).with_suffix("").as_posix()
+    name = path.resolve().relative_to(folder).with_suffix("").as_posix()
     return name if (folder / "sweeps" / (name + _SUFFIX)).is_file() else None
 
 

@@ -18,6 +18,11 @@ Show = Literal["perplexity", "nats", "bits_per_byte"]
 FigureWidth = Literal["column", "page"]
 
 
+_WIDTH: FigureWidth = Field(
+    "page", description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8"
+)
+
+
 class Presentation(Frozen):
     """How tables and figures show what was measured; no measurement depends on it."""
 
@@ -25,10 +30,7 @@ class Presentation(Frozen):
         "perplexity",
         description="what tables list: perplexity, nats per token, or bits per byte",
     )
-    figure_width: FigureWidth = Field(
-        "page",
-        description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
-    )
+    figure_width: FigureWidth = _WIDTH
 
 
 class CompareConfig(Presentation):
@@ -58,10 +60,7 @@ class CompareConfig(Presentation):
 class RedrawConfig(Frozen):
     """Config of scripts/plot_sweep.py."""
 
-    figure_width: FigureWidth = Field(
-        "page",
-        description="width of the figures: a column of a paper, 3.3 inches, or its page, 6.8",
-    )
+    figure_width: FigureWidth = _WIDTH
     output: PathText | None = Field(
         None,
         description="curve: the file to write, .png; .pdf and .svg are written beside it; null: "

@@ -12,20 +12,17 @@ _LONGEST_BLOCK, _SHORTEST_BLOCK = 512, 64
 
 
 def check_mesh(mesh: MeshConfig, model: ModelConfig, maps: Iterable[PositionMap | None]) -> None:
-    """ValueError, which begins with a key, if devices cannot share a model's windows or heads.
-
-    maps: those that the model is trained or read with; None: without one.
-    """
+    """ValueError, which begins with a key, if devices cannot share a model's windows or heads."""
     _check_divides("fsdp", mesh.fsdp, "model.hidden_size", model.hidden_size)
     _check_divides("tensor", mesh.tensor, "model.num_attention_heads", model.num_attention_heads)
     _check_divides("tensor", mesh.tensor, "model.num_key_value_heads", model.kv_heads)
     _check_divides("tensor", mesh.tensor, "model.intermediate_size", model.intermediate_size)
-    if mesh.context > 1 and not can_share_windows(model):
+    if mesh.context > 1 and not model.backend.splits_windows:
         raise ValueError(
             f"mesh.context: attention {model.attention} needs whole windows, so {mesh.context} "
             "devices cannot share one; use blockwise, xla or splash, or mesh.context=1"
         )
-    if mesh.tensor > 1 and (reason := reason_for_whole_heads(model, maps)):
+    if mesh.tensor > 1 and (reason := _reason_for_whole_heads(model, maps)):
         raise ValueError(
             f"mesh.tensor: {reason}, so {mesh.tensor} devices cannot share the heads; use "
             "mesh.fsdp instead"
@@ -53,17 +50,12 @@ def check_seq_len(mesh: MeshConfig, seq_len: int) -> None:
         )
 
 
-def can_share_windows(model: ModelConfig) -> bool:
-    """Whether several devices may each compute some of a window's tokens."""
-    return model.backend.splits_windows
-
-
 def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:
     """Whether any of these maps has numbers for each head; None: without a map."""
     return any(map_ is not None and map_.differs_by_head for map_ in maps)
 
 
-def reason_for_whole_heads(model: ModelConfig, maps: Iterable[PositionMap | None]) -> str | None:
+def _reason_for_whole_heads(model: ModelConfig, maps: Iterable[PositionMap | None]) -> str | None:
     """Return why each device must compute all heads; None: they may be split over devices."""
     if model.position.differs_by_head:
         return f"position {model.position.type} has numbers of its own for each head"

@@ -13,13 +13,6 @@ from rope_jax.rope.files import read_limited
 from rope_jax.rope.hf import to_hf
 from rope_jax.rope.messages import first_error, show_value
 
-__all__ = [
-    "Strategy",
-    "read_strategy",
-    "strategy_to_hf",
-    "write_strategy",
-]
-
 _MAX_BYTES = 2**24  # takes half a second to parse
 
 
@@ -32,10 +25,7 @@ class Strategy(Frozen):
 
 
 def read_strategy(path: str) -> Strategy:
-    """Return the strategy in a JSON file. ValueError, naming the file, if it holds anything else.
-
-    The scaling alone is not the strategy if there is a map as well.
-    """
+    """Return the strategy in a JSON file. ValueError, naming the file: it holds anything else."""
     try:
         content = json.loads(read_limited(Path(path), _MAX_BYTES))
     except OSError as error:

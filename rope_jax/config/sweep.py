@@ -1,5 +1,6 @@
 """Schema of a sweep. Imports no jax."""
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +14,7 @@ from rope_jax.config.model import ModelConfig, check_map
 from rope_jax.config.presentation import Presentation
 from rope_jax.config.tasks import AnySweepTask
 from rope_jax.config.types import (
+    Ascending,
     FolderName,
     Frozen,
     Length,
@@ -20,6 +22,7 @@ from rope_jax.config.types import (
     PositiveInt,
     Resamples,
     Seed,
+    distinct,
     errors_in,
 )
 from rope_jax.protocols import BASELINE, PROTOCOLS
@@ -43,6 +46,7 @@ class _Selection(Frozen):
     steps: Annotated[
         Literal["all"] | Annotated[tuple[PositiveInt, ...], Field(strict=False)] | None,
         single_error("should be all, or a list of training steps of at least 1"),
+        Ascending,
     ] = Field(
         None,
         description="training steps of the checkpoints to sweep: a list, or all for every one "
@@ -50,13 +54,9 @@ class _Selection(Frozen):
     )
 
     @model_validator(mode="after")
-    def _steps_ascend(self) -> "_Selection":
-        if self.steps is None or self.steps == "all":
-            return self
-        if not self.steps:
+    def _has_steps(self) -> "_Selection":
+        if self.steps == ():
             raise ValueError("steps: give at least one, or all, or null for the newest")
-        if list(self.steps) != sorted(set(self.steps)):
-            raise ValueError(f"steps: {list(self.steps)} must be ascending, without repeats")
         return self
 
 
@@ -67,7 +67,7 @@ Gibibytes = Annotated[float, Field(gt=0, le=2**20, allow_inf_nan=False)]
 class SameTokensConfig(Frozen):
     """Which curves are measured, at which lengths, on which tokens."""
 
-    lengths: Annotated[tuple[Length, ...], Field(strict=False)] | None = Field(
+    lengths: Annotated[tuple[Length, ...], Field(strict=False), Ascending] | None = Field(
         None, description="context lengths; null: the window times 1/2, 1, 2, 4, 8 and 16"
     )
     scalings: Scalings = Field(
@@ -97,15 +97,11 @@ class SameTokensConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _lengths_ascend(self) -> "SameTokensConfig":
-        lengths = self.lengths
-        if lengths is not None:
-            if not lengths:
-                raise ValueError("lengths: give at least one")
-            if list(lengths) != sorted(set(lengths)):
-                raise ValueError(f"lengths: {list(lengths)} must be ascending, without repeats")
-            if self.targets is not None:
-                check_targets(self.targets, lengths)
+    def _targets_fit(self) -> "SameTokensConfig":
+        if self.lengths == ():
+            raise ValueError("lengths: give at least one")
+        if self.lengths is not None and self.targets is not None:
+            check_targets(self.targets, self.lengths)
         return self
 
 
@@ -116,7 +112,11 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         (BASELINE,),
         description="perplexity: how windows are cut and which of their tokens are scored",
     )
-    tasks: Annotated[tuple[AnySweepTask, ...], Field(strict=False)] = Field(
+    tasks: Annotated[
+        tuple[AnySweepTask, ...],
+        Field(strict=False),
+        distinct(operator.attrgetter("label"), "; give one a name"),
+    ] = Field(
         default_factory=tuple,
         description="what is asked beside perplexity, at every length: passkey, repeat, …",
     )
@@ -154,24 +154,12 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     )
 
     @model_validator(mode="after")
-    def _protocols_are_unique(self) -> "SweepConfig":
+    def _names_are_free(self) -> "SweepConfig":
         if len(set(self.protocols)) < len(self.protocols):
             raise ValueError(f"protocols: {', '.join(self.protocols)} lists a protocol twice")
-        return self
-
-    @model_validator(mode="after")
-    def _tasks_have_names(self) -> "SweepConfig":
-        labels = [task.label for task in self.tasks]
-        if twice := sorted({label for label in labels if labels.count(label) > 1}):
-            raise ValueError(f"tasks: {', '.join(twice)} occurs twice; give one a name")
-        if taken := sorted(set(labels) & set(PROTOCOLS)):
-            raise ValueError(f"tasks: {taken[0]} is the name of a protocol; choose another name")
-        if taken := sorted(set(labels) & {"curve", "steps"}):
-            raise ValueError(f"tasks: {taken[0]} is the name of a figure; choose another name")
-        return self
-
-    @model_validator(mode="after")
-    def _names_are_free(self) -> "SweepConfig":
+        for kind, names in (("protocol", {*PROTOCOLS}), ("figure", {"curve", "steps"})):
+            if used := sorted(names & {task.label for task in self.tasks}):
+                raise ValueError(f"tasks: {used[0]} is the name of a {kind}; choose another name")
         taken = {"sweep.yaml", "results.csv", "results.jsonl", "documents.csv", "summary.json",
                  "curve.png", "steps.png", "curve.pdf", "steps.pdf", "curve.svg", "steps.svg",
                  "results.md", "results.tex", "tasks.csv", "samples.csv"}  # fmt: skip
@@ -179,17 +167,9 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
         labels = {entry.label for entry in self.scalings}
         if taken & labels:
             raise ValueError(f"scalings: {', '.join(taken & labels)} is the name of a results file")
-        return self
-
-    @model_validator(mode="after")
-    def _texts_are_read_whole(self) -> "SweepConfig":
         if self.data is not None:
             with errors_in("data."):
                 check_read_whole(self.data)
-        return self
-
-    @model_validator(mode="after")
-    def _stride_fits(self) -> "SweepConfig":
         if self.lengths is not None and self.stride is not None:
             check_stride(self.stride, self.lengths)
         return self

@@ -7,9 +7,17 @@ of a sweep, and one with the keys of a training mix.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import BaseModel, BeforeValidator, Field, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, create_model
 
-from rope_jax.config.types import FolderName, Fraction, Length, PathText, PositiveInt
+from rope_jax.config.types import (
+    Ascending,
+    FolderName,
+    Fraction,
+    Length,
+    PathText,
+    PositiveInt,
+    bare_names,
+)
 from rope_jax.tasks import TASKS, Question, Task
 
 
@@ -39,24 +47,17 @@ class SampledTask(SweepTask, Task):
 class _WithDepths(BaseModel):
     """The key of a sweep for a task that can be asked about any depth."""
 
-    depths: Annotated[tuple[Fraction, ...], Field(min_length=1, strict=False)] = Field(
+    depths: Annotated[tuple[Fraction, ...], Field(min_length=1, strict=False), Ascending] = Field(
         (0.0, 0.25, 0.5, 0.75, 1.0),
         description="places of what is asked for: 0 at the start, 1 before the question",
     )
-
-    @model_validator(mode="after")
-    def _depths_ascend(self) -> "_WithDepths":
-        if list(self.depths) != sorted(set(self.depths)):
-            raise ValueError(f"depths: {list(self.depths)} must be ascending, without repeats")
-        return self
 
 
 class LongPPL(SweepTask):
     """Perplexity over key tokens, which only far context makes likely: LongPPL.
 
-    Each window ends with a block of key tokens, and those in it are scored: the same ones at every
-    length. They have the longest length before them. Which tokens are key tokens was decided once,
-    by a run that was trained on long windows.
+    Each window ends with a block of key tokens, the same ones at every length, which are scored.
+    Which tokens are key tokens was decided once, by a run that was trained on long windows.
     """
 
     title: ClassVar[str] = "key tokens (LongPPL)"
@@ -100,15 +101,6 @@ MIXED_TASKS: Mapping[str, type[MixedTask]] = {
 }
 
 
-def _bare_names(models: Mapping[str, type[BaseModel]]) -> list[str]:
-    """Return the tasks that are complete as a bare name."""
-    return [
-        name
-        for name, model in models.items()
-        if not any(field.is_required() for field in model.model_fields.values())
-    ]
-
-
 def _as_settings(entry: Any) -> Any:
     """Return a task's settings, which may be given as a bare name."""
     return {"task": entry} if isinstance(entry, str) else entry
@@ -123,6 +115,6 @@ else:
     AnySweepTask = Annotated[
         _ByTask,
         BeforeValidator(
-            _as_settings, json_schema_input_type=Literal[*_bare_names(SWEEP_TASKS)] | _ByTask
+            _as_settings, json_schema_input_type=Literal[*bare_names(SWEEP_TASKS)] | _ByTask
         ),
     ]

@@ -11,15 +11,19 @@ START_TOKEN = "<|begin_of_text|>"
 """Text of the document-start token of the tokenizers made here: that of bytes, and bpe."""
 
 
-class ByteTokenizerConfig(Frozen):
-    """The bytes of UTF-8, and a token that starts a document: 257 tokens."""
-
-    type: Literal["bytes"] = "bytes"
+class _OwnTokenizerConfig(Frozen):
+    """A tokenizer that is made here."""
 
     @property
     def start(self) -> str | None:
         """Text of the token that starts a document."""
         return START_TOKEN
+
+
+class ByteTokenizerConfig(_OwnTokenizerConfig):
+    """The bytes of UTF-8, and a token that starts a document: 257 tokens."""
+
+    type: Literal["bytes"] = "bytes"
 
 
 class FileTokenizerConfig(Frozen):
@@ -41,7 +45,7 @@ class FileTokenizerConfig(Frozen):
         return self.bos
 
 
-class BPETokenizerConfig(Frozen):
+class BPETokenizerConfig(_OwnTokenizerConfig):
     """Byte-level BPE, trained on the train split, with a token of its own to start a document."""
 
     type: Literal["bpe"] = "bpe"
@@ -49,11 +53,6 @@ class BPETokenizerConfig(Frozen):
     vocab_size: Annotated[int, Field(ge=257, le=2**20), Whole] = Field(
         8192, description="number of tokens, the 256 bytes and the document start included"
     )
-
-    @property
-    def start(self) -> str | None:
-        """Text of the token that starts a document."""
-        return START_TOKEN
 
 
 TokenizerConfig = Annotated[

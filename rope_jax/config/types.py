@@ -1,14 +1,14 @@
 """Value types that several configs share, and the frozen base class of every config model."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rope_jax.rope.numbers import Whole
 
-# Up to a value far beyond every useful one. In float32, much larger ones give infinite numbers.
+# Generous upper bound; much larger values overflow float32.
 Moderate = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -32,6 +32,36 @@ def _check_path(text: str) -> str:
 
 
 PathText = Annotated[str, AfterValidator(_check_path)]
+
+
+def _check_ascending(values: Any) -> Any:
+    if isinstance(values, tuple) and list(values) != sorted(set(values)):
+        raise ValueError(f"{list(values)} must be ascending, without repeats")
+    return values
+
+
+Ascending = AfterValidator(_check_ascending)
+
+
+def distinct(name_of: Callable[[Any], str], advice: str = "") -> AfterValidator:
+    """Refuse several elements with the same name."""
+
+    def check(values: Any) -> Any:
+        names = [name_of(value) for value in values or ()]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{', '.join(repeated)} occurs twice{advice}")
+        return values
+
+    return AfterValidator(check)
+
+
+def bare_names(models: Mapping[str, type[BaseModel]], without: str = "") -> list[str]:
+    """Return the members of a union that are complete as a bare name, but for the key `without`."""
+    return [
+        name
+        for name, model in models.items()
+        if not any(f.is_required() for key, f in model.model_fields.items() if key != without)
+    ]
 
 
 class Frozen(BaseModel):

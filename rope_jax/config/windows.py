@@ -99,10 +99,7 @@ class MixedConfig(Frozen):
     scaling: AnyScaling = Field(NoScaling(), description="scaling of the short windows")
 
     def rows_of(self, windows: int) -> int:
-        """Return how many rows of a batch hold short windows.
-
-        ValueError: their share is not a whole number of rows; the message names shares that are.
-        """
+        """Return how many rows of a batch hold short windows. ValueError: no whole number."""
         exact = self.fraction * windows
         rows = round(exact)
         if abs(exact - rows) <= _TOLERANCE and 0 < rows < windows:

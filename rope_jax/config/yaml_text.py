@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import yaml
 
 _MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
-_MAX_VALUES = 30_000  # takes half a second
 _TEXT = "tag:yaml.org,2002:str"
 _AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
@@ -56,6 +55,8 @@ def parse_yaml(text: str) -> Any:
         raise NotYamlError(_problem(error), mark.line + 1 if mark else None) from None
     except yaml.YAMLError as error:
         raise NotYamlError(str(error).strip().splitlines()[0]) from None
+    except RecursionError:  # an alias inside of what it repeats
+        raise NotYamlError("nested too deeply") from None
     except AttributeError:  # PyYAML's reading of `!!timestamp x`
         raise NotYamlError("a value does not fit its tag") from None
     except (ValueError, LookupError, OverflowError) as error:  # as above, or thousands of digits
@@ -64,35 +65,16 @@ def parse_yaml(text: str) -> Any:
 
 
 def _check(text: str) -> None:
-    """Raise NotYamlError for references, and for what would take long to read, or crash.
-
-    Aliases count as what they repeat, since they are written out in messages and dumps.
-    """
-    values = 0
-    sections: list[tuple[str | None, int]] = []  # each with its anchor and the values before it
-    anchored: dict[str | None, int] = {}
+    """Raise NotYamlError for references, and for sections nested so deeply that PyYAML crashes."""
+    depth = 0
     for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = sections.pop()
-            anchored[anchor] = values - before
-        if not isinstance(event, yaml.NodeEvent):
-            continue
-        values += 1
-        if isinstance(event, yaml.CollectionStartEvent):
-            sections.append((event.anchor, values))
-        elif isinstance(event, yaml.ScalarEvent):
-            anchored[event.anchor] = 1
-            if "${" in event.value:
-                raise NotYamlError("references, ${key}, are not supported; write the value", line)
-        elif event.anchor not in anchored:  # an alias, perhaps inside of what it repeats
-            raise NotYamlError(f"the alias *{event.anchor} repeats nothing before it", line)
-        else:
-            values += anchored[event.anchor]
-        if len(sections) > _MAX_DEPTH:
+        if depth > _MAX_DEPTH:
             raise NotYamlError("nested too deeply", line)
-        if values > _MAX_VALUES:
-            raise NotYamlError(f"more than {_MAX_VALUES:,} values", line)
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:
+            raise NotYamlError("references, ${key}, are not supported; write the value", line)
 
 
 def _unshared(node: Any) -> Any:
@@ -112,22 +94,17 @@ def _problem(error: yaml.MarkedYAMLError) -> str:
 
 def dump_yaml(content: Any) -> str:
     """Return plain values as YAML text that `parse_yaml` reads as the same values."""
-    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-    return text if text.isascii() else "".join(map(_visible, text))
+    return _dump(content)
 
 
 def flow_yaml(value: Any) -> str:
     """Return a plain value as one line of YAML, as for an override: {type: yarn, factor: 4.0}."""
     # inside a list: PyYAML ends the text of a value that stands by itself with a line "..."
-    text = yaml.dump(
-        [value],
-        Dumper=_Dumper,
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=True,
-        width=math.inf,
-    )
-    text = text.strip()[1:-1]
+    return _dump([value], default_flow_style=True, width=math.inf).strip()[1:-1]
+
+
+def _dump(content: Any, **style: Any) -> str:
+    text = yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **style)
     return text if text.isascii() else "".join(map(_visible, text))
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rope_jax.config.differences import different_keys
 from rope_jax.config.fit import FitConfig
 from rope_jax.config.inherit import load_training
+from rope_jax.config.keys import different_keys
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config

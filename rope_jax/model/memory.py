@@ -19,7 +19,6 @@ from rich.text import Text
 
 from rope_jax.attention.blockwise import BLOCK
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.sharding_checks import can_share_windows
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory
 from rope_jax.model.decoder import LanguageModel, Params
 from rope_jax.model.loss import MOST_LOGITS
@@ -192,7 +191,7 @@ class MemoryPlan:
         """Return the plan in which the fewest devices share a window: 1, 2, 4, … until it fits."""
         plan = self
         while not plan.fits(length, available, memory_gib):
-            if self.copies % (2 * plan.context) or not can_share_windows(self.model):
+            if self.copies % (2 * plan.context) or not self.model.backend.splits_windows:
                 return plan
             plan = replace(plan, context=2 * plan.context)
         return plan

@@ -12,7 +12,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rope_jax.config.differences import different_keys
+from rope_jax.config.keys import different_keys
 from rope_jax.config.load import dump, load
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus

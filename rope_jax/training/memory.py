@@ -8,7 +8,6 @@ import jax
 
 from rope_jax import stopping
 from rope_jax.config.model import RematName
-from rope_jax.config.sharding_checks import can_share_windows
 from rope_jax.config.training import Config
 from rope_jax.devices.memory import check_fits, in_gib, is_host_memory, least_available, shortage_as
 from rope_jax.errors import UserError
@@ -138,7 +137,7 @@ def _advice(program: Program, number: int, *, in_validation: bool = False) -> st
     if not in_validation and model.remat != _LEAST_REMAT:
         ways.append(f"set model.remat={_LEAST_REMAT} with model.layers=scanned")
     ways.append(f"lower {key}.{'batch_size' if stage.batch_size > shards else 'seq_len'}")
-    if can_share_windows(model):
+    if model.backend.splits_windows:
         ways.append("split windows over more devices with mesh.context")
     return ", or ".join(ways)
 
