@@ -1,5 +1,8 @@
 """Exceptions that are not bugs, shown as one line without a traceback; text made printable."""
 
+import contextlib
+from collections.abc import Iterator
+
 _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
 
 
@@ -19,9 +22,17 @@ class UserError(Exception):
 
     def __init__(self, message: str) -> None:
         line = printable(message[: _MAX_CHARACTERS + 1].strip())
-        super().__init__(
-            line if len(line) <= _MAX_CHARACTERS else line[: _MAX_CHARACTERS - 3] + "..."
-        )
+        is_long = len(line) > _MAX_CHARACTERS
+        super().__init__(line[: _MAX_CHARACTERS - 3] + "..." if is_long else line)
+
+
+@contextlib.contextmanager
+def errors_from(origin: str) -> Iterator[None]:
+    """In this block, a UserError begins with the place that it comes from."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{origin}: {error}") from None
 
 
 class Stopped(BaseException):

@@ -34,13 +34,9 @@ class _Data(Frozen):
     )
 
     @model_validator(mode="after")
-    def _something_to_train_on(self) -> "_Data":
+    def _shares_are_of_one_whole(self) -> "_Data":
         if self.validation_fraction + self.test_fraction >= 1:
             raise ValueError("validation_fraction and test_fraction leave nothing to train on")
-        return self
-
-    @model_validator(mode="after")
-    def _shares_are_of_one_whole(self) -> "_Data":
         if (total := sum(task.share for task in self.mix)) > 1 + 1e-9:
             raise ValueError(f"mix: the shares add up to {total:g}; at most 1 is possible")
         return self

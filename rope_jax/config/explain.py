@@ -30,21 +30,17 @@ KeyPath = list[str | int]
 
 
 def validate(schema: type[Model], raw: Any, origin: str) -> Model:
-    """Validate `raw`; a UserError names the first wrong key and what would be right.
-
-    origin: where `raw` comes from; the error begins with it.
-    """
+    """Validate `raw`; a UserError names its origin, the first wrong key and what would be right."""
     try:
         return schema.model_validate(raw)
     except ValidationError as error:
         errors = error.errors()
         # A missing key is often one that is misspelt: report unknown keys first.
         errors.sort(key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
-        first = _path(schema, raw, errors[0])
+        first, *rest = (tuple(_path(schema, raw, error)) for error in errors)
         # Every member of a union reports its own error at the same key, or at the section above
         # it: count these once.
-        others = {tuple(_path(schema, raw, e)) for e in errors[1:]}
-        others -= {tuple(first[:n]) for n in range(len(first) + 1)}
+        others = {*rest} - {first[:n] for n in range(len(first) + 1)}
         more = f" (and {len(others)} more)" if others else ""
         raise UserError(f"{origin}: {_explain(schema, raw, errors[0])}{more}") from None
 
@@ -89,15 +85,11 @@ def _same_type_elsewhere(
 
     None if `wrong` also belongs to a union like that of `types`, where it is only not allowed here.
     """
-    found = []
-    for section, models in sections(schema).items():
-        members = [tag for tag in map(type_tag, models) if tag]
-        if wrong not in members:
-            continue
-        if {*members} & {*types}:
-            return None
-        found.append(f"{section}.{tag_key(models[0])}")
-    return _nearest(found, path)
+    members = {key: [*map(type_tag, models)] for key, models in sections(schema).items()}
+    found = {section: tags for section, tags in members.items() if wrong in tags}
+    if any({*tags} & {*types} for tags in found.values()):
+        return None
+    return _nearest([f"{key}.{tag_key(sections(schema)[key][0])}" for key in found], path)
 
 
 def _join(key: str, message: str, models: Sequence[type[BaseModel]]) -> str:
@@ -136,7 +128,8 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
     node, loc = raw, error["loc"]
     ends_with_key = error["type"] in ("missing", "extra_forbidden")
     for place, part in enumerate(loc):
-        keys = node.keys() if isinstance(node, dict) else range(len(node)) if _is_seq(node) else ()
+        is_list = isinstance(node, list | tuple)
+        keys = range(len(node)) if is_list else node if isinstance(node, dict) else ()
         if part in keys:
             node = node[part]
         elif isinstance(node, dict) and part == given_tag(node):
@@ -147,10 +140,6 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
             continue
         path.append(part)
     return path
-
-
-def _is_seq(node: Any) -> bool:
-    return isinstance(node, list | tuple)
 
 
 @functools.cache
@@ -195,32 +184,23 @@ def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
         if any(wrong in model.model_fields for model in models_in(field.annotation)):
             deeper = f"{name}.N" if is_list(field.annotation) else name
             return f"did you mean {prefix}{deeper}.{wrong}?"
-    owners = [str(type_tag(model)) for model in models if wrong in model.model_fields]
-    if owners:
-        key = next(tag_key(model) for model in models if wrong in model.model_fields)
-        return f"it belongs to {prefix}{key} {alternatives(owners)}"
+    if owners := [model for model in models if wrong in model.model_fields]:
+        types = [str(type_tag(model)) for model in owners]
+        return f"it belongs to {prefix}{tag_key(owners[0])} {alternatives(types)}"
     close = difflib.get_close_matches(str(wrong), fields, n=1)
     if close:
         return f"did you mean {prefix}{close[0]}?"
-    elsewhere = _same_name_elsewhere(schema, parents, str(wrong))
+    found = [
+        f"{section}.{wrong}"
+        for section, models in sections(schema).items()
+        if section and any(wrong in model.model_fields for model in models)
+    ]
+    elsewhere = _nearest(found, parents)
     return f"did you mean {elsewhere}?" if elsewhere else f"the keys here are {', '.join(fields)}"
 
 
-def _same_name_elsewhere(schema: type[BaseModel], parents: KeyPath, name: str) -> str | None:
-    """Return the key with this name that is nearest to the section `parents`, if any."""
-    found = [
-        f"{section}.{name}"
-        for section, models in sections(schema).items()
-        if section and any(name in model.model_fields for model in models)
-    ]
-    return _nearest(found, parents)
-
-
 def _nearest(keys: Sequence[str], parents: KeyPath) -> str | None:
-    """Return the key in the section `parents` or the deepest one around it, or else the first.
-
-    None: there are no keys.
-    """
+    """Return the key in the section `parents` or the deepest one around it, or else the first."""
     place = ["N" if isinstance(part, int) else part for part in parents]
     around = [key for key in keys if key.split(".")[:-1] == place[: key.count(".")]]
     return max(around, key=len, default=keys[0]) if keys else None

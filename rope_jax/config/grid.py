@@ -1,7 +1,4 @@
-"""Schema of a grid: runs for every combination of settings, their sweeps, and one comparison.
-
-Imports no jax.
-"""
+"""Schema of a grid: runs for every combination of settings, their sweeps, and one comparison."""
 
 import re
 from typing import Annotated, Any, Literal
@@ -22,7 +19,7 @@ from rope_jax.rope.messages import show_value
 from rope_jax.rope.numbers import single_error
 
 # Placeholders with a meaning of their own, so no axis may have these names.
-VARIABLES = ("name", "run", "source", "fit", "window", "length", "batch_size")
+_VARIABLES = ("name", "run", "source", "fit", "window", "length", "batch_size")
 
 AxisValue = Annotated[
     bool | int | Annotated[float, Field(allow_inf_nan=False)] | str,
@@ -80,23 +77,19 @@ class RunTemplate(Frozen):
     )
 
     @model_validator(mode="after")
-    def _has_one_kind(self) -> "RunTemplate":
+    def _is_one_kind_with_valid_axes(self) -> "RunTemplate":
         if self.train is None and self.fit is None:
             raise ValueError("train: is required, unless fit is given")
         if self.train is not None and self.fit is not None:
             raise ValueError("fit: cannot be given together with train; make two entries")
         if self.fit is not None and self.source is None:
             raise ValueError("source: is required with fit; name the entry with the runs to fit on")
-        return self
-
-    @model_validator(mode="after")
-    def _axes_make_sense(self) -> "RunTemplate":
         for axis, values in self.axes.items():
             if not re.fullmatch(r"[A-Za-z_]\w*", axis):
                 raise ValueError(
                     f"axes.{axis}: the name of an axis consists of letters, digits and _"
                 )
-            if axis in VARIABLES:
+            if axis in _VARIABLES:
                 raise ValueError(
                     f"axes.{axis}: {{{axis}}} has a meaning of its own; choose another name"
                 )
@@ -152,15 +145,11 @@ class GridConfig(Frozen):
     )
 
     @model_validator(mode="after")
-    def _names_are_unique(self) -> "GridConfig":
+    def _names_are_unique_and_sources_exist(self) -> "GridConfig":
         names = [template.name for template in self.runs]
         for number, name in enumerate(names):
             if name in names[:number]:
                 raise ValueError(f"runs.{number}.name: {name} occurs twice; choose another")
-        return self
-
-    @model_validator(mode="after")
-    def _sources_exist(self) -> "GridConfig":
         by_name = {template.name: template for template in self.runs}
         for number, template in enumerate(self.runs):
             key, source = f"runs.{number}.source", template.source

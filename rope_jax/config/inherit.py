@@ -14,14 +14,14 @@ from rope_jax.config.model import ModelConfig, RopeConfig
 from rope_jax.config.sections import AnyInitFrom, InitFrom
 from rope_jax.config.tokenizer import START_TOKEN, BPETokenizerConfig, FileTokenizerConfig
 from rope_jax.config.training import Config
-from rope_jax.config.types import Frozen
-from rope_jax.errors import UserError
+from rope_jax.config.types import Frozen, errors_in
+from rope_jax.errors import UserError, errors_from
 from rope_jax.rope.messages import show_value
 
 # Fields of `model` that change how it is computed or initialized, but not what its parameters mean.
-_EXECUTION = {
-    *("dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"),
-}
+_EXECUTION = frozenset(
+    ["dtype", "product_dtype", "param_dtype", "layers", "remat", "initializer_range", "attention"]
+)
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,6 @@ class Source:
     def checkpoint(self) -> Path:
         """The checkpoint's folder."""
         return self.run / "checkpoints" / str(self.step)
-
-    @property
-    def window(self) -> int:
-        """The length that the checkpoint was last trained at."""
-        return self.config.stages[self.config.stage_at(self.step)].seq_len
 
     def check_model(self, config: Config) -> None:
         """UserError, naming the fields, unless this run's parameters mean the same in `config`."""
@@ -61,10 +56,7 @@ def load_training(path: Path | None, overrides: Sequence[str] = ()) -> Config:
 
 
 def find_source(start: InitFrom) -> Source:
-    """Read the config of the run to start from, and find its checkpoint.
-
-    UserError if the folder is no run or has no such checkpoint.
-    """
+    """Read the config of the run to start from, and find its checkpoint. UserError: none there."""
     run = Path(start.run)
     try:
         if not (run / "config.yaml").is_file():
@@ -86,24 +78,18 @@ def find_source(start: InitFrom) -> Source:
         raise UserError(f"init_from.step: {run} has no checkpoint of step {step}; it has {shown}")
     try:
         config = load(Config, run / "config.yaml")
-        config.stage_at(step)
     except UserError as error:
         raise UserError(f"init_from: {error}") from None
-    except ValueError as error:
-        raise UserError(f"init_from: {run / 'config.yaml'}: {error}") from None
+    with errors_in(f"init_from: {run / 'config.yaml'}: ", UserError):
+        config.stage_at(step)
     return Source(run, config, step)
 
 
 def planned_source(start: InitFrom, config: Config) -> Source:
-    """Return what a run that may not be trained yet will be as a source once it is.
-
-    config: the run's. UserError: it will have no checkpoint of this step.
-    """
-    step = sum(stage.steps for stage in config.stages) if start.step is None else start.step
-    try:
+    """Return what a run with a config will be as a source. UserError: it will not have the step."""
+    step = config.last_step if start.step is None else start.step
+    with errors_in(f"init_from.step: {start.run}: ", UserError):
         config.stage_at(step)
-    except ValueError as error:
-        raise UserError(f"init_from.step: {start.run}: {error}") from None
     return Source(Path(start.run), config, step)
 
 
@@ -129,19 +115,15 @@ def training_config(
     start = validate(_Start, {"init_from": given}, origin).init_from
     if _is_complete(raw, start):
         return validate(Config, raw, origin)
-    try:
+    with errors_from(origin):
         source = find(start)
         old, new = source.config.model.position.type, _at(raw, "model", "position", "type")
         if new not in (None, old):  # what is inherited would not even be valid with it
             what = f"model.position.type is {old!r} there and {show_value(new)} here"
             raise source.refusal([what])
-    except UserError as error:
-        raise UserError(f"{origin}: {error}") from None
     config = validate(Config, _with_inherited(raw, start, source), origin)
-    try:
+    with errors_from(origin):
         source.check_model(config)
-    except UserError as error:
-        raise UserError(f"{origin}: {error}") from None
     return config
 
 
@@ -209,7 +191,7 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
     merged.setdefault("tokenizer", tokenizer)
     sweep = raw.get("sweep")
     if isinstance(sweep, dict) and sweep.get("window") is None:
-        merged["sweep"] = sweep | {"window": source.window}
+        merged["sweep"] = sweep | {"window": old.trained_at(source.step).window}
     return merged
 
 

@@ -26,12 +26,9 @@ _INDENT = "  "
 
 
 def key_overview(schema: type[BaseModel], program: str, width: int) -> list[str]:
-    """Return one line per key, indented by section: its type, default and description.
+    """Return one line of `width` columns per key: its type, default and, cut, its description.
 
-    A union has a list of its types where it occurs first; the keys of each type are listed by
-    `key_section`. A description that does not fit is cut, which "…" shows.
-
-    program: the command, as it was called. width: of the lines, in columns.
+    A union has a list of its types where it occurs first; `key_section` lists the keys of each.
     """
     listed: dict[tuple[str, ...], str] = {}  # the first key of each union, by its types
     lines = list(_overview(schema, "", width, listed))
@@ -74,16 +71,19 @@ def _overview(
 def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
     """Return all about the keys of a section, by type in a union; or about one key.
 
-    section: dotted, such as "rope.scaling" or "stages.0"; an index may be a number or N.
-
-    UserError: there is no such key.
+    section: dotted, such as "rope.scaling" or "stages.0". UserError: there is no such key.
     """
     asked = ".".join("N" if part.isdecimal() else part for part in section.split("."))
     found = sections(schema)
     above, _, last = asked.removesuffix(".N").rpartition(".")
     owners = [model for model in found.get(above, ()) if last in model.model_fields]
     if not owners:
-        raise UserError(f"--help {section}: there is no such key; {_advice(asked, found)}")
+        every = {f"{key}.{name}".lstrip(".") for key in found for m in found[key]
+                 for name in m.model_fields}  # fmt: skip
+        close = difflib.get_close_matches(asked, sorted(every), n=1, cutoff=0.5)
+        there = f"there are {', '.join(schema.model_fields)}"
+        advice = f"did you mean {close[0]}?" if close else there
+        raise UserError(f"--help {section}: there is no such key; {advice}")
     lines: list[str] = []
     alike: dict[Any, list[type[BaseModel]]] = {}  # types whose key of this name is the same
     for model in owners:
@@ -146,28 +146,21 @@ def _types(models: list[type[BaseModel]]) -> tuple[str, ...]:
 
 def _signature(field: FieldInfo) -> str:
     """Return type and default, such as "int = 0"; of a union, "by type" and the type by default."""
-    models, default = models_in(field.annotation), _default(field)
-    type_ = f"by {tag_key(models[0])}" if models else type_in_words(field.annotation)
-    if default == "required":
-        return f"{type_}, required"
-    # a default of null is clear from "int or null"
-    is_clear = not default or (default == "null" and type_.endswith(" or null"))
-    return type_ if is_clear else f"{type_} = {default}"
-
-
-def _default(field: FieldInfo) -> str:
-    """Return a default in words: of a union its type, "" of a section that a function makes."""
     models = models_in(field.annotation)
+    type_ = f"by {tag_key(models[0])}" if models else type_in_words(field.annotation)
     if field.is_required():
-        return "required"
-    if models and field.default_factory:
-        return ""
+        return f"{type_}, required"
     value = field.get_default(call_default_factory=True)
+    # null is clear from "int or null"
+    if (models and field.default_factory) or (value is None and type_.endswith(" or null")):
+        return type_
     if isinstance(value, BaseModel):
-        return str(type_tag(type(value)))
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    return value if isinstance(value, str) else show_value(value)
+        default = type_tag(type(value))
+    elif isinstance(value, tuple):
+        default = ", ".join(map(str, value))
+    else:
+        default = value if isinstance(value, str) else show_value(value)
+    return f"{type_} = {default}" if default else type_
 
 
 def _cut(text: str, width: int) -> str:
@@ -187,15 +180,3 @@ def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
         break_on_hyphens=False,
         break_long_words=False,
     )
-
-
-def _advice(asked: str, found: dict[str, list[type[BaseModel]]]) -> str:
-    keys = {
-        f"{section}.{name}".lstrip(".")
-        for section, models in found.items()
-        for model in models
-        for name in model.model_fields
-    }
-    close = difflib.get_close_matches(asked, sorted(keys), n=1, cutoff=0.5)
-    there = ", ".join(found[""][0].model_fields)
-    return f"did you mean {close[0]}?" if close else f"there are {there}"

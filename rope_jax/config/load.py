@@ -73,7 +73,7 @@ def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
     given: set[str] = set()
     for text in overrides:
         key, equals, written = text.partition("=")
-        if not equals or not key:
+        if not equals or not key or key.startswith("-"):
             raise UserError(f"{text}: not an override; write key=value (see --help)")
         if "" in key.split("."):
             raise UserError(

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from rope_jax.attention import BACKENDS, AttentionName, Backend, backend_names
 from rope_jax.blocks import MLP, AnyFeedForward
 from rope_jax.config.strategy import read_strategy
-from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt
+from rope_jax.config.types import Frozen, Moderate, PositiveFloat, PositiveInt, errors_in
 from rope_jax.positions.encodings import ENCODINGS, AnyEncoding, RoPE, Sizes
 from rope_jax.positions.maps import AnyMap, PositionMap
 from rope_jax.rope import AnyScaling
@@ -137,7 +137,7 @@ class ModelConfig(Frozen):
         return {True: "layer", False: "none"}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
-    def _attention_can_do_the_rest(self) -> "ModelConfig":
+    def _parts_fit(self) -> "ModelConfig":
         check_attention(self, self.attention)
         if not self.backend.is_softmax and self.query_pre_attn_scalar is not None:
             raise ValueError(
@@ -149,10 +149,6 @@ class ModelConfig(Frozen):
                 f"attention_softcap: caps plain products of queries and keys, and position "
                 f"{self.position.type} changes them"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _residual_fits_the_norms(self) -> "ModelConfig":
         if self.parallel_residual and self.norm_placement != "before":
             raise ValueError(
                 f"parallel_residual: needs norm_placement before, not {self.norm_placement}"
@@ -211,16 +207,13 @@ class ModelConfig(Frozen):
 def check_attention(model: ModelConfig, attention: AttentionName) -> None:
     """ValueError if an attention backend cannot do what a model's encoding or soft cap needs."""
     position = model.position
-    can = backend_names(interacts=position.needs_interaction)
-    if attention not in can:
-        raise ValueError(
-            f"attention: {attention} cannot do position {position.type}; use {alternatives(can)}"
-        )
-    can = backend_names(interacts=model.attention_softcap is not None)
-    if attention not in can:
-        raise ValueError(
-            f"attention: {attention} cannot do attention_softcap; use {alternatives(can)}"
-        )
+    for interacts, what in (
+        (position.needs_interaction, f"position {position.type}"),
+        (model.attention_softcap is not None, "attention_softcap"),
+    ):
+        can = backend_names(interacts=interacts)
+        if attention not in can:
+            raise ValueError(f"attention: {attention} cannot do {what}; use {alternatives(can)}")
 
 
 def check_map(model: ModelConfig, map_: PositionMap) -> None:
@@ -243,10 +236,8 @@ def check_map(model: ModelConfig, map_: PositionMap) -> None:
         raise ValueError(
             f"map: fitted holds numbers for the position rope, not for {position.type}"
         )
-    try:
+    with errors_in("map."):
         map_.check_heads(model.num_attention_heads, model.kv_heads)
-    except ValueError as error:
-        raise ValueError(f"map.{error}") from None
 
 
 Base = Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -299,9 +290,7 @@ class RopeConfig(Frozen):
             return settings
         if twice := [key for key in ("scaling", "map") if settings.get(key) is not None]:
             raise ValueError(f"{twice[0]}: is given both here and in strategy; keep one")
-        try:
+        with errors_in("strategy: "):
             strategy = read_strategy(settings["strategy"])
-        except ValueError as error:
-            raise ValueError(f"strategy: {error}") from None
         given = {key: value for key, value in settings.items() if key != "strategy"}
         return given | {"scaling": strategy.scaling, "map": strategy.map}

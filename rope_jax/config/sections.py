@@ -1,7 +1,4 @@
-"""Sections of a training config: optimizer, stages, validation, checkpoints, init_from.
-
-Imports no jax.
-"""
+"""Sections of a training config: optimizer, stages, validation, checkpoints, init_from."""
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -86,16 +83,12 @@ class StageConfig(Frozen):
     documents: DocumentsConfig = DocumentsConfig()
 
     @model_validator(mode="after")
-    def _batch_divides(self) -> "StageConfig":
+    def _windows_can_be_made(self) -> "StageConfig":
         if self.batch_size % self.grad_accumulation:
             raise ValueError(
                 f"batch_size {self.batch_size} is not a multiple of grad_accumulation "
                 f"{self.grad_accumulation}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _windows_can_be_made(self) -> "StageConfig":
         with errors_in("positions."):
             self.positions.check(self.seq_len)
         if self.mixed is not None:

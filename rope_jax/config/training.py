@@ -93,8 +93,8 @@ class Config(Frozen):
             with errors_in(f"stages.{number}.seq_len: "):
                 check_seq_len(self.mesh, stage.seq_len)
         with errors_in("rope."):
-            rotary_dim, most = self.geometry.rotary_dim, self._rotary_dim
-        if rotary_dim > most:
+            rotary_dim = self.geometry.rotary_dim
+        if rotary_dim > self._rotary_dim:
             raise ValueError(
                 f"rope.rotary_dim: {rotary_dim} is larger than head_dim {self.model.heads_width}"
             )
@@ -336,6 +336,11 @@ class Config(Frozen):
         ]
 
     @property
+    def last_step(self) -> int:
+        """The global step at which training ends."""
+        return sum(stage.steps for stage in self.stages)
+
+    @property
     def sweep_window(self) -> int:
         """The length against which the sweep during training measures gains."""
         return (self.sweep and self.sweep.window) or self.stages[0].seq_len
@@ -348,15 +353,14 @@ class Config(Frozen):
     @property
     def rotary_layers(self) -> RotaryLayers:
         """The rotary embedding of every layer."""
-        own = tuple(LayerOverride(e.base, e.scaling) for e in self.rope.layer_pattern)
-        pattern = own or (LayerOverride(),)
+        pattern = tuple(LayerOverride(e.base, e.scaling) for e in self._pattern)
         layers = self.model.num_hidden_layers
         return RotaryLayers(self.geometry, layers, pattern, self._rotary_dim)
 
     @property
     def sliding_windows(self) -> tuple[int | None, ...]:
         """Attention windows of the layers, as a repeating pattern."""
-        return tuple(element.sliding_window for element in self.rope.layer_pattern) or (None,)
+        return tuple(element.sliding_window for element in self._pattern)
 
     def stage_scaling(self, stage: int) -> Scaling:
         """Return the scaling in force at a stage: its own, or the last one given before it."""
@@ -364,10 +368,7 @@ class Config(Frozen):
         return given[-1] if given else self.rope.scaling
 
     def stage_map(self, stage: int) -> PositionMap | None:
-        """Return the position map in force at a stage, without "auto"; None: none.
-
-        L is `train_length`, n the stage's `length`.
-        """
+        """Return the position map in force at a stage, without "auto"."""
         length = self.stages[stage].length
         return self.rope.map and self.rope.map.at(self.geometry.train_length, length)
 

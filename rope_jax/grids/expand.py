@@ -3,7 +3,6 @@
 Everything that can be checked before the first job runs is checked here.
 """
 
-import contextlib
 import itertools
 import json
 import re
@@ -16,9 +15,10 @@ from rope_jax.config.grid import GridConfig, RunTemplate
 from rope_jax.config.load import read_raw
 from rope_jax.config.named import config_path
 from rope_jax.config.presentation import CompareConfig
+from rope_jax.config.types import errors_in
 from rope_jax.config.yaml_text import flow_yaml
-from rope_jax.errors import UserError
-from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob, last_step
+from rope_jax.errors import UserError, errors_from
+from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
 from rope_jax.grids.planned import Planned
 from rope_jax.rope.messages import show_value
 
@@ -34,47 +34,42 @@ Fill = Callable[[Any, str], Any]
 
 
 class _Made(NamedTuple):
-    """What one combination of axes stands for."""
+    """What one combination of axes stands for, and the run that is trained or fitted on.
+
+    values: of the axes, those of the source included.
+    """
 
     values: Values
-    """Of the axes, those of the source included."""
     run: TrainJob
-    """The run that is trained, or that is fitted on."""
     job: TrainJob | FitJob
-    """The training or the fit."""
     sweeps: tuple[SweepJob, ...]
 
 
 def expand(grid: GridConfig) -> list[Job]:
     """Return the jobs of a grid in an order in which they can be run.
 
-    Every job comes after those that it follows: the runs of an entry, each with its sweeps, come
-    after the runs that they start from, and the comparison is last.
+    The runs of an entry, each followed by its sweeps, come after the runs that they start from, and
+    the comparison is last.
 
     Raises UserError: a config that cannot be read or is wrong, a placeholder that is not known, a
     run that is repeated, or two jobs that write to one folder.
     """
-    by_name = {template.name: template for template in grid.runs}
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
-    made: dict[str, list[_Made]] = {}
+    made: dict[str | None, list[_Made]] = {None: []}
     planned = Planned()
 
     def make(name: str | None) -> list[_Made]:
         """Return what an entry expands to, made once, after what it starts from."""
-        if name is None:
-            return []
         if name not in made:
-            template = by_name[name]
-            sources, key = make(template.source), f"runs.{numbers[name]}"
+            template = grid.runs[numbers[str(name)]]
+            sources, key = make(template.source), f"runs.{numbers[template.name]}"
             made[name] = list(_Template(grid, template, key, sources, planned).expand())
         return made[name]
 
     for template in grid.runs:
         make(template.name)
-    jobs: list[Job] = []
-    for results in made.values():
-        for result in results:
-            jobs += [result.job, *result.sweeps]
+    results = itertools.chain.from_iterable(made.values())
+    jobs: list[Job] = [job for result in results for job in (result.job, *result.sweeps)]
     _check_repeats(jobs)
     if grid.compare is not None:
         sweeps = [job for job in jobs if isinstance(job, SweepJob)]
@@ -83,7 +78,12 @@ def expand(grid: GridConfig) -> list[Job]:
 
 
 class _Template:
-    """One entry of `runs`, with the runs that it starts from."""
+    """One entry of `runs`, with the runs that it starts from.
+
+    key: where the entry is in the grid, for messages.
+    planned: what the entries before this one make; its own runs and fits are added.
+    used: the axes that it refers to.
+    """
 
     def __init__(
         self,
@@ -93,33 +93,28 @@ class _Template:
         sources: Sequence[_Made],
         planned: Planned,
     ) -> None:
-        """key: where the entry is in the grid, for messages.
-
-        planned: what the entries before this one make; its own runs and fits are added.
-        """
         self.grid, self.template, self.key, self.sources = grid, template, key, sources
         self.planned = planned
         self.used: set[str] = set()
-        """Axes that the entry refers to."""
 
     def expand(self) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
+        chosen = self.template.axes  # may select some of the source's runs
         inherited: dict[str, list[Any]] = {}
         for source in self.sources:
             for axis, value in source.values.items():
                 inherited.setdefault(axis, []).append(value)
         for axis, there in inherited.items():
-            for value in self.template.axes.get(axis, ()):
+            for value in chosen.get(axis, ()):
                 if value not in there:
                     shown = ", ".join(map(show_value, dict.fromkeys(there)))
                     raise UserError(
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
                         f"{show_value(value)}; its values are {shown}"
                     )
-        own = {axis: v for axis, v in self.template.axes.items() if axis not in inherited}
+        own = {axis: v for axis, v in chosen.items() if axis not in inherited}
         starts: list[_Made | None] = [None]
         if self.template.source is not None:
-            chosen = self.template.axes  # may select some of the source's runs
             starts = [
                 source
                 for source in self.sources
@@ -127,10 +122,8 @@ class _Template:
             ]
         for combination in itertools.product(*own.values()):
             for start in starts:
-                values = dict(zip(own, combination, strict=True)) | dict(
-                    start.values if start else {}
-                )
-                yield self._made(values, own, start)
+                values = dict(zip(own, combination, strict=True))
+                yield self._made(values | dict(start.values if start else {}), own, start)
         for axis in own:
             if axis not in self.used:
                 raise UserError(
@@ -245,7 +238,7 @@ class _Template:
         # first, so that `set` can ask for more than the newest weights
         start = {} if source is None else {"init_from": str(source.run.folder)}
         overrides = (*_arguments(start), *own, *_arguments(places))
-        with _naming(f"{self.key} ({folder.name})"):
+        with errors_from(f"{self.key} ({folder.name})"):
             config = config_path(_short(fill(file, "train")))
             training, settings = self.planned.training(*read_raw(config, overrides))
         self.planned.add_run(folder, training)
@@ -260,21 +253,15 @@ class _Template:
 
     def _fit(self, folder: Path, file: str, run: TrainJob, fill: Fill) -> FitJob:
         own = self._overrides("set", self.template.set, fill, reserved=("name",))
-        with _naming(f"{self.key} ({folder.name})"):
+        with errors_from(f"{self.key} ({folder.name})"):
             raw, origin = read_raw(config_path(_short(fill(file, "fit")), "fits"), own)
-            raw = {key: value for key, value in raw.items() if key != "name"} | {
-                "name": folder.name
-            }
+            raw = {key: v for key, v in raw.items() if key != "name"} | {"name": folder.name}
             fit, settings = self.planned.validate(FitConfig, raw, origin)
             training = self.planned.run(run.folder)
-            try:
-                stage = training.stage_at(fit.step or last_step(training))
-            except ValueError as error:
-                raise UserError(f"{origin}: step: {error}") from None
-            try:  # a fit is for longer texts than those of the checkpoint
+            with errors_in(f"{origin}: step: ", UserError):
+                stage = training.stage_at(fit.step or training.last_step)
+            with errors_in(f"{origin}: ", UserError):
                 fit.check_window(training.stages[stage].seq_len)
-            except ValueError as error:
-                raise UserError(f"{origin}: {error}") from None
         job = FitJob(
             name=f"{run.folder.name}/fit-{folder.name}",
             folder=folder,
@@ -289,7 +276,7 @@ class _Template:
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
         template, key = self.template.sweeps[number], f"sweeps.{number}"
         overrides = self._overrides(f"{key}.set", template.set, fill)
-        with _naming(f"{self.key}.{key}"):
+        with errors_from(f"{self.key}.{key}"):
             config = config_path(_short(fill(template.config, f"{key}.config")), "sweeps")
             settings = self.planned.sweep(config, overrides)
             if isinstance(made, FitJob) and "name" not in template.set:
@@ -311,7 +298,7 @@ class _Template:
     def _overrides(
         self, key: str, given: Mapping[str, Any], fill: Fill, reserved: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Return the arguments for what the entry sets at `key`. reserved: keys that it may not."""
+        """Return the arguments for what the entry sets at `key`, except the keys `reserved`."""
         for name in given:
             if name in reserved:
                 raise UserError(
@@ -338,9 +325,9 @@ def _short(value: Any) -> str:
 def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob:
     """Return the job that compares the sweeps, or those called `config.sweep`."""
     chosen = tuple(s for s in sweeps if config.sweep in (None, s.folder.name))
+    if not sweeps:
+        raise UserError("compare: no entry of runs has sweeps; give it some, or remove compare")
     if not chosen:
-        if not sweeps:
-            raise UserError("compare: no entry of runs has sweeps; give it some, or remove compare")
         names = ", ".join(dict.fromkeys(sweep.folder.name for sweep in sweeps))
         raise UserError(f"compare.sweep: no sweep is called {config.sweep}; there are {names}")
     settings = config.model_dump(mode="json", exclude={"sweep"}, exclude_defaults=True)
@@ -375,12 +362,3 @@ def _check_repeats(jobs: Sequence[Job]) -> None:
                 "same; remove one of them"
             )
         contents[content] = job
-
-
-@contextlib.contextmanager
-def _naming(where: str) -> Iterator[None]:
-    """In this block, errors begin with the place in the grid that they come from."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{where}: {error}") from None

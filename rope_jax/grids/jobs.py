@@ -38,21 +38,23 @@ class NotReady(UserError):
 
 @dataclass(frozen=True)
 class Job:
-    """One command of a grid."""
+    """One command of a grid.
+
+    name: unique in the grid, such as demo-s0/train; also the path of its log.
+    folder: what the command writes to: a run, a fit, a sweep or a comparison.
+    settings: everything that decides the result, except the results of the jobs in `needs`.
+    overrides: `key=value` arguments of the command.
+    needs: jobs that must be done before this one.
+    result_name: the file that the command writes at its end, and that depends on all it did.
+    """
 
     name: str
-    """Unique in the grid, such as demo-s0/train; also the path of its log."""
     folder: Path
-    """What the command writes to: a run, a fit, a sweep or a comparison."""
     settings: Mapping[str, Any]
-    """Everything that decides the result, except the results of the jobs in `needs`."""
     overrides: tuple[str, ...]
-    """`key=value` arguments of the command."""
     needs: tuple["Job", ...]
-    """Jobs that must be done before this one."""
 
     result_name: ClassVar[str]
-    """The file in `folder` that the command writes at its end, and that depends on all it did."""
 
     @property
     def follows(self) -> tuple["Job", ...]:
@@ -69,10 +71,7 @@ class Job:
         raise NotImplementedError
 
     def command(self, root: Path | None) -> list[str]:
-        """Return the command line.
-
-        root: the folder of the repository, with the scripts; None: the installed command is called.
-        """
+        """Return the command line. root: of the repository; None: calls the installed command."""
         name, *arguments = self.words()
         start = ["-m", "rope_jax", name] if root is None else [str(root / COMMANDS[name].script)]
         return [sys.executable, *start, *arguments, *self.overrides]
@@ -82,10 +81,7 @@ class Job:
         return logs / f"{self.name}.log"
 
     def is_done(self) -> bool:
-        """Whether running the job would change nothing.
-
-        UserError if it cannot be run, because its folder has something else.
-        """
+        """Whether running it would change nothing. UserError: its folder has something else."""
         if not self.is_finished():
             return False
         recorded = _read_json(self.folder / RECORD)
@@ -109,10 +105,7 @@ class Job:
         return False
 
     def _check_inputs(self, recorded: Mapping[str, Any], made: str) -> None:
-        """UserError if the result was recorded with other inputs than there are now.
-
-        made: how the result came from them, for the message.
-        """
+        """UserError if the result was recorded with other inputs than there are now."""
         if recorded and recorded.get("inputs") != self._make_record()["inputs"]:
             sources = " and ".join(str(job.folder) for job in self.needs)
             raise UserError(
@@ -130,10 +123,7 @@ class Job:
 
 @dataclass(frozen=True)
 class TrainJob(Job):
-    """A training run. `needs` has the run, or the fit on a run, that it starts from, if any.
-
-    A run that was trained by hand with the same config counts.
-    """
+    """A training run; one that was trained by hand with the same config counts."""
 
     config: Path
 
@@ -143,10 +133,7 @@ class TrainJob(Job):
         return ["train", str(self.config)]
 
     def load_config(self) -> Config:
-        """Return the run's config.
-
-        Raises UserError; NotReady if the run starts from another one, which may be the reason.
-        """
+        """Return the run's config. NotReady: it is wrong, perhaps because of the run in `needs`."""
         try:
             return load_training(self.config, self.overrides)
         except UserError as error:
@@ -158,7 +145,7 @@ class TrainJob(Job):
         config = self.load_config()
         run = RunDirectory(self.folder)
         run.check_available(config)
-        return self.result.is_file() and (run.checkpoints / str(last_step(config))).is_dir()
+        return self.result.is_file() and (run.checkpoints / str(config.last_step)).is_dir()
 
     def is_done(self) -> bool:
         if self.is_finished():
@@ -169,11 +156,7 @@ class TrainJob(Job):
 
 @dataclass(frozen=True)
 class FitJob(Job):
-    """A fit on a trained run, `needs` and `run`.
-
-    A fit that was made by hand with the same settings counts. One with other settings is refused,
-    as scripts/fit.py refuses it.
-    """
+    """A fit on a trained run; one that was made by hand with the same settings counts."""
 
     run: TrainJob
 
@@ -198,8 +181,7 @@ class FitJob(Job):
         wanted, file = self.load_config(), self.folder / "fit.yaml"
         if not file.exists() and not self.result.exists():
             return False
-        different = different_keys(wanted, load(FitConfig, file))
-        if different:
+        if different := different_keys(wanted, load(FitConfig, file)):
             keys = dict.fromkeys(key.partition(".")[0] for key in different)
             raise UserError(
                 f"{self.folder}: holds a fit with another {', '.join(keys)}; "
@@ -215,7 +197,7 @@ class FitJob(Job):
         if recorded.get("result") == _digest(self.result):
             self._check_inputs(recorded, "made on")
             return True
-        step = self.load_config().step or last_step(self.run.load_config())
+        step = self.load_config().step or self.run.load_config().last_step
         if (found := _read_json(self.result).get("step")) != step:
             raise UserError(
                 f"{self.folder}: was made at step {found} of {self.run.folder}, not at its step "
@@ -226,9 +208,9 @@ class FitJob(Job):
 
 @dataclass(frozen=True)
 class SweepJob(Job):
-    """A sweep of a run. `needs` has the run, or a fit on it of which the sweep uses the result.
+    """A sweep of a run, or of a fit on it.
 
-    A sweep made by hand with the same settings, which include the numbers of a fit, counts if it
+    One made by hand with the same settings, which include the values of a fit, counts if it
     measured the last checkpoint.
     """
 
@@ -248,9 +230,8 @@ class SweepJob(Job):
             return False
         if "bos" not in wanted.model_fields_set:  # it follows from the run's tokenizer
             wanted = wanted.model_copy(update={"bos": found.bos})
-        return found == wanted and _read_json(self.result).get("step") == last_step(
-            self.run.load_config()
-        )
+        step = self.run.load_config().last_step
+        return found == wanted and _read_json(self.result).get("step") == step
 
 
 @dataclass(frozen=True)
@@ -271,7 +252,7 @@ class CompareJob(Job):
         return ["compare", *folders, "replace=true"]
 
     def ready(self) -> "CompareJob":
-        """Return the comparison of the sweeps that are done. UserError if none is."""
+        """Return the comparison of the sweeps that are done. UserError: there are none."""
         done = []
         for sweep in self.sweeps:
             with contextlib.suppress(UserError):
@@ -279,11 +260,6 @@ class CompareJob(Job):
         if not done:
             raise UserError("no sweep is done, so there is nothing to compare")
         return replace(self, sweeps=tuple(done))
-
-
-def last_step(config: Config) -> int:
-    """Return the step at which a training run ends."""
-    return sum(stage.steps for stage in config.stages)
 
 
 def _digest(path: Path) -> str | None:

@@ -45,8 +45,8 @@ class Planned:
     ) -> tuple[Model, Settings]:
         """Validate a raw fit or sweep; return it, and its settings. Raises UserError.
 
-        In the result, a stand-in takes the place of each strategy file that the grid writes. The
-        settings name these files, whether they exist already or not.
+        A stand-in takes the place of each strategy file that the grid writes. The settings name
+        these files.
         """
         known, files = self._without_strategies(raw)
         config = validate(schema, known, origin)
@@ -71,9 +71,8 @@ class Planned:
     def _without_strategies(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Return a raw config without the strategy files that the grid writes, and their paths.
 
-        What takes their place passes every check that a strategy could pass: `trained` under the
-        same name in a sweep, and no scaling and no map in training. A mistake beside a file stays,
-        as it is found before the file is read.
+        What takes their place passes every check: `trained` under the same name in a sweep, and no
+        scaling and no map in training. A mistake beside a file stays.
         """
         files: list[str] = []
 

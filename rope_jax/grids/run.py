@@ -5,7 +5,6 @@ The command of each job is a process of its own, with its output in a log.
 
 import contextlib
 import fcntl
-import functools
 import os
 import shlex
 import signal
@@ -38,8 +37,7 @@ class JobFailed(Exception):
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
     """Return the names of the jobs that are done, as are all those that they follow.
 
-    UserError: a run's folder holds a run with other settings. A run that starts from another one
-    is checked only if that one is done.
+    UserError: a run's folder holds a run with other settings.
     """
     done: set[str] = set()
     for job in jobs:
@@ -51,10 +49,9 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
 
 
 def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) -> list[str]:
-    """Return one line of shell for each job that is not done, in an order in which they can run.
+    """Return one line of shell for each job that is not done, to run in the present folder.
 
-    A comment at the end of each line names the job, and the jobs of this list that it has to wait
-    for. root: as in `Job.command`; the lines have to be run in the present folder.
+    A comment at its end names the job and those that it has to wait for.
     """
     lines = []
     for job in jobs:
@@ -68,10 +65,9 @@ def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) ->
 def run_jobs(
     jobs: Sequence[Job], root: Path | None, logs: Path, console: Console
 ) -> Mapping[str, str]:
-    """Run all jobs that are not done, in order; print one line for each.
+    """Run all jobs that are not done, in order; return the reasons of those that failed, by name.
 
-    root: as in `Job.command`. logs: the folder for the output of the commands.
-    Returns the jobs that failed or could not run, by name, each with the reason.
+    logs: the folder for the output of the commands.
 
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
     """
@@ -89,8 +85,12 @@ def run_jobs(
                 if ready.is_done():
                     print_message(console, f"{title}: already done", "dim")
                     continue
-                with console.status(Text(printable(title))) as status:
-                    report = functools.partial(_show, status, title)
+                with console.status(title) as status:
+
+                    def report(line: str, title: str = title, status: Status = status) -> None:
+                        shown = printable(f"{title}: {line}")
+                        status.update(Text(shown, no_wrap=True, overflow="ellipsis"))
+
                     run_job(ready, root, logs, report, inherited=(lock,))
             except (JobFailed, UserError) as error:
                 failed[job.name] = str(error)
@@ -100,11 +100,6 @@ def run_jobs(
             took = f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} minutes"
             print_message(console, f"{title}: done in {took}")
     return failed
-
-
-def _show(status: Status, title: str, line: str) -> None:
-    """Show the newest line of a running job, cut to the width of the terminal."""
-    status.update(Text(printable(f"{title}: {line}"), no_wrap=True, overflow="ellipsis"))
 
 
 def print_failures(
@@ -134,8 +129,7 @@ def run_job(
     report: called about once per second with the newest line of the log.
     inherited: open files that the command keeps open as well.
 
-    Raises JobFailed if the command fails or leaves no result, Stopped if a signal ended it, and
-    UserError if the log cannot be written.
+    Raises JobFailed if the command fails or leaves no result, and Stopped if a signal ended it.
     """
     log, command = job.log(logs), job.command(root)
     try:
@@ -165,10 +159,7 @@ def run_job(
 
 
 def _wait(process: "subprocess.Popen[bytes]", look: Callable[[], None], in_slurm: bool) -> int:
-    """Wait for a command; return its exit status.
-
-    If this process is asked to stop, the command is asked to, once, and waited for.
-    """
+    """Wait for a command, which is asked to stop if this process is; return its exit status."""
     told, looked = False, time.monotonic()
     try:
         while process.poll() is None:

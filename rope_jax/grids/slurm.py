@@ -28,8 +28,7 @@ def submit(
     """Submit the jobs that are neither done nor queued; return submitit's jobs by name.
 
     Each is started once those that it needs have succeeded, the comparison once all sweeps have
-    ended.
-    cluster: submitit's name for where to run; "local" starts every job at once, on this machine.
+    ended. cluster: submitit's name for where to run; "local" starts every job at once, here.
 
     Raises UserError: submitit or Slurm is not there, or Slurm refuses a job.
     """
@@ -37,14 +36,15 @@ def submit(
     submitted: dict[str, Any] = {}
     for number, job in enumerate(jobs, 1):
         stopping.check()
-        title, name = f"[{number}/{len(jobs)}] {job.name}", _name(job, logs)
+        title, name = f"[{number}/{len(jobs)}] {job.name}", f"{logs.name}/{job.name}"
         if job.name in done:
             print_message(console, f"{title}: already done", "dim")
             continue
         if name in ids:
             print_message(console, f"{title}: in the queue as job {ids[name]}", "dim")
             continue
-        before = [ids[_name(other, logs)] for other in job.follows if other.name not in done]
+        waits = [other for other in job.follows if other.name not in done]
+        before = [ids[f"{logs.name}/{other.name}"] for other in waits]
         try:
             executor.update_parameters(name=name, **_parameters(job, config, before))
             submitted[job.name] = executor.submit(run_submitted, job, root, logs)
@@ -61,7 +61,7 @@ def submit(
 def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
     """Run a job on the machine that Slurm chose, unless it has been done meanwhile.
 
-    Raises RuntimeError, with which Slurm's job fails, if the job fails or is stopped.
+    Raises RuntimeError, with which Slurm's job fails.
     """
     with stopping.listening():
         try:
@@ -87,11 +87,6 @@ def _executor(folder: Path, cluster: str) -> Any:
             "launcher: slurm needs the commands of Slurm (sbatch, srun), and they are not on this "
             "machine; use local or print"
         ) from None
-
-
-def _name(job: Job, logs: Path) -> str:
-    """Return Slurm's name for a job, by which a later call finds it in the queue."""
-    return f"{logs.name}/{job.name}"
 
 
 def _parameters(job: Job, config: SlurmConfig, before: Sequence[str]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import Strategy, write_strategy
 from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
-from rope_jax.grids.jobs import FitJob, NotReady, TrainJob, last_step
+from rope_jax.grids.jobs import FitJob, NotReady, TrainJob
 from rope_jax.rope.strategies import PIScaling
 
 ROOT = Path(__file__).parents[2]
@@ -172,7 +172,7 @@ def test_what_is_inherited_is_known_before_there_is_a_run(folder):
             else:
                 assert job.settings == content
             assert config.rope.base == (10000.0 if job.name.startswith("long") else 500.0)
-            for step in (100, last_step(config)):
+            for step in (100, config.last_step):
                 (job.folder / "checkpoints" / str(step)).mkdir(parents=True)
             (job.folder / "config.yaml").write_text(dump(config))
         elif isinstance(job, FitJob):
