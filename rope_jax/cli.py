@@ -62,8 +62,6 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
     """Parse a command line; the result has `overrides` beside the parser's own arguments.
 
     A word with an equals sign is an override, in any position, unless it is a path.
-
-    Raises UserError.
     """
     overrides = [word for word in argv if _is_override(word)]
     try:
@@ -107,7 +105,7 @@ def read_config(
     """
     from pathlib import Path
 
-    from rope_jax.config.load import load
+    from rope_jax.config.load import dump, load
     from rope_jax.config.named import config_path
 
     arguments = parse(parser, argv)
@@ -116,15 +114,13 @@ def read_config(
         path = config_path(path, kind) if kind else Path(path)
     config = load(schema, path, arguments.overrides)
     if arguments.print_config:
-        print_config(config)
+        print_and_exit(dump(config))
     return arguments, config
 
 
-def print_config(config: "BaseModel") -> NoReturn:
-    """Print a resolved config and exit."""
-    from rope_jax.config.load import dump
-
-    print(dump(config), end="", flush=True)
+def print_and_exit(config: str) -> NoReturn:
+    """Print a resolved config, as YAML, and exit."""
+    print(config, end="", flush=True)
     sys.exit()
 
 

@@ -1,6 +1,4 @@
-"""Terminal output: a console that prints text as it is, lines broken between words, tables whose
-numbers stay whole, and the overview before the work starts.
-"""
+"""Terminal output: text as it is, lines broken between words, tables whose numbers stay whole."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,12 +50,7 @@ def _escaped(text: str) -> str:
 
 
 def plain_console(**options: Any) -> Console:
-    """Return a console that prints text as it is: no Rich markup, no emoji codes, no highlighting.
-
-    Names and paths come from the user: `[red]` in one of them is part of the name, and an escape
-    character is shown as `\\x1b`. Style the program's own text with `style=` or `rich.text.Text`.
-    options: passed to `rich.console.Console`.
-    """
+    """Return Rich's console without markup, emoji codes and highlighting: `[red]` may be a name."""
     return _PlainConsole(markup=False, emoji=False, highlight=False, **options)
 
 
@@ -67,10 +60,7 @@ def print_warning(console: Console, message: str) -> None:
 
 
 def print_message(console: Console, message: str, style: str = "") -> None:
-    """Print one line, which may name a path. In a terminal it is broken between words.
-
-    In a file or a pipe it stays one line, so that it can be searched for.
-    """
+    """Print one line, which may name a path; only a terminal breaks it, between words."""
     if console.is_terminal:
         print_wrapped(console, message, style)
     else:
@@ -93,11 +83,7 @@ def describe_duration(seconds: float) -> str:
 
 
 def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
-    """Return a bar: the task's description, the bar, `counters`, the time left, the field `now`.
-
-    Both texts are shown as they are, which Rich's own columns do not do: they take every string for
-    markup.
-    """
+    """Return a bar: the task's description, the bar, `counters`, the time left, the field `now`."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -109,10 +95,7 @@ def progress_bar(console: Console, *counters: ProgressColumn) -> Progress:
 
 
 def wrap(text: str, width: int, indent: int = 0) -> list[str]:
-    """Break a line wider than `width` cells: after "; " if that suffices, else at spaces.
-
-    A word, such as a path, stays whole. indent: spaces in front of every line but the first.
-    """
+    """Break a line wider than `width` cells after "; " or else at spaces; indent later lines."""
     lines = [""]
     for clause in re.split(r"(?<=; )", text):
         fits = indent + cell_len(clause.rstrip()) <= width
@@ -136,11 +119,6 @@ class Column(NamedTuple):
         return max(cell_len(self.heading), *(cell.cell_len for cell in self.cells))
 
 
-def table_width(columns: Sequence[Column], gap: int = 2) -> int:
-    """Return how many cells a row takes, with `gap` spaces between its columns."""
-    return sum(column.width for column in columns) + gap * (len(columns) - 1)
-
-
 def print_columns(
     console: Console, columns: Sequence[Column], *, gap: int = 2, repeated: int = 1
 ) -> None:
@@ -151,28 +129,25 @@ def print_columns(
     """
     names, rest = list(columns[:repeated]), list(columns[repeated:])
     while rest:
-        count = len(rest)
-        while count > 1 and table_width([*names, *rest[:count]], gap) > console.width:
-            count -= 1
-        _print_panel(console, [*names, *rest[:count]], gap)
-        rest = rest[count:]
+        panel = [*names, *rest]
+        while len(panel) > len(names) + 1 and _width(panel, gap) > console.width:
+            panel.pop()
+        headings = [Text(column.heading, "bold") for column in panel]
+        for cells in (headings, *zip(*(column.cells for column in panel), strict=True)):
+            line = Text()
+            for column, cell in zip(panel, cells, strict=True):
+                padding = " " * (column.width - cell.cell_len)
+                parts = (padding, cell) if column.justify == "right" else (cell, padding)
+                line = Text.assemble(line, *parts, " " * gap)
+            line.rstrip()
+            console.print(line, soft_wrap=True)
+        rest = rest[len(panel) - len(names) :]
         if rest:
             console.print()
 
 
-def _print_panel(console: Console, columns: Sequence[Column], gap: int) -> None:
-    def printed(cells: Iterable[Text]) -> None:
-        line = Text()
-        for column, cell in zip(columns, cells, strict=True):
-            padding = " " * (column.width - cell.cell_len)
-            parts = (padding, cell) if column.justify == "right" else (cell, padding)
-            line = Text.assemble(line, *parts, " " * gap)
-        line.rstrip()
-        console.print(line, soft_wrap=True)
-
-    printed(Text(column.heading, "bold") for column in columns)
-    for cells in zip(*(column.cells for column in columns), strict=True):
-        printed(cells)
+def _width(columns: Sequence[Column], gap: int) -> int:
+    return sum(column.width for column in columns) + gap * (len(columns) - 1)
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:

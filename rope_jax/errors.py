@@ -7,11 +7,7 @@ _MAX_CHARACTERS = 1000  # a message may quote a file with megabytes in one line
 
 
 def printable(text: str) -> str:
-    r"""Return text as one line that a terminal shows and never obeys.
-
-    Names and paths come from the user or from a foreign file. What would end the line, change
-    colours, titles or the direction of writing, or cannot be encoded, is shown as in `\x1b`.
-    """
+    r"""Return text as one line that a terminal shows and never obeys: an escape as `\x1b`."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -39,9 +35,9 @@ class Stopped(BaseException):
     """The work ended cleanly after a signal; exit status 128 + signal.
 
     Like KeyboardInterrupt it is not an Exception, so code that handles errors lets it pass.
+    together: all processes of the run agreed to stop, so none waits for another.
     """
 
     def __init__(self, message: str, signal: int, together: bool = False) -> None:
-        """together: all processes of the run agreed to stop, so none waits for another."""
         super().__init__(message)
         self.signal, self.together = signal, together

@@ -58,10 +58,7 @@ def program() -> str:
 
 
 def command_line(command: str, *words: str) -> str:
-    """Return a line of shell that runs a command, called in the same way as this process was.
-
-    command: a key of COMMANDS. words: its arguments, which are quoted where the shell needs it.
-    """
+    """Return a line of shell that runs a command, called in the same way as this process was."""
     root = repository()
     if _is_module():
         start = [_python(), "-m", "rope_jax", command]
@@ -78,10 +75,7 @@ def browser_line(page: Path) -> str:
 
 
 def tensorboard_line(folder: str) -> str:
-    """Return a line of shell that shows a folder's event files.
-
-    In the folder of the repository it is the target of the Makefile, which also says where to look.
-    """
+    """Return a line of shell that shows a folder's event files; the Makefile's in its folder."""
     if repository() == Path.cwd() and shlex.quote(folder) == folder:
         return f"make tensorboard RUNS={folder}"
     return f"{tool('tensorboard')} --logdir {shlex.quote(folder)}"
@@ -97,10 +91,7 @@ def repository() -> Path | None:
 
 
 def tool(name: str) -> str:
-    """Return the shell's word for a program that was installed beside this Python.
-
-    The bare name where the shell finds this very program, and otherwise its path.
-    """
+    """Return the shell's word for a program beside this Python: its name if found, or its path."""
     path = os.path.join(os.path.dirname(sys.executable), name)
     found = shutil.which(name)
     if found is not None and os.path.abspath(found) == os.path.abspath(path):

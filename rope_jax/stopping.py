@@ -55,8 +55,7 @@ _request = _Request()
 def requested() -> int | None:
     """Return the signal that asked this process to stop, or None.
 
-    For work that has something to finish first: look after each unit of it. Each look is a sign of
-    life, which puts off the end of the process.
+    For work that has something to finish: a look after each unit puts off the process's end.
     """
     now = time.monotonic()
     if _request.seen_at != -math.inf:
@@ -66,10 +65,7 @@ def requested() -> int | None:
 
 
 def check() -> None:
-    """Raise Stopped if this process has been asked to stop.
-
-    For work that loses nothing by ending: call it between two units.
-    """
+    """Raise Stopped if this process has been asked to stop; for between two units of work."""
     if _request.signal is not None:
         raise Stopped("stopped; run the same command again to resume", _request.signal)
 
@@ -90,8 +86,7 @@ def listening() -> Iterator[None]:
     """In this block, Ctrl-C and SIGTERM set the flag that `requested` and `check` look at.
 
     The process ends at the second signal, or when the work has not looked for `GRACE` seconds.
-    For commands: a notebook keeps Python's own behaviour. Only the main thread may enter.
-    A signal that the parent process had this one ignore stays ignored.
+    For the main thread of commands. A signal that the parent had this process ignore stays ignored.
     """
     global _request
     _request = _Request()

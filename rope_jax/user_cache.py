@@ -16,10 +16,7 @@ _UNUSABLE = re.compile(r"Error (?:read|writ)ing persistent compilation cache ent
 
 
 def user_cache() -> Path:
-    """Return our folder in the user's cache directory ($XDG_CACHE_HOME, or ~/.cache).
-
-    Raises RuntimeError if the user has no home directory.
-    """
+    """Return our folder in the user's cache directory. RuntimeError: there is no home directory."""
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "rope_jax"
 
 
@@ -45,10 +42,8 @@ def keep_compiled_programs() -> None:
 def _delete_unusable_programs(folder: Path) -> None:
     """Delete damaged programs when JAX reads them, instead of showing its warning.
 
-    A process killed while writing an entry, or a full disk, leaves half of it. JAX notices any
-    damage, since zlib's streams end with a checksum, and compiles the program again. But it never
-    writes over a file, so it would warn about the same one at every start. Once the file is gone,
-    it writes a new one.
+    A process killed while writing an entry, or a full disk, leaves half of it. JAX compiles such a
+    program again, but never writes over a file, so it would warn about it at every start.
     """
     show = warnings.showwarning
 
@@ -69,8 +64,7 @@ def _delete_unusable_programs(folder: Path) -> None:
 def _prune(folder: Path) -> None:
     """Delete the least recently used programs beyond 1 GiB.
 
-    JAX_COMPILATION_CACHE_MAX_SIZE does not work: a process killed while writing an entry leaves it
-    without a timestamp, and every later process warns about it at every compilation.
+    With JAX_COMPILATION_CACHE_MAX_SIZE, JAX would warn about half-written entries at every start.
     """
     with contextlib.suppress(FileNotFoundError):  # another process deleted one first
         entries = [(path.stat(), path) for path in folder.iterdir() if path.is_file()]
@@ -82,10 +76,7 @@ def _prune(folder: Path) -> None:
 
 
 def _machine() -> str:
-    """Return a name for this kind of processor; several kinds may share a home directory.
-
-    Programs for the CPU are machine code, which crashes on a processor that lacks an instruction.
-    """
+    """Return a name for this kind of processor: machine code may crash on another kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:  # not Linux: JAX's own cache key has to suffice

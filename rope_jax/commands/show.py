@@ -18,7 +18,7 @@ def read_inspection(
 
     Raises UserError, and SystemExit after printing them for --print-config.
     """
-    from rope_jax.config.inspection import combined_config, load_inspection
+    from rope_jax.config.inspection import dump_inspection, load_inspection
     from rope_jax.config.named import config_path
 
     parser = cli.parser(
@@ -32,7 +32,7 @@ def read_inspection(
     path = None if arguments.config is None else config_path(arguments.config)
     asked, training = load_inspection(schema, path, arguments.overrides)
     if arguments.print_config:
-        cli.print_config(combined_config(asked, training))
+        cli.print_and_exit(dump_inspection(asked, training))
     return asked, training
 
 

@@ -5,6 +5,7 @@ from rope_jax import cli, stopping
 
 def main(argv: list[str]) -> None:
     from rope_jax.config.inherit import load_training
+    from rope_jax.config.load import dump
     from rope_jax.config.named import config_path, sweep_of
     from rope_jax.config.training import Config
     from rope_jax.devices.malloc import keep_freed_memory
@@ -21,7 +22,7 @@ def main(argv: list[str]) -> None:
     path = config_path(arguments.config)
     config = load_training(path, arguments.overrides)
     if arguments.print_config:
-        cli.print_config(config)
+        cli.print_and_exit(dump(config))
     keep_freed_memory()
     keep_compiled_programs()
     from rope_jax.console import plain_console

@@ -19,6 +19,7 @@ from rope_jax.config.types import (
     PositiveInt,
     Resamples,
     Seed,
+    Step,
 )
 from rope_jax.errors import UserError
 from rope_jax.rope.numbers import single_error
@@ -45,9 +46,7 @@ class FitConfig(Frozen):
     """A fit of rotary numbers with the model's weights frozen."""
 
     name: FolderName = Field("fit", description="name of the folder in the run's fits/")
-    step: PositiveInt | None = Field(
-        None, description="training step of the checkpoint; null: the newest"
-    )
+    step: Step = None
     length: Annotated[
         tuple[Length, ...], Field(min_length=1, strict=False), BeforeValidator(_as_list), Ascending
     ] = Field(
@@ -119,7 +118,7 @@ class FitConfig(Frozen):
         None, description="scored tokens per block; null: half the window"
     )
     seed: Seed = Field(0, description="seed of the batches and of the validation blocks")
-    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
+    resamples: Resamples = 2000
     log_every_steps: PositiveInt = Field(5, description="steps between logged lines")
     attention: AttentionName | None = Field(
         None, description="attention backend; null: as in training"

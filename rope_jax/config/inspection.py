@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     TypeAdapter,
     model_validator,
@@ -22,10 +20,11 @@ from pydantic import (
 from rope_jax.config.entries import ENTRIES, Entries, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
-from rope_jax.config.load import load
+from rope_jax.config.load import dump, read_raw
 from rope_jax.config.model import Base
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct
+from rope_jax.config.yaml_text import dump_yaml
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry
@@ -242,12 +241,6 @@ InspectionType = TypeVar("InspectionType", bound=InspectionConfig)
 _KEYS_BESIDE_TRAINING = ("length", "scalings", "output")
 
 
-class _UncheckedConfig(BaseModel):
-    """A config with any keys, not yet known to be an inspection or a training config."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
 def load_inspection(
     schema: type[InspectionType], path: Path | None, overrides: Sequence[str]
 ) -> tuple[InspectionType, Config | None]:
@@ -257,8 +250,7 @@ def load_inspection(
 
     Raises UserError.
     """
-    raw = dict(load(_UncheckedConfig, path, overrides).model_extra or {})
-    origin = "overrides" if path is None else str(path)
+    raw, origin = read_raw(path, overrides)
     if "stages" in raw:
         own = {key: raw.pop(key) for key in _KEYS_BESIDE_TRAINING if key in raw}
         inspection = validate(schema, own, origin)
@@ -271,14 +263,14 @@ def load_inspection(
     return inspection, None
 
 
-def combined_config(inspection: InspectionConfig, training: Config | None) -> BaseModel:
-    """Merge the results of `load_inspection` into one config, which loads as the same two."""
+def dump_inspection(inspection: InspectionConfig, training: Config | None) -> str:
+    """Return the results of `load_inspection` as YAML, which loads as the same two."""
     if training is None:
-        return inspection
+        return dump(inspection)
     # Leave out keys that were not given: their defaults come from the training config.
     given = {key for key in _KEYS_BESIDE_TRAINING if key in inspection.model_fields_set}
     own = inspection.model_dump(include=given, mode="json")
-    return _UncheckedConfig.model_validate(training.model_dump(mode="json") | own)
+    return dump_yaml(training.model_dump(mode="json") | own)
 
 
 def check_writable(*paths: Path) -> None:

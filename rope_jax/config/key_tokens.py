@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rope_jax.config.types import FolderName, Frozen, Length, PositiveInt, Seed
+from rope_jax.config.types import FolderName, Frozen, Length, PositiveInt, Seed, Step
 
 
 class KeyTokensConfig(Frozen):
@@ -13,9 +13,7 @@ class KeyTokensConfig(Frozen):
     name: FolderName | None = Field(
         None, description="name of the file; null: the run's and short, such as long-512"
     )
-    step: PositiveInt | None = Field(
-        None, description="training step of the checkpoint; null: the newest"
-    )
+    step: Step = None
     split: Literal["test", "validation"] = Field(
         "test", description="which split to read, the one that sweeps read"
     )

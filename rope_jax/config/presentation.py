@@ -8,10 +8,10 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     PathText,
-    PositiveFloat,
     PositiveInt,
     Resamples,
     Seed,
+    Tolerance,
 )
 
 Show = Literal["perplexity", "nats", "bits_per_byte"]
@@ -49,11 +49,8 @@ class CompareConfig(Presentation):
     replace: bool = Field(
         False, description="replace a comparison of other sweeps in the folder `output`"
     )
-    tolerance: PositiveFloat = Field(
-        0.02,
-        description="usable length: largest rise of the NLL over its value at the window, in nats",
-    )
-    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
+    tolerance: Tolerance = 0.02
+    resamples: Resamples = 2000
     seed: Seed = Field(0, description="seed of the bootstrap")
 
 

@@ -18,10 +18,10 @@ from rope_jax.config.types import (
     FolderName,
     Frozen,
     Length,
-    PositiveFloat,
     PositiveInt,
     Resamples,
     Seed,
+    Tolerance,
     distinct,
     errors_in,
 )
@@ -139,16 +139,13 @@ class SweepConfig(Presentation, SameTokensConfig, _Selection):
     attention: AttentionName | None = Field(
         None, description="attention backend; null: as in training"
     )
-    tolerance: PositiveFloat = Field(
-        0.02,
-        description="usable length: largest rise of the NLL over its value at the window, in nats",
-    )
+    tolerance: Tolerance = 0.02
     threshold: Annotated[float, Field(gt=0, le=1)] = Field(
         0.85,
         description="effective length of a task: smallest share of exact answers at every length "
         "up to it",
     )
-    resamples: Resamples = Field(2000, description="bootstrap resamples of the documents")
+    resamples: Resamples = 2000
     distributed: DistributedConfig | None = Field(
         None, description="several processes, one sweep; null: this process alone"
     )

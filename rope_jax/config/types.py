@@ -17,7 +17,20 @@ PositiveInt = Annotated[int, Field(gt=0, lt=2**31), Whole]
 NonNegativeInt = Annotated[int, Field(ge=0, lt=2**31), Whole]
 Length = Annotated[int, Field(ge=2, lt=2**31), Whole]
 # A resample of 64 documents takes 2 microseconds, and a sweep has a hundred points.
-Resamples = Annotated[int, Field(gt=0, le=100_000), Whole]
+Resamples = Annotated[
+    int,
+    Field(gt=0, le=100_000, description="bootstrap resamples of the documents"),
+    Whole,
+]
+Step = Annotated[
+    PositiveInt | None, Field(description="training step of the checkpoint; null: the newest")
+]
+Tolerance = Annotated[
+    PositiveFloat,
+    Field(
+        description="usable length: largest rise of the NLL over its value at the window, in nats"
+    ),
+]
 Seed = Annotated[int, Field(ge=0, lt=2**32), Whole]
 # A name becomes a folder, which must not lie outside its parent.
 FolderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+-]*$", max_length=200)]
@@ -72,10 +85,7 @@ class Frozen(BaseModel):
 
 @contextlib.contextmanager
 def errors_in(section: str, kind: type[Exception] = ValueError) -> Iterator[None]:
-    """Name the section of a ValueError, which begins with a key in it: errors_in("rope.").
-
-    kind: what is raised in its place.
-    """
+    """Name the section of a ValueError: errors_in("rope."). kind: what is raised in its place."""
     try:
         yield
     except ValueError as error:

@@ -1,12 +1,10 @@
 """What the program on one device exchanges with the others while it runs inside a `shard_map`.
 
-The model's code is written for one device: its rows, its tokens, its heads. The few places where it
-needs others call a method here. On an axis of size 1 they return their argument, so that the
-program of a single device is the plain one.
+The model's code is written for one device: its rows, tokens and heads. On an axis of size 1 the
+methods return their argument, so that the program of a single device is the plain one.
 
-Every device differentiates the sum of all devices' losses by its own arrays. Under that rule JAX's
-transposes of collectives are right without further ado: that of an all-gather is a reduce-scatter,
-and that of a sum over devices is a sum over devices.
+Every device differentiates the sum of all devices' losses with respect to its own arrays. So JAX's
+transposes of collectives are right: that of an all-gather is a reduce-scatter, that of a sum a sum.
 """
 
 import functools
@@ -42,14 +40,10 @@ class Collectives:
         return x if part is None else part.own(x, axis)
 
     def all_tokens(self, x: Array, axis: int) -> Array:
-        """Gather the tokens of all devices that share a window, in their order in the window.
-
-        Floating point only. Gradients are added up in float32.
-        """
+        """Gather the tokens, of floating point, of all devices that share a window, in order."""
         if self.context == 1:
             return x
-        gathered = _gathered(CONTEXT, axis, str(x.dtype), x)
-        return restored(gathered, axis, self.context)
+        return restored(_gathered(CONTEXT, axis, str(x.dtype), x), axis, self.context)
 
     def sum_over_tensor(self, x: Array) -> Array:
         """Add up the shares of the devices that share heads, hidden layer or vocabulary."""
@@ -64,19 +58,14 @@ class Collectives:
         return 0 if self.tensor == 1 else jax.lax.axis_index(TENSOR) * size
 
     def whole(self, params: Any, dtype: str) -> Any:
-        """Gather parameters over the devices that share each copy: kernels, of the compute dtype.
-
-        params: one layer's, or those outside the layers. The gradient is added up in float32.
-        """
+        """Gather a layer's parameters, or those outside, over the devices that share each copy."""
 
         def gather(path: tuple[Any, ...], leaf: Any) -> Any:
             rule = rule_of(path)
             if rule.added_once and self.tensor > 1:
                 leaf = jnp.where(jax.lax.axis_index(TENSOR) == 0, leaf, jnp.zeros_like(leaf))
             axis = rule.axis_over(FSDP)
-            if axis is None or self.fsdp == 1:
-                return leaf
-            return _gathered(FSDP, axis, dtype, leaf)
+            return leaf if axis is None or self.fsdp == 1 else _gathered(FSDP, axis, dtype, leaf)
 
         return jax.tree_util.tree_map_with_path(gather, params)
 

@@ -13,8 +13,7 @@ _ON_CPU = {"xla_backend_optimization_level": 2}
 def compiler_options(platform: str) -> dict[str, Any] | None:
     """Return what `jax.jit` takes as `compiler_options` on "cpu", "gpu" or "tpu".
 
-    Nothing where XLA_FLAGS or JAX's configuration says how much to optimize: options of a program
-    would override both.
+    None where XLA_FLAGS or JAX's configuration says how much to optimize: these would override it.
     """
     chosen = any(name in os.environ.get("XLA_FLAGS", "") for name in _ON_CPU)
     chosen |= jax.config.values["jax_disable_most_optimizations"]
@@ -22,11 +21,7 @@ def compiler_options(platform: str) -> dict[str, Any] | None:
 
 
 def compiled(function: Any, first: Any, *others: Any) -> Any:
-    """Compile a jitted function for arguments of these shapes.
-
-    first: arrays or shapes on the devices that the program is for; NumPy's arrays stand for the
-        default backend. The other arguments may be on other devices.
-    """
+    """Compile a jitted function for arguments of these shapes, on the devices of the first one."""
     shardings = (getattr(leaf, "sharding", None) for leaf in jax.tree.leaves(first))
     devices = {device for sharding in shardings if sharding for device in sharding.device_set}
     platform = devices.pop().platform if devices else jax.default_backend()

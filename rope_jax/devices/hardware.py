@@ -17,10 +17,7 @@ _NOMINAL_FLOPS_OF_CORE = 45e9
 
 
 def device_line(numbers: str, devices: Sequence[Any] | None = None) -> str:
-    """Return one line that names the devices and what they compute with, such as a dtype.
-
-    devices: by default those that JAX found.
-    """
+    """Return one line that names the devices, by default all, and the dtype they compute in."""
     devices = jax.devices() if devices is None else devices
     kind, platform = devices[0].device_kind, devices[0].platform
     name = kind if kind == platform else f"{kind} ({platform})"
@@ -32,8 +29,6 @@ def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
 
     The source is the data sheet of a known device. For any other, the speed is measured as the best
     of several float32 matrix products, so that utilization means something on a CPU too.
-
-    devices: by default those that JAX found.
     """
     devices = jax.devices() if devices is None else devices
     chip = chip_of(devices[0].device_kind)
@@ -58,10 +53,7 @@ def reached_flops(peak: float) -> float:
 
 
 def nominal_flops() -> float:
-    """Return what `reached_flops` is on machines like this one, without measuring it.
-
-    What depends on it is the same each time, and in every process of a run.
-    """
+    """Return `reached_flops` without measuring it: the same each time and in every process."""
     chip = chip_of(jax.devices()[0].device_kind)
     if chip is not None:
         return chip.flops * len(jax.devices()) * _REACHED_OF_DATA_SHEET

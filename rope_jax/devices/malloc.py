@@ -12,11 +12,10 @@ _HEAP_BYTES = 2**32
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next step; call this before importing jax.
 
-    XLA's CPU client allocates a step's temporary buffers (141 MB in the demo) and frees them
-    afterwards. By default glibc returns blocks that large to the system, and the next step waits
-    for every page to be mapped and zeroed again: 35,000 page faults, a sixth of the step's time.
-    All threads share the main arena, the only one that can grow without mmap. Huge pages, requested
-    for the heap's first 4 GiB, have faster address look-ups, which saves 2 to 7% of a step.
+    By default glibc returns a step's temporary buffers (141 MB in the demo) to the system, and the
+    next step waits for every page to be mapped and zeroed again: a sixth of its time. All threads
+    share the main arena, the only one that can grow without mmap. Huge pages, for the heap's first
+    4 GiB, save another 2 to 7%.
     """
     libc = _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
     if libc is None:
@@ -34,8 +33,7 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Make glibc return freed blocks of a megabyte or more to the system at once.
 
-    By default the threshold follows the sizes in use, up to 32 MiB per block and in one arena per
-    thread, and what a thread has freed stays with the process: an import of 4 GB took 8% more.
+    By default the threshold follows the sizes in use: an import of 4 GB took 8% more.
     """
     _set({_M_MMAP_THRESHOLD: 2**20, _M_ARENA_MAX: 2})
 

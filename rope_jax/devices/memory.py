@@ -1,9 +1,4 @@
-"""How much memory a device has, and errors that say there is too little.
-
-The figures are totals: what the hardware and the limits on this process allow, minus nothing that
-other processes use. What those use changes from second to second, so with it the same command would
-be refused at one time and accepted at another.
-"""
+"""How much memory a device has, whatever other processes use, and errors that it is too little."""
 
 import contextlib
 import math
@@ -27,11 +22,9 @@ _OWN_ADDRESSES = 5 * 2**28
 
 
 def device_bytes(device: Any = None) -> float:
-    """Memory that a device has for arrays, in bytes; inf if it does not say.
+    """Memory that a device, or the first one here, has for arrays, in bytes; inf if unknown.
 
     The devices of a CPU share the host's memory equally, after what the process itself takes.
-
-    device: one of this process's, or one that is only compiled for; None: the first one here.
     """
     device = jax.local_devices()[0] if device is None else device
     if is_host_memory(device):
@@ -44,20 +37,15 @@ def device_bytes(device: Any = None) -> float:
 
 
 def is_host_memory(device: Any = None) -> bool:
-    """Whether a device's memory is the host's, as on a CPU.
-
-    device: as in `device_bytes`.
-    """
+    """Whether the memory of a device, or the first one here, is the host's, as on a CPU."""
     return bool((jax.local_devices()[0] if device is None else device).platform == "cpu")
 
 
 def host_bytes(root: Path = Path("/")) -> int:
     """Memory that this process may use: physical memory, or the lowest limit on it.
 
-    The limits are those of its cgroup and of all cgroups around that one (as Slurm, Docker,
-    Kubernetes and systemd set them), and `ulimit -v` and `ulimit -d`.
-
-    root: the folder that contains proc/ and, at the places that proc/ names, the cgroups.
+    The limits are those of its cgroup and of all cgroups around that one (as Slurm, Docker and
+    Kubernetes set them), and `ulimit -v` and `ulimit -d`. root: the folder that contains proc/.
     """
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [physical, *_cgroup_limits(root)]
@@ -72,14 +60,12 @@ def host_bytes(root: Path = Path("/")) -> int:
 
 
 def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
-    """Return what a compiled program takes on each device: arguments, results, temporary arrays.
+    """Return the compiler's figure for a program's memory on each device; 0: it does not say.
 
-    This is the compiler's own figure. An argument whose memory the results reuse counts once.
-    0 on a platform whose compiler does not say.
+    An argument whose memory the results reuse counts once.
 
     calls: how many there are. The next one is dispatched while one runs; a CPU then has the
         temporary arrays of both, while an accelerator reuses them in the order of its stream.
-    device: as in `device_bytes`.
     """
     memory = compiled.memory_analysis()
     if memory is None:
@@ -105,11 +91,7 @@ def check_fits(
     *,
     where: str = "per device",
 ) -> None:
-    """UserError if something needs more memory than there is.
-
-    what: the key, and a subject with its verb, such as "lengths: 2 × 64 tokens at a time take".
-    needed, available: bytes.
-    """
+    """UserError if `what`, such as "lengths: 64 tokens take", needs more bytes than there are."""
     if needed > available:
         raise UserError(
             f"{what} at least {in_gib(needed)} GiB {where}, but there are only "
@@ -134,15 +116,10 @@ def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
     except UserError:  # it says what was being done
         raise
     except Exception as error:
-        if out_of_memory(error):
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS):
             quoted = f" ({str(error).splitlines()[0][:300]})" if quote else ""
             raise UserError(message + quoted) from error
         raise
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error says that there is too little memory."""
-    return isinstance(error, MemoryError) or any(sign in str(error) for sign in _SIGNS)
 
 
 def _cgroup_limits(root: Path) -> Iterator[int]:

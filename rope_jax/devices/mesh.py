@@ -19,6 +19,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rope_jax.config.devices import MeshConfig
 from rope_jax.config.sections import StageConfig
 from rope_jax.config.sharding_checks import check_vocabulary
+from rope_jax.config.types import errors_in
 from rope_jax.devices.collectives import Collectives
 from rope_jax.devices.sharding import AXES, CONTEXT, DATA, FSDP, ROWS, TENSOR, spec_of
 from rope_jax.errors import UserError
@@ -32,16 +33,12 @@ _AUTO = (AxisType.Auto,) * len(AXES)
 class Placement:
     """A mesh, how each kind of array is split over it, and functions that run on all its devices.
 
-    collectives: what the model's code needs to run on each device.
-    row_shards:  how many parts the rows of a batch are split into.
+    row_shards: how many parts the rows of a batch are split into.
     parameter_shards: how many parts each copy of the parameters is split into.
     """
 
     def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:
-        """Build the mesh. UserError unless it uses every device exactly once.
-
-        devices: None: those that JAX found.
-        """
+        """Build the mesh. UserError unless it uses every device, or all of JAX's, exactly once."""
         devices = jax.devices() if devices is None else devices
         shared = config.fsdp * config.context * config.tensor
         data = config.data or max(1, len(devices) // shared)
@@ -67,8 +64,7 @@ class Placement:
     def sharing_windows(self, context: int) -> "Placement":
         """Return a placement on the same devices in which `context` of them share each window.
 
-        Parameters are where they were: `context` copies of them read one window instead of several.
-        It must divide the number of copies, data × context.
+        Parameters stay where they are. `context` must divide their copies, data × context.
         """
         copies = (self.config.data or 1) * self.config.context
         config = self.config.model_copy(update={"data": copies // context, "context": context})
@@ -89,10 +85,8 @@ class Placement:
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """UserError if the vocabulary cannot be split as the mesh says."""
-        try:
+        with errors_in("", UserError):
             check_vocabulary(self.config, vocab_size)
-        except ValueError as error:
-            raise UserError(str(error)) from None
 
     def check_stages(self, stages: tuple[StageConfig, ...]) -> None:
         """UserError if a stage's windows cannot be split evenly over the devices."""
@@ -101,10 +95,10 @@ class Placement:
             if windows % self.row_shards:
                 shared = self.mesh.size > self.row_shards
                 whom = "groups of devices that share windows or heads" if shared else "devices"
-                windows_each = -(-windows // self.row_shards) * self.row_shards
+                more = -(-windows // self.row_shards) * self.row_shards
                 raise UserError(
                     f"stages[{number}].batch_size: {windows} windows at a time cannot be split "
-                    f"over {self.row_shards} {whom}; {windows_each * stage.grad_accumulation} can"
+                    f"over {self.row_shards} {whom}; {more * stage.grad_accumulation} can"
                 )
 
     @property
@@ -126,10 +120,7 @@ class Placement:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self._rows)
 
     def batch(self, build: Callable[[slice], Tree], rows: int) -> Tree:
-        """Return a batch of `rows` rows, split over the devices.
-
-        Each process builds only the rows of its own devices, with `build(slice)`.
-        """
+        """Return a batch split over the devices; each process builds its own rows: build(slice)."""
         places = self._rows.addressable_devices_indices_map((rows,)).values()
         owned = [index[0].indices(rows) for index in places if index is not None]
         first, last = min(start for start, _, _ in owned), max(stop for _, stop, _ in owned)
@@ -146,7 +137,7 @@ class Placement:
         return jax.tree.map(spread, build(slice(first, last)))
 
     def gradient(self, loss: Callable[..., tuple[jax.Array, Tree]]) -> Callable[..., Any]:
-        """Return the gradient of loss(params, rows, rotary, …), and what it returns besides.
+        """Return the gradient of loss(params, rows, rotary, …), and its auxiliary output.
 
         loss returns a sum over the rows that it is given, and a tree of more such sums. Its further
         arguments are the same on every device.
@@ -162,9 +153,9 @@ class Placement:
                 return value / copies, sums
 
             gradient, sums = jax.grad(share, has_aux=True)(params)
-            return _summed(gradient, specs_of(gradient)), jax.lax.psum(sums, ROWS)
+            return _summed(gradient), jax.lax.psum(sums, ROWS)
 
-        return self._on_all(on_each, lambda params: (specs_of(params), _REPLICATED))
+        return self._on_all(on_each, lambda params: (_specs_of(params), _REPLICATED))
 
     def sums(self, function: Callable[..., Tree]) -> Callable[..., Tree]:
         """Return function(params, rows, rotary, …), whose result is a tree of sums over rows."""
@@ -180,7 +171,7 @@ class Placement:
         """Wrap function(params, rows [B, …], rotary, …), whose results have the same rows.
 
         The rows are split over the devices, after copies of the last one if there are too few. The
-        result is replicated on every device. Differentiable by what is in `rotary`.
+        result is replicated on every device. Differentiable with respect to `rotary`.
         """
         if self.mesh.size == 1:
             return function
@@ -196,9 +187,8 @@ class Placement:
             count = rows.shape[0]
             if missing := -count % self.row_shards:
                 # replicated first: XLA would warn that it cannot split rows and repeat them at once
-                rows = jax.lax.with_sharding_constraint(
-                    _repeated(rows, 0, missing), self.replicated
-                )
+                rows = _repeated(rows, 0, missing)
+                rows = jax.lax.with_sharding_constraint(rows, self.replicated)
                 rotary = jax.tree.map(
                     lambda x: x if x.shape[1] == 1 else _repeated(x, 1, missing), rotary
                 )
@@ -218,7 +208,7 @@ class Placement:
                 function,
                 mesh=self.mesh,
                 in_specs=(
-                    specs_of(params),
+                    _specs_of(params),
                     jax.tree.map(lambda _: _ROWS, rows),
                     jax.tree.map(_rotary_spec, rotary),
                     *(_REPLICATED,) * len(rest),
@@ -230,9 +220,8 @@ class Placement:
         return on_all
 
 
-def specs_of(tree: Any) -> Any:
-    """Return how each leaf of a tree of parameters is split."""
-    return jax.tree_util.tree_map_with_path(spec_of, tree)
+def _specs_of(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(spec_of, params)
 
 
 def _rotary_spec(leaf: Any) -> PartitionSpec:
@@ -247,11 +236,12 @@ def _repeated(x: Any, axis: int, times: int) -> jax.Array:
     return jnp.pad(x, padding, mode="edge")
 
 
-def _summed(gradient: Any, specs: Any) -> Any:
+def _summed(gradient: Any) -> Any:
     """Add up the shares of a gradient over the devices that have the same part of a parameter."""
 
-    def summed(leaf: jax.Array, spec: PartitionSpec) -> jax.Array:
+    def summed(path: tuple[Any, ...], leaf: jax.Array) -> jax.Array:
+        spec = spec_of(path, leaf)
         split_over = {axis for axes in spec if axes for axis in np.atleast_1d(axes).tolist()}
         return jax.lax.psum(leaf, tuple(axis for axis in AXES if axis not in split_over))
 
-    return jax.tree.map(summed, gradient, specs)
+    return jax.tree_util.tree_map_with_path(summed, gradient)

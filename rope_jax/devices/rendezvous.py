@@ -1,8 +1,7 @@
 """How the processes of one run find each other, and how they notice that one of them is gone.
 
-JAX's coordination service does both: it runs in process 0, waits for all processes, and ends those
-that are left when the heartbeats of one stop. This adds what it lacks: a line instead of a stack
-trace where one is possible, and the news that a process has failed, before its heartbeats stop.
+JAX's coordination service in process 0 does both. This adds what it lacks: a line instead of a
+stack trace, and the news that a process has failed, before its heartbeats stop.
 """
 
 import contextlib
@@ -16,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -49,7 +47,7 @@ def joined(config: DistributedConfig | None) -> Iterator[None]:
     except BaseException as error:
         _exit_after(0.5, error)
         raise
-    with _Watch():
+    with _watching():
         yield
 
 
@@ -80,12 +78,11 @@ def _connect(config: DistributedConfig) -> None:
     while thread.is_alive():
         stopping.check()
         if time.monotonic() > deadline:
+            of_all = f" of {config.num_processes}" if config.num_processes else ""
             raise UserError(
-                f"distributed: after {config.timeout} s not all processes"
-                f"{f' of {config.num_processes}' if config.num_processes else ''} have met at "
-                f"{where}; start each "
-                "process_id once, correct distributed.coordinator, or set distributed.timeout "
-                "higher"
+                f"distributed: after {config.timeout} s not all processes{of_all} have met at "
+                f"{where}; start each process_id once, correct distributed.coordinator, or set "
+                "distributed.timeout higher"
             )
         thread.join(0.1)
     if failures:
@@ -98,8 +95,7 @@ def _bind_address(config: DistributedConfig) -> str:
     """Return the address at which process 0 listens: the one given, so that no other is opened.
 
     Every interface if a name other than localhost stands for this machine alone, as Debian's
-    /etc/hosts has it for the machine's own name: other hosts know it by another address.
-    UserError if the name is unknown, or, in process 0, if it cannot listen there.
+    /etc/hosts has it for the machine's own name. UserError: unknown, or in use.
     """
     assert config.coordinator is not None
     host, _, port = config.coordinator.rpartition(":")
@@ -134,53 +130,52 @@ def _check_can_listen(found: list[Any]) -> None:
         raise refused[0]
 
 
-class _Watch:
-    """While entered, this process exits if another one reports that it has failed."""
+@contextlib.contextmanager
+def _watching() -> Iterator[None]:
+    """In this block, the process exits if another one reports that it has failed."""
+    from jax._src import distributed  # the service's store has no public name
 
-    def __init__(self) -> None:
-        from jax._src import distributed  # the service's store has no public name
+    state = distributed.global_state
+    store: Any = state.client
+    grace, left = _GRACE if state.process_id else _GRACE_OF_FIRST, threading.Event()
 
-        state = distributed.global_state
-        self._store: Any = state.client
-        self._name = f"process {state.process_id} of {state.num_processes}"
-        self._grace = _GRACE if state.process_id else _GRACE_OF_FIRST
-        self._left = threading.Event()
-        self._thread = threading.Thread(target=self._exit_with_others, daemon=True)
+    def failure() -> str:
+        """Return which process has reported that it failed; "" if none has."""
+        try:
+            return str(store.key_value_try_get(_FAILED))
+        except Exception:  # nobody has stored it, or process 0 is gone and JAX ends this one
+            return ""
 
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(
-        self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None
-    ) -> None:
-        self._left.set()
-        self._thread.join()  # Python must not end while a thread is in compiled code.
-        if error is None or (isinstance(error, Stopped) and error.together):
-            return
-        lost, failed = None, ""
-        if not isinstance(error, (UserError, Stopped, KeyboardInterrupt)):
-            time.sleep(1)  # Perhaps it failed because another process has: wait for news.
-            failed = self._failed()
-        if failed or re.search("Gloo|NCCL|coordination", str(error)):
-            lost = UserError(_loss(failed or "another process"))
-        with contextlib.suppress(Exception):  # another one was faster, or the service is gone
-            self._store.key_value_set(_FAILED, "another process" if lost else self._name)
-        _exit_after(self._grace, lost or error)
-        if lost:
-            raise lost from None
-
-    def _exit_with_others(self) -> None:
-        while not self._left.wait(1):
-            if (failed := self._failed()) and not self._left.wait(self._grace):
+    def exit_with_others() -> None:
+        while not left.wait(1):
+            if (failed := failure()) and not left.wait(grace):
                 print(f"{program()}: {_loss(failed)}", file=sys.stderr, flush=True)
                 os._exit(2)
 
-    def _failed(self) -> str:
-        """Return which process has reported that it failed; "" if none has."""
+    thread = threading.Thread(target=exit_with_others, daemon=True)
+    thread.start()
+    try:
         try:
-            return str(self._store.key_value_try_get(_FAILED))
-        except Exception:  # nobody has stored it, or process 0 is gone and JAX ends this one
-            return ""
+            yield
+        finally:
+            left.set()
+            thread.join()  # Python must not end while a thread is in compiled code.
+    except BaseException as error:
+        if isinstance(error, Stopped) and error.together:
+            raise
+        lost, failed = None, ""
+        if not isinstance(error, (UserError, Stopped, KeyboardInterrupt)):
+            time.sleep(1)  # Perhaps it failed because another process has: wait for news.
+            failed = failure()
+        if failed or re.search("Gloo|NCCL|coordination", str(error)):
+            lost = UserError(_loss(failed or "another process"))
+        name = f"process {state.process_id} of {state.num_processes}"
+        with contextlib.suppress(Exception):  # another one was faster, or the service is gone
+            store.key_value_set(_FAILED, "another process" if lost else name)
+        _exit_after(grace, lost or error)
+        if lost:
+            raise lost from None
+        raise
 
 
 def _loss(who: str) -> str:

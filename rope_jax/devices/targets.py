@@ -1,7 +1,6 @@
 """Known accelerators, and slices of them that are not here, such as v5e:4x4 or h100:8.
 
-A compiler needs only their description. It is one of those of the extras `tpu` and `cuda12`. This
-module is imported before jax.
+Their compilers are those of the extras `tpu` and `cuda12`. Imported before jax.
 """
 
 import contextlib
@@ -124,9 +123,7 @@ class Target:
         return math.prod(self.shape)
 
     def devices(self) -> Sequence[Any]:
-        """Return the devices, which only a compiler can use.
-
-        Call `prepare` before anything imports jax.
+        """Return the devices, which only a compiler can use; call `prepare` before importing jax.
 
         UserError: the compiler is not installed, or there is no such slice.
         """
@@ -134,10 +131,7 @@ class Target:
 
 
 def parse_target(text: str) -> Target:
-    """Read a target, such as v5e:4x4 or h100:8; a chip alone is its smallest slice.
-
-    UserError: there is no such thing.
-    """
+    """Read a target, such as v5e:4x4 or h100:8; a chip alone is its smallest slice."""
     name, colon, size = text.strip().lower().partition(":")
     chip = CHIPS.get(name)
     if chip is None:
@@ -153,15 +147,16 @@ def parse_target(text: str) -> Target:
         is_like = f"a slice has {chip.axes} axes" if chip.axes else "it is a number of GPUs"
         raise UserError(f"target: {name}:{size}: {is_like}, as in {_example(name, chip)}")
     shape = tuple(map(int, size.split("x")))
-    if chip.axes:
-        return Target(f"{name}:{size}", chip, shape)
-    (count,) = shape
-    if count > _HOST_GPUS and count % _HOST_GPUS:
-        raise UserError(
-            f"target: {name}:{count}: a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
-        )
-    per_host = min(count, _HOST_GPUS)
-    return Target(f"{name}:{size}", chip, (count // per_host, per_host))
+    if not chip.axes:
+        (count,) = shape
+        per_host = min(count, _HOST_GPUS)
+        shape = (count // per_host, per_host)
+        if count % per_host:
+            raise UserError(
+                f"target: {name}:{count}: a host has {_HOST_GPUS} GPUs, so more are a multiple of "
+                "that"
+            )
+    return Target(f"{name}:{size}", chip, shape)
 
 
 def _example(name: str, chip: Chip) -> str:
@@ -169,11 +164,7 @@ def _example(name: str, chip: Chip) -> str:
 
 
 def prepare() -> None:
-    """Let this process use the compilers of devices that are not here, and none that are.
-
-    Call it before anything computes with jax: its libraries read the environment when they are
-    loaded.
-    """
+    """Let this process use the compilers of devices that are not here; call it before any jax."""
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Without a TPU, libtpu would ask a metadata server, which only machines with TPUs have.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"

@@ -1,6 +1,5 @@
 """What a sweep takes: its measurements, and the memory of a window at each length."""
 
-import itertools
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -44,13 +43,9 @@ def plan_sweep(
     console: Console,
     target: Target | None = None,
 ) -> None:
-    """Print what a sweep of a run takes; neither weights nor texts are read.
+    """Print the cost of a sweep of a run's last stage, on this machine or a target.
 
-    training: the run's config, whose last stage is taken for that of the checkpoint.
-    vocab_size: the tokenizer's.
-    target: the devices to plan for; None: this machine's.
-
-    UserError: the sweep does not suit the run, or does not fit on this machine.
+    Neither weights nor texts are read. UserError: the sweep does not suit the run, or does not fit.
     """
     devices = None if target is None else target.devices()
     platform = None if devices is None else devices[0].platform
@@ -76,7 +71,7 @@ def plan_sweep(
     # each length of each entry reads the block with the text in front of it once
     tokens = len(entries) * sum(read)
     flops = len(entries) * sum(window_flops(training.model, vocab_size, n, n) for n in read)
-    count = len(list(itertools.product(entries, config.protocols, read)))
+    count = len(entries) * len(config.protocols) * len(read)
     facts = {
         "window": f"{window:,} tokens",
         "lengths": ", ".join(f"{n:,}" for n in read),
@@ -108,19 +103,17 @@ def plan_sweep(
 
 
 class ReadingPlan(NamedTuple):
-    """A program that reads windows, compiled for some devices."""
+    """A program that reads windows on some devices: its cost on each of them.
+
+    tokens: read on all devices. flops: of the model. seconds: what compiling took.
+    """
 
     name: str
     tokens: int
-    """How many it reads on all devices."""
     bytes: int
-    """Its memory on each device, by the compiler."""
     flops: float
-    """Of the model, on each device."""
     compiler_flops: float | None
-    """By the compiler; None: it does not say."""
     seconds: float
-    """What compiling took."""
 
 
 def plan_readings(
@@ -134,10 +127,7 @@ def plan_readings(
     """Compile one program for each kind of reading of the longest length.
 
     A batch has one window for each device, or for each group of devices that share windows.
-
-    placement: for windows of this length. like: the parameters' shapes, dtypes and shardings.
-
-    UserError: a program does not fit.
+    like: the parameters' shapes, dtypes and shardings. UserError: a program does not fit.
     """
     of_last, rows = scores_of_last(model, placement), placement.row_shards
     reader = Reader(
@@ -219,5 +209,5 @@ def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list
 
 
 def _by_bytes(text: str) -> NDArray[np.uint8]:
-    """Return as many tokens as a text has bytes: only their number matters here, and it is high."""
+    """Return a text's bytes as tokens: only their number matters here."""
     return np.frombuffer(text.encode(), np.uint8)

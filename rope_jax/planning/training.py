@@ -42,26 +42,22 @@ class StagePlan:
     """A stage as it would run on each device.
 
     bound: of its memory, without compiling.
-    bytes: the compiler's figure; None: the stage was not compiled, being too large.
-    flops: of a step, by the compiler; None: it does not say.
+    bytes, flops: by the compiler; None: it does not say, or the stage is too large to compile.
     seconds: what compiling took.
     refusal: why the stage cannot be trained, with the key to change; None: it can.
     """
 
     bound: StageBytes
-    bytes: StageBytes | None = None
-    flops: float | None = None
-    seconds: float = math.nan
-    refusal: UserError | None = None
+    bytes: StageBytes | None
+    flops: float | None
+    seconds: float
+    refusal: UserError | None
 
 
 def plan_training(
     config: Config, vocab_size: int, console: Console, target: Target | None = None
 ) -> None:
-    """Print what a training run takes; the stages are compiled for it, and nothing is trained.
-
-    vocab_size: the tokenizer's. No text is read.
-    target: the devices to plan for; None: this machine's.
+    """Print the cost of a training run, whose stages are compiled for this machine or a target.
 
     UserError: the run does not fit; the message names the key to change.
     """
@@ -85,30 +81,26 @@ def plan_training(
 
 
 def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
-    """Compile the programs of a stage, unless it is too large already by a lower bound.
-
-    validates: whether there is text to validate on.
-    """
+    """Compile the programs of a stage, unless it is too large already by a lower bound."""
     available = device_bytes(program.placement.device)
-    bound, needed = stage_bound(program, number, validates=validates), None
-    flops, began = None, time.perf_counter()
+    bound, began = stage_bound(program, number, validates=validates), time.perf_counter()
+    needed = flops = refusal = None
     try:
         check_stage(program, number, bound, available)
         with shortage_as(f"stages[{number}]: does not fit", quote=True):
             flops = (program.stage(number).compiled_step.cost_analysis() or {}).get("flops")
             needed = compiled_bytes(program, number, validates=validates)
         check_stage(program, number, needed, available)
-    except UserError as refusal:
-        return StagePlan(bound, needed, flops, time.perf_counter() - began, refusal)
-    return StagePlan(bound, needed, flops, time.perf_counter() - began)
+    except UserError as error:
+        refusal = error
+    return StagePlan(bound, needed, flops, time.perf_counter() - began, refusal)
 
 
 def planned_vocabulary(config: Config, run: Path | None = None) -> int:
     """Return the size of the model's vocabulary, without training a tokenizer.
 
-    run: the directory of a run, which has its own copy of the tokenizer; None: it is not trained
-    yet. Then a tokenizer of type `bpe` is taken to have as many tokens as it is asked for, the most
-    that it may get.
+    run: the directory of a run, which has its own copy of the tokenizer. Without one, a tokenizer
+    of type `bpe` is taken to have as many tokens as it is asked for, the most that it may get.
 
     UserError: the tokenizer cannot be read, or the vocabulary that the model states is too small.
     """
@@ -142,7 +134,7 @@ def quantities(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[s
 def _print_overview(console: Console, program: Program, target: Target | None) -> None:
     config, placement = program.config, program.placement
     parameters = parameter_count(program.model)
-    tokens = [stage.steps * stage.batch_size * stage.seq_len for stage in config.stages]
+    tokens = [span.stage.steps * span.tokens_per_step for span in config.spans]
     flops = sum(
         count * flops_per_token(config.model, program.vocab_size, stage.seq_len)
         for count, stage in zip(tokens, config.stages, strict=True)
@@ -151,7 +143,7 @@ def _print_overview(console: Console, program: Program, target: Target | None) -
     peak, source = peak_flops(devices)
     facts = {
         "model": f"{parameters:,} parameters, a vocabulary of {program.vocab_size:,}",
-        "training": f"{sum(tokens):,} tokens in {sum(s.steps for s in config.stages):,} steps, "
+        "training": f"{sum(tokens):,} tokens in {config.last_step:,} steps, "
         f"{sum(tokens) / parameters:.3g} per parameter",
         "compute": f"{flops:.3g} FLOPs: {describe_duration(flops / peak)} at the peak of "
         f"{peak / 1e9:,.0f} GFLOP/s ({source})",
@@ -177,11 +169,10 @@ def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
         return ["" if n is None else f"{n / size:,.2f}" for n in found]
 
     flops = [
-        stage.batch_size
-        * stage.seq_len
-        * flops_per_token(config.model, program.vocab_size, stage.seq_len)
+        span.tokens_per_step
+        * flops_per_token(config.model, program.vocab_size, span.stage.seq_len)
         / placement.mesh.size
-        for stage in config.stages
+        for span in config.spans
     ]
     rows = {
         "windows": [f"{stage.batch_size:,} × {stage.seq_len:,}" for stage in config.stages],
