@@ -145,7 +145,6 @@ def run(main: Callable[[list[str]], None]) -> NoReturn:
 
 
 def _call(main: Callable[[list[str]], None]) -> int:
-    """Call `main`, print the line that it ends with, and return the status."""
     try:
         main(sys.argv[1:])
         sys.stdout.flush()

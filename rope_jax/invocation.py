@@ -1,7 +1,6 @@
 """How this process was called, so that messages name commands as the user types them.
 
-Every command exists twice: as a script of the repository, and as a part of the installed command
-`rope-jax`. Imports nothing slow.
+Every command exists twice: as a script of the repository, and as a part of `rope-jax`.
 """
 
 import os
@@ -23,24 +22,12 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "train": Command("train.py", "train a small language model from a config; also resumes"),
-    "sweep": Command(
-        "eval_ppl.py", "measure a run's perplexity against context length, by scaling"
-    ),
-    "compare": Command(
-        "scripts/compare.py", "compare runs, seeds and sweeps: figure, tables, page"
-    ),
-    "key-tokens": Command(
-        "scripts/key_tokens.py", "find the tokens that need far context, for LongPPL"
-    ),
-    "fit": Command(
-        "scripts/fit.py", "fit a run's positions to longer texts, with its weights frozen"
-    ),
-    "plan": Command(
-        "scripts/plan.py", "show what a run or a sweep would take, without starting it"
-    ),
-    "show": Command(
-        "scripts/show_scaling.py", "show scalings pair by pair: wavelengths, turns, unseen angles"
-    ),
+    "sweep": Command("eval_ppl.py", "measure a run's perplexity against length, by scaling"),
+    "compare": Command("scripts/compare.py", "compare runs and sweeps: figure, tables, page"),
+    "key-tokens": Command("scripts/key_tokens.py", "find tokens that need far context (LongPPL)"),
+    "fit": Command("scripts/fit.py", "fit a run's positions to longer texts, weights frozen"),
+    "plan": Command("scripts/plan.py", "show the cost of a run or a sweep without starting it"),
+    "show": Command("scripts/show_scaling.py", "show scalings pair by pair, and unseen angles"),
     "maps": Command("scripts/show_maps.py", "show position maps as pictures"),
     "costs": Command("scripts/show_costs.py", "show what training runs and fits took"),
     "grid": Command("scripts/grid.py", "run many experiments and compare them; also through Slurm"),
@@ -106,12 +93,10 @@ def _python() -> str:
 
 
 def _is_module() -> bool:
-    """Whether it was called as `python -m rope_jax`."""
     folder, name = os.path.split(sys.argv[0])
     return name == "__main__.py" and os.path.basename(folder) == "rope_jax"
 
 
 def _short(path: str) -> str:
-    """Return a path relative to the working directory if it lies below that."""
     relative = os.path.relpath(path)
     return path if relative.startswith(os.pardir) else relative

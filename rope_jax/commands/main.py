@@ -19,7 +19,12 @@ def run() -> None:
 def main(argv: list[str]) -> None:
     """Call the command that the first argument names with the others. UserError: there is none."""
     if not argv or argv[0] in ("-h", "--help", "help"):
-        print(_help())
+        print(f"usage: {INSTALLED} COMMAND …\n")
+        print("How far past its training window can a model with rotary positions read?\n")
+        for name, command in COMMANDS.items():
+            print(f"  {name:11}{command.about}")
+        print(f"\n{INSTALLED} COMMAND --help   its arguments and keys")
+        print(f"{INSTALLED} --version        {__version__}\n\nTo begin: {INSTALLED} train demo")
         return
     name, *arguments = argv
     if name in ("-V", "--version"):
@@ -31,19 +36,3 @@ def main(argv: list[str]) -> None:
         raise UserError(f"{name or repr(name)}: unknown command; {advice}")
     module = _MODULES.get(name, name.replace("-", "_"))
     importlib.import_module(f"rope_jax.commands.{module}").main(arguments)
-
-
-def _help() -> str:
-    lines = [
-        f"usage: {INSTALLED} COMMAND …",
-        "",
-        "How far past its training window can a model with rotary positions read?",
-        "",
-        *(f"  {name:11}{command.about}" for name, command in COMMANDS.items()),
-        "",
-        f"{INSTALLED} COMMAND --help   its arguments and keys",
-        f"{INSTALLED} --version        {__version__}",
-        "",
-        f"To begin: {INSTALLED} train demo",
-    ]
-    return "\n".join(lines)

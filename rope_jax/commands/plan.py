@@ -1,4 +1,4 @@
-"""Show what a training run or a sweep would take, without starting it."""
+"""Show the cost of a training run or a sweep, without starting it."""
 
 from pathlib import Path
 
@@ -17,8 +17,8 @@ def main(argv: list[str]) -> None:
 
     parser = cli.parser(
         "CONFIG|RUN [--sweep SWEEP.yaml] [target=X] [key=value ...]",
-        "Show what a run takes on this machine: parameters, tokens, FLOPs, and the memory that the "
-        "compiler plans for. For the directory of a run, and with --sweep, what a sweep takes. "
+        "Show the cost of a run here: parameters, tokens, FLOPs, and the memory that the "
+        "compiler plans for. For the directory of a run, and with --sweep, the cost of a sweep. "
         "Keys are those of training with CONFIG, and those of the sweep with RUN. With target, the "
         "same for devices that are not here, such as v5e:4x4 or h100:8.",
     )
@@ -32,9 +32,7 @@ def main(argv: list[str]) -> None:
     target = parse_target(targets[-1].removeprefix(_TARGET)) if targets else None
     is_run = Path(arguments.planned, "config.yaml").is_file()
     sweep_file = None if arguments.sweep is None else config_path(arguments.sweep, "sweeps")
-    config = None
-    if not is_run:
-        config = load_training(config_path(arguments.planned), overrides)
+    config = None if is_run else load_training(config_path(arguments.planned), overrides)
     own = overrides if is_run else []
     sweep = load(SweepConfig, sweep_file, own) if is_run or sweep_file is not None else None
     if target is not None:

@@ -89,9 +89,8 @@ class SweepEntry(Frozen):
         A factor of "auto" is length / window, at least 1: an oracle that knows the length.
         Raises ValueError if that factor does not fit the other settings.
         """
-        if not self.factor_is_auto:
-            return self.scaling_at_window
-        return self.scaling_at_window.with_factor(max(1.0, length / window))
+        scaling, factor = self.scaling_at_window, max(1.0, length / window)
+        return scaling.with_factor(factor) if self.factor_is_auto else scaling
 
     def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
         """Return the position map to use at a length; `trained` is the checkpoint's own.
@@ -191,7 +190,7 @@ else:
     ]
 
 
-def _with_unique_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
+def _with_own_labels(entries: tuple[SweepEntry, ...]) -> tuple[SweepEntry, ...]:
     """Name entries of one label by the settings in which they differ: "rerope-window=64"."""
     settings = [_settings(entry) for entry in entries]
     found = list(entries)
@@ -223,7 +222,7 @@ def _settings(entry: SweepEntry) -> dict[str, str]:
 
 
 _UNIQUE = (
-    AfterValidator(_with_unique_labels),
+    AfterValidator(_with_own_labels),
     distinct(operator.attrgetter("label"), "; give one a name"),
 )
 Entries = Annotated[tuple[AnyEntry, ...], Field(strict=False), *_UNIQUE]

@@ -46,7 +46,6 @@ def validate(schema: type[Model], raw: Any, origin: str) -> Model:
 
 
 def _explain(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> str:
-    """Return the key, what is wrong with it, and what would be right."""
     kind, given = error["type"], error["input"]
     path = _path(schema, raw, error)
     key = ".".join(str(part) or "''" for part in path)
@@ -101,7 +100,6 @@ def _join(key: str, message: str, models: Sequence[type[BaseModel]]) -> str:
 
 
 def _hint(schema: type[BaseModel], path: KeyPath, raw: Any, error: ErrorDetails) -> str:
-    """Return a hint at what a value of the wrong type was meant to be, or ""."""
     kind, given, key = error["type"], error["input"], ".".join(map(str, path))
     if kind == "string_type" and isinstance(given, int | float):
         return f"""; quote text: "{key}='...'" on the command line, '...' in a file"""
@@ -144,7 +142,6 @@ def _path(schema: type[BaseModel], raw: Any, error: ErrorDetails) -> KeyPath:
 
 @functools.cache
 def _key_names(schema: type[BaseModel]) -> frozenset[str]:
-    """Return the last part of every key."""
     models = (model for several in sections(schema).values() for model in several)
     return frozenset(name for model in models for name in model.model_fields)
 
@@ -152,7 +149,6 @@ def _key_names(schema: type[BaseModel]) -> frozenset[str]:
 def _models_at(
     schema: type[BaseModel], path: Sequence[str | int], raw: Any
 ) -> list[type[BaseModel]]:
-    """Return the config models allowed at a path, whichever `type` is given there."""
     models, node = [schema], raw
     for part in path:
         type_ = given_tag(node)
@@ -170,7 +166,6 @@ def _of_type(models: list[type[BaseModel]], type_: Any) -> list[type[BaseModel]]
 
 
 def _suggest_key(schema: type[BaseModel], path: KeyPath, raw: Any) -> str:
-    """Suggest what an unknown key was meant to be, or else list the keys of its section."""
     *parents, wrong = path
     section = raw
     for part in parents:

@@ -162,7 +162,6 @@ def _at(node: Any, *keys: str) -> Any:
 
 
 def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dict[str, Any]:
-    """Return a raw config with what it inherits below what it states."""
     old = source.config
     # not the type of the weights: training needs float32, whatever they were kept in there
     model = old.model.model_dump(mode="json", exclude={"param_dtype"})
@@ -196,7 +195,6 @@ def _with_inherited(raw: dict[str, Any], start: InitFrom, source: Source) -> dic
 
 
 def _model_differences(config: Config, source: Config) -> list[str]:
-    """Describe the fields that decide the shapes or the meaning of parameters, and differ."""
     new, old = _meaning(config), _meaning(source)
     differences = [
         f"{key} is {show_value(old[key])} there and {show_value(new[key])} here"

@@ -110,7 +110,6 @@ def key_section(schema: type[BaseModel], section: str, width: int) -> list[str]:
 def _keys(
     model: type[BaseModel], width: int, indent: str, without: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield all about the keys of a section, and those of the sections in it."""
     for name, field in model.model_fields.items():
         if name in without:
             continue
@@ -122,7 +121,6 @@ def _keys(
 def _details(
     name: str, field: FieldInfo, owned: str, width: int, indent: str = ""
 ) -> Iterator[str]:
-    """Yield a key with its type and default, and below them the description."""
     models, about = models_in(field.annotation), (field.description or "") + owned
     if len(models) == 1:
         name += ".N" * is_list(field.annotation)
@@ -164,7 +162,6 @@ def _signature(field: FieldInfo) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return text that fits, cut between two words."""
     if len(text) <= width:
         return text
     return text[: text.rfind(" ", 0, width - 1)].rstrip(" ;,:") + " …"

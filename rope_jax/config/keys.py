@@ -69,7 +69,6 @@ def different_keys(new: BaseModel, old: BaseModel) -> list[str]:
 
 
 def _flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested lists and dicts by dotted key."""
     if isinstance(node, list):
         node = dict(enumerate(node))
     if not isinstance(node, dict):

@@ -285,7 +285,6 @@ class RopeConfig(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _read_strategy(cls, settings: Any) -> Any:
-        """Replace the path of a strategy file by the scaling and the map in it."""
         if not isinstance(settings, dict) or not isinstance(settings.get("strategy"), str):
             return settings
         if twice := [key for key in ("scaling", "map") if settings.get(key) is not None]:

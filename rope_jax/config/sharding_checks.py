@@ -56,7 +56,6 @@ def differ_by_head(maps: Iterable[PositionMap | None]) -> bool:
 
 
 def _reason_for_whole_heads(model: ModelConfig, maps: Iterable[PositionMap | None]) -> str | None:
-    """Return why each device must compute all heads; None: they may be split over devices."""
     if model.position.differs_by_head:
         return f"position {model.position.type} has numbers of its own for each head"
     if model.qk_norm == "all_heads":

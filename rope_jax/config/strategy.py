@@ -51,8 +51,8 @@ def strategy_to_hf(
 ) -> dict[str, Any]:
     """Return the config keys from which transformers computes what a strategy file says.
 
-    These are LongRoPE's factors, used up to the longest length that was fitted. head_dim: as in
-    `to_hf`. ValueError: the file has a map, which transformers has no form for, or cannot be read.
+    These are LongRoPE's factors, used up to the longest length that was fitted. ValueError: the
+    file has a map, which transformers has no form for, or cannot be read.
     """
     strategy = read_strategy(path)
     if strategy.map is not None:

@@ -73,7 +73,6 @@ class LongPPL(SweepTask):
 
 
 def _with_keys(task: type[Task], *more: type[BaseModel], of: str) -> Any:
-    """Derive a model from a task's settings, with the keys of what it is used for."""
     return create_model(f"{task.__name__}{of}", __base__=(task, *more), __doc__=task.__doc__)
 
 
@@ -102,7 +101,6 @@ MIXED_TASKS: Mapping[str, type[MixedTask]] = {
 
 
 def _as_settings(entry: Any) -> Any:
-    """Return a task's settings, which may be given as a bare name."""
     return {"task": entry} if isinstance(entry, str) else entry
 
 

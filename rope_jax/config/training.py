@@ -166,7 +166,6 @@ class Config(Frozen):
         return changed
 
     def _check_linear(self) -> None:
-        """ValueError for what attention without softmax cannot do."""
         for i, element in enumerate(self.rope.layer_pattern):
             if element.sliding_window is not None:
                 raise ValueError(
@@ -296,7 +295,6 @@ class Config(Frozen):
         return self.rope.layer_pattern or (LayerConfig(),)
 
     def _scaling_key(self, stage: int) -> str:
-        """Return the key that sets `stage_scaling`."""
         given = [i for i in range(stage + 1) if self.stages[i].scaling is not None]
         return f"stages.{given[-1]}.scaling" if given else "rope.scaling"
 
@@ -314,7 +312,6 @@ class Config(Frozen):
 
     @property
     def _rotary_dim(self) -> int:
-        """How many dimensions of a head the encoding can rotate."""
         return self.model.position.rotary_dim(self.model.heads_width)
 
     @property

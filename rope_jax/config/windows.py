@@ -64,7 +64,7 @@ class RandomizedPositions(JumpingPositions):
 class PosePositions(JumpingPositions):
     """PoSE: a row is cut into chunks, and a random jump lies before each of them but the first.
 
-    Zhu et al., arXiv 2309.10400, §3.2. `rope_jax.data.positions` has the distributions.
+    Zhu et al., arXiv 2309.10400, §3.2.
     """
 
     type: Literal["pose"] = "pose"
@@ -88,8 +88,7 @@ AnyPositions = Annotated[
 class MixedConfig(Frozen):
     """Rows that hold short windows side by side, with a scaling of their own.
 
-    LongRoPE2's mixed context window training, arXiv 2502.20082: short windows keep the original
-    frequencies while long ones learn the rescaled ones.
+    LongRoPE2's mixed context window training, arXiv 2502.20082.
     """
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = Field(

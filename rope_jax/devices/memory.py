@@ -170,7 +170,6 @@ def _cgroup_mounts(root: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _read(path: Path) -> str:
-    """Return a file's text; "" if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -230,7 +230,6 @@ def _rotary_spec(leaf: Any) -> PartitionSpec:
 
 
 def _repeated(x: Any, axis: int, times: int) -> jax.Array:
-    """Add copies of the last entry along an axis."""
     padding = [(0, 0)] * x.ndim
     padding[axis] = (0, times)
     return jnp.pad(x, padding, mode="edge")

@@ -1,7 +1,4 @@
-"""One run in several processes, on one host or many.
-
-Every process runs the same program on the same config; only the first one writes and prints.
-"""
+"""One run in several processes, of which only the first one writes and prints."""
 
 import hashlib
 from collections.abc import Callable
@@ -12,8 +9,6 @@ from jax.experimental import multihost_utils
 
 from rope_jax.errors import UserError
 
-_LONGEST_MESSAGE = 2000
-
 
 def is_first() -> bool:
     """Whether this process is the one that writes and prints."""
@@ -22,21 +17,18 @@ def is_first() -> bool:
 
 def on_first(action: Callable[[], object]) -> None:
     """Call `action` on the first process only. If it fails, all processes raise its UserError."""
-    message = ""
-    if is_first():
+
+    def attempt() -> str:
         try:
             action()
         except UserError as error:
-            message = str(error)
+            return str(error)
         except OSError as error:
-            message = f"{error.filename or 'a file'}: cannot be written ({error.strerror})"
-    if jax.process_count() == 1:
-        if message:
-            raise UserError(message)
-        return
-    raw = np.frombuffer(message.encode()[:_LONGEST_MESSAGE].ljust(_LONGEST_MESSAGE), np.uint8)
-    message = multihost_utils.broadcast_one_to_all(raw).tobytes().decode(errors="replace").strip()
-    if message:
+            where = error.filename or "a file"
+            return str(UserError(f"{where}: cannot be written ({error.strerror})"))
+        return ""
+
+    if message := from_first(attempt):
         raise UserError(message)
 
 
@@ -52,9 +44,7 @@ def from_first(make: Callable[[], str]) -> str:
 
 def any_of(flag: bool) -> bool:
     """Whether `flag` is set in any process. All processes must call this together."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(multihost_utils.process_allgather(np.array(flag)).any())
+    return smallest(not flag) == 0
 
 
 def smallest(number: float | int) -> float | int:

@@ -216,7 +216,6 @@ def _gpus(target: Target) -> Sequence[Any]:
 
 
 def _check_installed(target: Target, modules: Sequence[str], extra: str) -> None:
-    """UserError, saying what to install, unless one of these modules is there."""
     for module in modules:
         with contextlib.suppress(ModuleNotFoundError):  # of the package around it
             if importlib.util.find_spec(module) is not None:

@@ -203,7 +203,6 @@ class _Template:
         return fill
 
     def _length(self, variables: Values, key: str) -> int:
-        """Return {length}: the window times the factor."""
         for name, where in (("window", "window"), ("factor", f"{self.key}.axes.factor")):
             if not isinstance(variables.get(name), int | float):
                 raise UserError(
@@ -218,7 +217,6 @@ class _Template:
         return int(length)
 
     def _batch_size(self, length: int, key: str) -> int:
-        """Return {batch_size}: windows of a training step."""
         tokens = self.grid.tokens_per_step
         if tokens is None:
             raise UserError(
@@ -311,19 +309,16 @@ class _Template:
 
 
 def _arguments(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return settings as `key=value` arguments."""
     return tuple(f"{key}={flow_yaml(value)}" for key, value in settings.items())
 
 
 def _short(value: Any) -> str:
-    """Return an axis's value as a part of a name or text: 4, 0.5, yarn, true."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:.12g}" if isinstance(value, float) else str(value)
 
 
 def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob:
-    """Return the job that compares the sweeps, or those called `config.sweep`."""
     chosen = tuple(s for s in sweeps if config.sweep in (None, s.folder.name))
     if not sweeps:
         raise UserError("compare: no entry of runs has sweeps; give it some, or remove compare")
@@ -342,7 +337,6 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
 
 
 def _check_repeats(jobs: Sequence[Job]) -> None:
-    """UserError if two jobs would write to one folder or do the same."""
     folders: dict[Path, Job] = {}
     contents: dict[str, Job] = {}
     for job in jobs:

@@ -1,9 +1,7 @@
 """The jobs of a grid: the command of each, and whether it is done.
 
 A job is done if the file with which its command ends is there and was made with the settings of
-the grid from the present results of the jobs before it. The latter is recorded beside the file, in
-grid.json. What a user made with the same command by hand has no such record; the classes below say
-which of it counts.
+the grid from the present results of the jobs before it, as recorded in grid.json.
 """
 
 import contextlib
@@ -77,7 +75,7 @@ class Job:
         return [sys.executable, *start, *arguments, *self.overrides]
 
     def log(self, logs: Path) -> Path:
-        """Return the path of the command's output in the folder of all logs."""
+        """Return the file of the command's output, in the folder of all logs."""
         return logs / f"{self.name}.log"
 
     def is_done(self) -> bool:
@@ -263,7 +261,6 @@ class CompareJob(Job):
 
 
 def _digest(path: Path) -> str | None:
-    """Return the checksum of a file; None if there is none."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
@@ -271,7 +268,6 @@ def _digest(path: Path) -> str | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the content of a JSON file; {} if it cannot be read."""
     try:
         content = json.loads(read_limited(path, _MOST_BYTES))
     except (OSError, ValueError, RecursionError):

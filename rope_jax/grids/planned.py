@@ -107,7 +107,6 @@ class Planned:
         return known, files
 
     def _is_planned(self, path: Any) -> TypeGuard[str]:
-        """Whether a value of a config is the path of a strategy file that the grid writes."""
         return is_strategy_file(path) and os.path.abspath(path) in self._strategies
 
 

@@ -182,7 +182,6 @@ def _wait(process: "subprocess.Popen[bytes]", look: Callable[[], None], in_slurm
 
 
 def _reason(status: int, log: Path) -> str:
-    """Say why a command failed."""
     if status < 0:
         return f"ended by {signal.Signals(-status).name}"
     line = last_line(log)

@@ -90,7 +90,6 @@ def _executor(folder: Path, cluster: str) -> Any:
 
 
 def _parameters(job: Job, config: SlurmConfig, before: Sequence[str]) -> dict[str, Any]:
-    """Return submitit's parameters for a job. before: ids of the jobs that it waits for."""
     options: dict[str, Any] = dict(config.options)
     if before:
         # what follows without needing it also runs after a failure

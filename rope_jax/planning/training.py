@@ -158,7 +158,6 @@ def _print_overview(console: Console, program: Program, target: Target | None) -
 
 
 def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
-    """Return a table with one column per stage: memory and FLOPs of each device."""
     config, placement, state = program.config, program.placement, program.abstract_state
     available = device_bytes(placement.device)
     used = [(plan.bytes or plan.bound).total for plan in plans]
