@@ -20,6 +20,8 @@ from rope_jax.invocation import program
 if TYPE_CHECKING:  # slow imports: until `run` listens to signals, Ctrl-C gives a traceback
     from pydantic import BaseModel
 
+    from rope_jax.config.devices import DistributedConfig
+
 
 _WIDEST_HELP = 120  # columns: longer lines are hard to read
 
@@ -87,6 +89,28 @@ def print_next(*lines: str) -> None:
 def add_config(parser: argparse.ArgumentParser, help: str = "these keys") -> None:
     """Add the argument CONFIG.yaml, which may be left out."""
     parser.add_argument("config", metavar="CONFIG.yaml", nargs="?", help=help)
+
+
+def add_run(parser: argparse.ArgumentParser) -> None:
+    """Add the argument RUN."""
+    about = "a run directory, or a Hugging Face checkpoint: a folder, or an id on the hub"
+    parser.add_argument("run", metavar="RUN", help=about)
+
+
+def open_directory(run: str, distributed: "DistributedConfig | None" = None) -> tuple[Any, ...]:
+    """Return the run's directory, its config and a console; a checkpoint is imported first."""
+    from rope_jax.checkpoints.files import run_of
+    from rope_jax.console import plain_console
+    from rope_jax.devices.malloc import keep_freed_memory
+    from rope_jax.user_cache import keep_compiled_programs
+
+    keep_freed_memory()
+    keep_compiled_programs()
+    console = plain_console()
+    directory = run_of(run, distributed, console)
+    training = directory.load_config()
+    stopping.check()
+    return directory, training, console
 
 
 def read_config(

@@ -249,8 +249,8 @@ def compile_sweep(config: Any, case: Case) -> dict[str, Any]:
     """Compile the program of a sweep's longest windows: with the model's map, if it has one."""
     import jax
 
+    from rope_jax.config.devices import check_mesh
     from rope_jax.config.load import validate
-    from rope_jax.config.sharding_checks import check_mesh
     from rope_jax.config.sweep import SweepConfig
     from rope_jax.devices.memory import device_bytes
     from rope_jax.devices.mesh import Placement

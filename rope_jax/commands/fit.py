@@ -1,7 +1,6 @@
 """Fit a run's positions by gradient descent, with its weights frozen."""
 
 from rope_jax import cli
-from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
@@ -9,7 +8,7 @@ def main(argv: list[str]) -> None:
 
     code_hash()  # before what it covers is imported
     from rope_jax.config.fit import FitConfig
-    from rope_jax.config.yaml_text import flow_yaml
+    from rope_jax.config.load import flow_yaml
     from rope_jax.invocation import command_line
 
     parser = cli.parser(
@@ -18,14 +17,14 @@ def main(argv: list[str]) -> None:
         "strategy file RUN/fits/<name>/strategy.json. Keys of the fit:",
         FitConfig,
     )
-    add_run(parser)
+    cli.add_run(parser)
     parser.add_argument("--fit", metavar="FIT.yaml", help="these keys")
     arguments, config = cli.read_config(parser, argv, FitConfig, "fit", "fits")
     from rope_jax.checkpoints.files import is_checkpoint
 
     if is_checkpoint(arguments.run):  # will be imported, which may take minutes
         config.check_has_texts(arguments.run)
-    run, training, console = open_directory(arguments.run)
+    run, training, console = cli.open_directory(arguments.run)
     from rope_jax.fitting.run import STRATEGY, fit_run
 
     folder = fit_run(run, training, config, console)

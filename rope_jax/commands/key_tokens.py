@@ -1,12 +1,11 @@
 """Find the tokens of a split that need far context, as a mask for LongPPL in sweeps."""
 
 from rope_jax import cli
-from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
-    from rope_jax.config.key_tokens import KeyTokensConfig
-    from rope_jax.config.yaml_text import flow_yaml
+    from rope_jax.config.load import flow_yaml
+    from rope_jax.config.tasks import KeyTokensConfig
     from rope_jax.invocation import command_line
 
     parser = cli.parser(
@@ -15,9 +14,9 @@ def main(argv: list[str]) -> None:
         "context. Sweeps of other runs measure their perplexity: task longppl. Keys:",
         KeyTokensConfig,
     )
-    add_run(parser)
+    cli.add_run(parser)
     arguments, config = cli.read_config(parser, argv, KeyTokensConfig)
-    run, training, console = open_directory(arguments.run)
+    run, training, console = cli.open_directory(arguments.run)
     from rope_jax.sweeps.key_tokens import find_key_tokens
 
     path = find_key_tokens(run, training, config, console)

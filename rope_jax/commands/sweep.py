@@ -1,7 +1,6 @@
 """Measure a trained run's perplexity against context length, for many scalings at once."""
 
 from rope_jax import cli
-from rope_jax.commands.on_a_run import add_run, open_directory
 
 
 def main(argv: list[str]) -> None:
@@ -17,7 +16,7 @@ def main(argv: list[str]) -> None:
         "Results go to RUN/evals/<name>/. Keys of the sweep:",
         SweepConfig,
     )
-    add_run(parser)
+    cli.add_run(parser)
     parser.add_argument(
         "--sweep", metavar="SWEEP.yaml", help="the sweep's config; default: every key's default"
     )
@@ -25,7 +24,7 @@ def main(argv: list[str]) -> None:
         "--again", action="store_true", help="measure again what an earlier sweep has measured"
     )
     arguments, config = cli.read_config(parser, argv, SweepConfig, "sweep", "sweeps")
-    run, training, console = open_directory(arguments.run, config.distributed)
+    run, training, console = cli.open_directory(arguments.run, config.distributed)
     from rope_jax.devices import processes
     from rope_jax.sweeps.run import sweep_run
 

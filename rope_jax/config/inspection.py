@@ -20,11 +20,10 @@ from pydantic import (
 from rope_jax.config.entries import ENTRIES, Entries, SweepEntry, TrainedEntry
 from rope_jax.config.explain import validate
 from rope_jax.config.inherit import training_config
-from rope_jax.config.load import dump, read_raw
+from rope_jax.config.load import dump, dump_yaml, read_raw
 from rope_jax.config.model import Base
 from rope_jax.config.training import Config
 from rope_jax.config.types import Frozen, Length, PathText, bare_names, distinct
-from rope_jax.config.yaml_text import dump_yaml
 from rope_jax.errors import UserError
 from rope_jax.positions.maps import MAPS, AnyMap, PositionMap
 from rope_jax.rope import RotaryGeometry

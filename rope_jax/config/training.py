@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rope_jax.config.checkpoints import Imported
 from rope_jax.config.data import DataConfig, StdlibData
-from rope_jax.config.devices import DistributedConfig, MeshConfig
+from rope_jax.config.devices import DistributedConfig, MeshConfig, check_mesh, check_seq_len
 from rope_jax.config.model import LayerConfig, ModelConfig, RopeConfig, check_map
 from rope_jax.config.sections import (
     AnyInitFrom,
@@ -19,7 +19,6 @@ from rope_jax.config.sections import (
     Trained,
     ValidationConfig,
 )
-from rope_jax.config.sharding_checks import check_mesh, check_seq_len
 from rope_jax.config.sweep import TrainingSweepConfig, check_encoding
 from rope_jax.config.tokenizer import ByteTokenizerConfig, TokenizerConfig
 from rope_jax.config.types import FolderName, Frozen, PathText, PositiveInt, Seed, errors_in

@@ -1,7 +1,7 @@
 """Devices in words and figures: those that JAX found, or that a program is planned for."""
 
 import os
-import time
+import timeit
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,12 +38,8 @@ def peak_flops(devices: Sequence[Any] | None = None) -> tuple[float, str]:
     x = jnp.ones((size, size), jnp.float32)
     multiply = jax.jit(jnp.matmul)
     multiply(x, x).block_until_ready()
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        multiply(x, x).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds) * len(devices), f"measured, {size}³ float32 matmul"
+    seconds = min(timeit.repeat(lambda: multiply(x, x).block_until_ready(), number=1, repeat=5))
+    return 2 * size**3 / seconds * len(devices), f"measured, {size}³ float32 matmul"
 
 
 def reached_flops(peak: float) -> float:

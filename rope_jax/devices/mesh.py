@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from rope_jax.config.devices import MeshConfig
+from rope_jax.config.devices import MeshConfig, check_vocabulary
 from rope_jax.config.sections import StageConfig
-from rope_jax.config.sharding_checks import check_vocabulary
 from rope_jax.config.types import errors_in
 from rope_jax.devices.collectives import Collectives
 from rope_jax.devices.sharding import AXES, CONTEXT, DATA, FSDP, ROWS, TENSOR, spec_of

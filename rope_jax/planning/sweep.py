@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from rope_jax.config.sharding_checks import differ_by_head
+from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config

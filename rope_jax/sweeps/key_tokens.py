@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import TaskProgressColumn
 
 from rope_jax import stopping
-from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import KeyTokensConfig
 from rope_jax.config.training import Config
 from rope_jax.config.types import errors_in
 from rope_jax.console import print_message, print_overview, print_wrapped, progress_bar

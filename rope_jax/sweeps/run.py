@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from rope_jax import stopping
-from rope_jax.config.sharding_checks import differ_by_head
+from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.console import describe_duration, print_message, print_wrapped

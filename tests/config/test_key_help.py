@@ -6,10 +6,10 @@ from rope_jax.config.fit import FitConfig
 from rope_jax.config.grid import GridConfig
 from rope_jax.config.inspection import MapsConfig, ScalingConfig
 from rope_jax.config.key_help import key_overview, key_section
-from rope_jax.config.key_tokens import KeyTokensConfig
 from rope_jax.config.keys import TAG_KEYS, sections
 from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.sweep import SweepConfig
+from rope_jax.config.tasks import KeyTokensConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
 from rope_jax.rope import STRATEGIES

@@ -15,9 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rope_jax.config.devices import MeshConfig
+from rope_jax.config.devices import MeshConfig, check_mesh
 from rope_jax.config.model import ModelConfig
-from rope_jax.config.sharding_checks import check_mesh
 from rope_jax.data.batches import Batch
 from rope_jax.devices.mesh import Placement
 from rope_jax.evaluation.decoder import nll_of_last, scores_of_last
