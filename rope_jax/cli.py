@@ -34,10 +34,9 @@ class _Parser(argparse.ArgumentParser):
 def parser(
     usage: str, description: str, schema: "type[BaseModel] | None" = None
 ) -> argparse.ArgumentParser:
-    """Return an argument parser whose --help ends with every key of `schema`.
+    """Return a parser with `usage`, such as "RUN [key=value ...]", and the keys of `schema`.
 
-    usage: the arguments, such as "RUN [key=value ...]".
-    schema: None for a command without keys of its own, which has no --print-config either.
+    Without a schema there is no --print-config.
     """
     name = program()
     made = _Parser(
@@ -122,10 +121,7 @@ def read_config(
 ) -> tuple[argparse.Namespace, Any]:
     """Parse a command line; return its arguments and the config, which --print-config prints.
 
-    file: the argument that names the config's file, if there is one.
-    kind: the folder of configs/ with those of this command; "": there is none.
-
-    Raises UserError, and SystemExit after printing.
+    file: the argument that names the config's file. kind: the folder of configs/ with such files.
     """
     from pathlib import Path
 

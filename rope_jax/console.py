@@ -151,10 +151,7 @@ def _width(columns: Sequence[Column], gap: int) -> int:
 
 
 def print_overview(console: Console, title: str, facts: Mapping[str, str | Sequence[str]]) -> None:
-    """Print a titled list of named facts; a fact of several strings has one line for each.
-
-    Such a list stands below its name if that is longer than the names of the other facts.
-    """
+    """Print a titled list of named facts; one of several lines may stand below its name."""
     console.print(Text(printable(title), style="bold"), soft_wrap=True)
     short = [cell_len(printable(name)) for name, fact in facts.items() if isinstance(fact, str)]
     margin = 4 + max(short, default=0)

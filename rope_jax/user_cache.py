@@ -21,10 +21,7 @@ def user_cache() -> Path:
 
 
 def keep_compiled_programs() -> None:
-    """Have JAX cache compiled programs for later runs; call before importing jax.
-
-    Does nothing if JAX_COMPILATION_CACHE_DIR is set, or if our folder is not writable.
-    """
+    """Have JAX cache compiled programs, unless JAX_COMPILATION_CACHE_DIR says where; before jax."""
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
     try:

@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 def read_inspection(
     argv: list[str], description: str, schema: "type[InspectionType]"
 ) -> "tuple[InspectionType, Config | None]":
-    """Return the keys of an inspection and the training config that they are about, if any.
-
-    Raises UserError, and SystemExit after printing them for --print-config.
-    """
+    """Return the keys of an inspection and the training config that they are about, if any."""
     from rope_jax.config.inspection import dump_inspection, load_inspection
     from rope_jax.config.named import config_path
 

@@ -93,10 +93,7 @@ class SweepEntry(Frozen):
         return scaling.with_factor(factor) if self.factor_is_auto else scaling
 
     def map_at(self, length: int, window: int, trained: PositionMap | None) -> PositionMap | None:
-        """Return the position map to use at a length; `trained` is the checkpoint's own.
-
-        Raises ValueError if "auto" has no solution.
-        """
+        """Return the position map to use at a length. ValueError: "auto" has no solution."""
         return None if self.map is None else self.map.at(window, length)
 
     @functools.cached_property

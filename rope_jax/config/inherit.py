@@ -100,14 +100,11 @@ def training_config(
 
     A run inherits `model`, `data` and `rope`, key by key: the scaling and map that the checkpoint
     was trained with, and its L. It inherits the tokenizer as a whole, as the copy that the source
-    keeps: with other texts, `bpe` would be another tokenizer. A newest step is replaced by its
-    number. The source is not read if nothing is inherited, as for the config.yaml of a run, so that
-    it may have been deleted.
+    keeps: with other texts, `bpe` would be another tokenizer. The source may have been deleted if
+    nothing is inherited, as for the config.yaml of a run.
 
     origin: where `raw` comes from; errors begin with it.
     find: returns the run and checkpoint that `init_from` names.
-
-    Raises UserError.
     """
     given = raw.get("init_from") if isinstance(raw, dict) else None
     if given is None:

@@ -65,13 +65,10 @@ def read_yaml(path: Path) -> dict[Any, Any]:
 
 
 def apply_overrides(raw: dict[Any, Any], overrides: Sequence[str]) -> None:
-    """Apply `dotted.key=value` overrides to a raw config, in order.
+    """Apply `dotted.key=value` overrides to a raw config, in order. Raises UserError.
 
     The value is read as YAML; a list's element is named by its number (`stages.0.steps=10`).
-    Changing a `type` drops the section's other keys, except those that earlier overrides set
-    individually.
-
-    Raises UserError.
+    Changing a `type` drops the section's other keys, but for those that earlier overrides set.
     """
     given: set[str] = set()
     for text in overrides:

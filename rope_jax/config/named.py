@@ -21,8 +21,7 @@ def config_path(argument: str, kind: str = "") -> Path:
 
     kind: the folder of configs/ that holds the configs of a command, such as "sweeps"; "": itself.
 
-    UserError: neither exists, and the argument can only be such a name. A path that cannot be read
-    is returned as it is, so that reading it gives the error.
+    UserError: neither exists, and the argument can only be such a name.
     """
     path = Path(argument)
     if not _NAME.fullmatch(argument) or argument.endswith((_SUFFIX, ".yml")):

@@ -49,10 +49,7 @@ class JumpingPositions(Positions):
 
 
 class RandomizedPositions(JumpingPositions):
-    """Randomized positions: a sorted sample without replacement from [0, length), one per row.
-
-    Ruoss et al., arXiv 2305.16843.
-    """
+    """A sorted sample without replacement from [0, length), one per row: arXiv 2305.16843."""
 
     type: Literal["randomized"] = "randomized"
     # drawing marks every position below it
@@ -62,10 +59,7 @@ class RandomizedPositions(JumpingPositions):
 
 
 class PosePositions(JumpingPositions):
-    """PoSE: a row is cut into chunks, and a random jump lies before each of them but the first.
-
-    Zhu et al., arXiv 2309.10400, §3.2.
-    """
+    """PoSE: chunks of a row with a random jump before all but the first: arXiv 2309.10400, §3.2."""
 
     type: Literal["pose"] = "pose"
     chunks: Annotated[int, Field(ge=2, le=2**16), Whole] = Field(
@@ -86,10 +80,7 @@ AnyPositions = Annotated[
 
 
 class MixedConfig(Frozen):
-    """Rows that hold short windows side by side, with a scaling of their own.
-
-    LongRoPE2's mixed context window training, arXiv 2502.20082.
-    """
+    """Rows of short windows with a scaling of their own, as in LongRoPE2: arXiv 2502.20082."""
 
     fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
         description="share of the rows of every batch that hold short windows"

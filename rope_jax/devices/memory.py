@@ -62,10 +62,8 @@ def host_bytes(root: Path = Path("/")) -> int:
 def program_bytes(compiled: Any, calls: int = 1, device: Any = None) -> int:
     """Return the compiler's figure for a program's memory on each device; 0: it does not say.
 
-    An argument whose memory the results reuse counts once.
-
-    calls: how many there are. The next one is dispatched while one runs; a CPU then has the
-        temporary arrays of both, while an accelerator reuses them in the order of its stream.
+    An argument whose memory the results reuse counts once. If there are several calls, the next one
+    is dispatched while one runs, and a CPU then has the temporary arrays of both.
     """
     memory = compiled.memory_analysis()
     if memory is None:

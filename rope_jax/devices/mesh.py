@@ -32,8 +32,7 @@ _AUTO = (AxisType.Auto,) * len(AXES)
 class Placement:
     """A mesh, how each kind of array is split over it, and functions that run on all its devices.
 
-    row_shards: how many parts the rows of a batch are split into.
-    parameter_shards: how many parts each copy of the parameters is split into.
+    row_shards, parameter_shards: parts of a batch's rows, and of each copy of the parameters.
     """
 
     def __init__(self, config: MeshConfig, devices: Sequence[Any] | None = None) -> None:

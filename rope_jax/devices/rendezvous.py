@@ -35,10 +35,7 @@ _FAILED = "rope_jax/failed"
 
 @contextlib.contextmanager
 def joined(config: DistributedConfig | None) -> Iterator[None]:
-    """Join the other processes of the run; call it before jax touches a device.
-
-    UserError if some do not arrive. If one process fails alone, all of them exit.
-    """
+    """Join the run's other processes, before jax touches a device; if one fails, all exit."""
     if config is None:
         yield
         return

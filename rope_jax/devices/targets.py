@@ -108,10 +108,7 @@ def chip_of(device_kind: str) -> Chip | None:
 
 @dataclass(frozen=True)
 class Target:
-    """A slice of TPUs, or hosts of GPUs.
-
-    shape: chips along each axis of the slice; of GPUs, hosts and GPUs in each.
-    """
+    """A slice of TPUs, with the chips along each axis as shape, or hosts of GPUs: hosts, GPUs."""
 
     text: str
     chip: Chip
@@ -123,10 +120,7 @@ class Target:
         return math.prod(self.shape)
 
     def devices(self) -> Sequence[Any]:
-        """Return the devices, which only a compiler can use; call `prepare` before importing jax.
-
-        UserError: the compiler is not installed, or there is no such slice.
-        """
+        """Return the devices, for a compiler alone; call `prepare` first. UserError: none such."""
         return _gpus(self) if self.chip.gpu else _tpus(self)
 
 

@@ -18,7 +18,7 @@ from rope_jax.config.presentation import CompareConfig
 from rope_jax.config.types import errors_in
 from rope_jax.errors import UserError, errors_from
 from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
-from rope_jax.grids.planned import Planned
+from rope_jax.grids.planned import Planned, absolute
 from rope_jax.rope.messages import show_value
 
 # Below `runs_dir`: the folder with the logs of all grids.
@@ -238,7 +238,7 @@ class _Template:
         with errors_from(f"{self.key} ({folder.name})"):
             config = config_path(_short(fill(file, "train")))
             training, settings = self.planned.training(*read_raw(config, overrides))
-        self.planned.add_run(folder, training)
+        self.planned.runs[absolute(folder)] = training
         return TrainJob(
             name=f"{folder.name}/train",
             folder=folder,
@@ -254,7 +254,7 @@ class _Template:
             raw, origin = read_raw(config_path(_short(fill(file, "fit")), "fits"), own)
             raw = {key: v for key, v in raw.items() if key != "name"} | {"name": folder.name}
             fit, settings = self.planned.validate(FitConfig, raw, origin)
-            training = self.planned.run(run.folder)
+            training = self.planned.runs[absolute(run.folder)]
             with errors_in(f"{origin}: step: ", UserError):
                 stage = training.stage_at(fit.step or training.last_step)
             with errors_in(f"{origin}: ", UserError):
@@ -267,7 +267,7 @@ class _Template:
             needs=(run,),
             run=run,
         )
-        self.planned.add_strategy(job.strategy)
+        self.planned.strategies.add(absolute(job.strategy))
         return job
 
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:

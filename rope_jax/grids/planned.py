@@ -21,24 +21,15 @@ Settings = dict[str, Any]
 
 
 class Planned:
-    """What the jobs of a grid make, for the jobs after them, which may use it."""
+    """What the jobs of a grid make, for the jobs after them, which may use it.
+
+    runs: the config of each run, by its absolute path. strategies: paths of strategy files.
+    """
 
     def __init__(self) -> None:
-        self._runs: dict[str, Config] = {}
-        self._strategies: set[str] = set()
+        self.runs: dict[Path, Config] = {}
+        self.strategies: set[Path] = set()
         self._sweeps: dict[tuple[Path, tuple[str, ...]], Settings] = {}
-
-    def add_run(self, folder: Path, config: Config) -> None:
-        """Add a run that the grid trains."""
-        self._runs[os.path.abspath(folder)] = config
-
-    def add_strategy(self, file: Path) -> None:
-        """Add a strategy file that a fit of the grid writes."""
-        self._strategies.add(os.path.abspath(file))
-
-    def run(self, folder: Path) -> Config:
-        """Return the config of a run that was added."""
-        return self._runs[os.path.abspath(folder)]
 
     def validate(
         self, schema: type[Model], raw: Mapping[str, Any], origin: str
@@ -65,7 +56,7 @@ class Planned:
         return config, _settings(config, files)
 
     def _find_source(self, start: InitFrom) -> Source:
-        config = self._runs.get(os.path.abspath(start.run))
+        config = self.runs.get(absolute(start.run))
         return find_source(start) if config is None else planned_source(start, config)
 
     def _without_strategies(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -107,7 +98,12 @@ class Planned:
         return known, files
 
     def _is_planned(self, path: Any) -> TypeGuard[str]:
-        return is_strategy_file(path) and os.path.abspath(path) in self._strategies
+        return is_strategy_file(path) and absolute(path) in self.strategies
+
+
+def absolute(path: str | Path) -> Path:
+    """Return an absolute path without "..", by which a file is known."""
+    return Path(os.path.abspath(path))
 
 
 def _settings(config: BaseModel, files: list[str]) -> Settings:

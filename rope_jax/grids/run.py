@@ -35,10 +35,7 @@ class JobFailed(Exception):
 
 
 def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
-    """Return the names of the jobs that are done, as are all those that they follow.
-
-    UserError: a run's folder holds a run with other settings.
-    """
+    """Return the names of the jobs that are done, as are all those that they follow."""
     done: set[str] = set()
     for job in jobs:
         if all(other.name in done for other in job.follows):
@@ -49,10 +46,7 @@ def done_jobs(jobs: Sequence[Job]) -> frozenset[str]:
 
 
 def shell_lines(jobs: Sequence[Job], done: frozenset[str], root: Path | None) -> list[str]:
-    """Return one line of shell for each job that is not done, to run in the present folder.
-
-    A comment at its end names the job and those that it has to wait for.
-    """
+    """Return a line of shell for each job that is not done; it ends with what it waits for."""
     lines = []
     for job in jobs:
         if job.name not in done:
@@ -205,8 +199,7 @@ def last_line(log: Path) -> str:
 def _locked(logs: Path) -> Iterator[int]:
     """Lock the grid; yield the open file that holds the lock. UserError if another process has it.
 
-    A command inherits the file, so the lock lasts until the command ends even if this process is
-    killed: a second one would get in its way.
+    A command inherits the file, so the lock lasts until it ends, even if this process is killed.
     """
     try:
         logs.mkdir(parents=True, exist_ok=True)

@@ -59,10 +59,7 @@ def submit(
 
 
 def run_submitted(job: Job, root: Path | None, logs: Path) -> None:
-    """Run a job on the machine that Slurm chose, unless it has been done meanwhile.
-
-    Raises RuntimeError, with which Slurm's job fails.
-    """
+    """Run a job on the machine that Slurm chose, unless it has been done meanwhile."""
     with stopping.listening():
         try:
             ready = job.ready()

@@ -124,11 +124,7 @@ def plan_readings(
     like: Params,
     length: int,
 ) -> list[ReadingPlan]:
-    """Compile one program for each kind of reading of the longest length.
-
-    A batch has one window for each device, or for each group of devices that share windows.
-    like: the parameters' shapes, dtypes and shardings. UserError: a program does not fit.
-    """
+    """Compile one program, with a window per device, for each kind of reading of a length."""
     of_last, rows = scores_of_last(model, placement), placement.row_shards
     reader = Reader(
         of_all(of_last),
