@@ -57,7 +57,7 @@ class StagePlan:
 def plan_training(
     config: Config, vocab_size: int, console: Console, target: Target | None = None
 ) -> None:
-    """Print the cost of a training run, compiled for this machine or a target. UserError: no fit."""
+    """Print the cost of a training run, compiled for this machine or a target."""
     placement = Placement(config.mesh, None if target is None else target.devices())
     config = resolve_run(config, placement.platform)
     check_backend(config.model, placement.platform)
