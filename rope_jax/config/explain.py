@@ -84,9 +84,9 @@ def _same_type_elsewhere(
 
     None if `wrong` also belongs to a union like that of `types`, where it is only not allowed here.
     """
-    members = {key: [*map(type_tag, models)] for key, models in sections(schema).items()}
-    found = {section: tags for section, tags in members.items() if wrong in tags}
-    if any({*tags} & {*types} for tags in found.values()):
+    tags = {key: [*filter(None, map(type_tag, m))] for key, m in sections(schema).items()}
+    found = [key for key, members in tags.items() if wrong in members]
+    if any({*tags[key]} & {*types} for key in found):
         return None
     return _nearest([f"{key}.{tag_key(sections(schema)[key][0])}" for key in found], path)
 

@@ -76,11 +76,8 @@ def find_source(start: InitFrom) -> Source:
     if step not in steps:
         shown = ", ".join(map(str, steps))
         raise UserError(f"init_from.step: {run} has no checkpoint of step {step}; it has {shown}")
-    try:
+    with errors_from("init_from"), errors_in(f"{run / 'config.yaml'}: ", UserError):
         config = load(Config, run / "config.yaml")
-    except UserError as error:
-        raise UserError(f"init_from: {error}") from None
-    with errors_in(f"init_from: {run / 'config.yaml'}: ", UserError):
         config.stage_at(step)
     return Source(run, config, step)
 

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,6 +77,7 @@ def expand(grid: GridConfig) -> list[Job]:
     return jobs
 
 
+@dataclass
 class _Template:
     """One entry of `runs`, with the runs that it starts from.
 
@@ -84,17 +86,12 @@ class _Template:
     used: the axes that it refers to.
     """
 
-    def __init__(
-        self,
-        grid: GridConfig,
-        template: RunTemplate,
-        key: str,
-        sources: Sequence[_Made],
-        planned: Planned,
-    ) -> None:
-        self.grid, self.template, self.key, self.sources = grid, template, key, sources
-        self.planned = planned
-        self.used: set[str] = set()
+    grid: GridConfig
+    template: RunTemplate
+    key: str
+    sources: Sequence[_Made]
+    planned: Planned
+    used: set[str] = field(default_factory=set)
 
     def expand(self) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
