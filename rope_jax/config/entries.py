@@ -159,7 +159,8 @@ def _as_settings(entry: Any) -> Any:
         strategy = STRATEGIES.get(entry)
         extends = strategy is not None and strategy.has_extension_factor()
         entry = {"type": entry} | ({"factor": "auto"} if extends else {})
-    if isinstance(entry, dict) and is_strategy_file(path := entry.get("type")):
+    path = entry.get("type") if isinstance(entry, dict) else None
+    if is_strategy_file(path):
         if more := sorted(set(entry) - {"type", "name"}):
             raise ValueError(f"{more[0]}: cannot be given beside the strategy file {path}")
         name = entry.get("name") or Path(path).absolute().parent.name

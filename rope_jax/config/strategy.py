@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from pydantic import Field, ValidationError
 
@@ -70,6 +70,6 @@ def write_strategy(strategy: Strategy, path: Path) -> None:
     path.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
 
 
-def is_strategy_file(text: Any) -> bool:
+def is_strategy_file(text: Any) -> TypeGuard[str]:
     """Whether a value in a config names a strategy file instead of a type."""
     return isinstance(text, str) and text.endswith(".json")
