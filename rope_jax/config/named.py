@@ -3,6 +3,7 @@
 import difflib
 import os
 import re
+import stat
 from pathlib import Path
 
 from rope_jax.errors import UserError
@@ -30,10 +31,15 @@ def config_path(argument: str, kind: str = "") -> Path:
         is_ours = first == "configs" and ".." not in rest and named.is_file()
         return named if is_ours and not os.path.lexists(path) else path
     named = config_folder() / kind / (argument + _SUFFIX)
-    is_folder = os.path.isdir(path)
-    if os.path.lexists(path) and not is_folder:
+    try:
+        is_folder = stat.S_ISDIR(path.stat().st_mode)
+        if not is_folder:
+            return path
+    except FileNotFoundError:
+        is_folder = False
+    except OSError:  # such as a loop of links: reading it gives the error
         return path
-    if os.path.isfile(named):
+    if named.is_file():
         return named
     if is_folder:
         return path
