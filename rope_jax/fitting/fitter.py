@@ -17,9 +17,9 @@ import numpy as np
 from rope_jax import stopping
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.fit import FitConfig
+from rope_jax.config.load import flow_yaml
 from rope_jax.config.strategy import Strategy
 from rope_jax.config.sweep import SweepConfig
-from rope_jax.config.yaml_text import flow_yaml
 from rope_jax.console import describe_duration
 from rope_jax.errors import Stopped, UserError
 from rope_jax.evaluation import SweepResult

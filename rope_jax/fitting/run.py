@@ -11,7 +11,7 @@ from rich.console import Console
 from rope_jax import stopping
 from rope_jax.config.entries import entry_settings
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.load import dump, flow_yaml, load
+from rope_jax.config.load import dump, load
 from rope_jax.config.strategy import write_strategy
 from rope_jax.config.training import Config
 from rope_jax.console import describe_duration, print_message, print_overview, print_wrapped

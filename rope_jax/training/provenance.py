@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
 import jax
 import numpy as np
 
 from rope_jax.config.keys import different_keys
-=======
-from rope_jax.config.keys import different_keys
->>>>>>> 39588c0 (Settings in ascending order, without repeats and as bare names by shared types; YAML without counting values)
 from rope_jax.config.training import Config
 from rope_jax.data.storage import Corpus
 from rope_jax.errors import UserError
