@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import Timeout
-
 from rope_jax.config.data import DataConfig, HubData, StdlibData
 from rope_jax.data.files import matching_files
 from rope_jax.data.stdlib import source_files, stdlib_root
@@ -98,8 +96,8 @@ def _remove_abandoned(parent: Path) -> None:
     """Delete the unfinished folders of killed processes, whose locks nobody holds."""
     for path in parent.glob(f".{'[0-9a-f]' * 32}.new"):
         with (
-            contextlib.suppress(OSError, Timeout),
-            locked(path.with_suffix(".lock"), blocking=False),
+            contextlib.suppress(OSError, UserError),
+            locked(path.with_suffix(".lock"), busy="another process writes it"),
         ):
             remove(path)
 
