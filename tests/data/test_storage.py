@@ -214,7 +214,7 @@ def test_only_the_folders_of_dead_writers_are_removed(data):
     dead, alive, other = (cache / f".{name}.new" for name in ("a" * 32, "b" * 32, "mine"))
     for folder in (dead, alive, other):
         folder.mkdir(parents=True)
-    with locked(alive.with_suffix(".lock"), blocking=False):
+    with locked(alive.with_suffix(".lock")):
         open_corpus(data, ByteTokenizer())
     assert [path.exists() for path in (dead, alive, other)] == [False, True, True]
 

@@ -20,6 +20,7 @@ from rope_jax.results.summary import CheckpointSummary
 
 
 def row(name, length, nll, *, protocol="same_tokens", last=None, width=0.1, step=1):
+    nll = float(nll)
     return Row(
         name=name,
         scaling="none" if name == "trained" else name.partition("-")[0],

@@ -15,8 +15,11 @@ NLLS = {"trained": {16: 1.0, 32: 3.0}, "yarn_a-4": {16: 1.0, 32: 1.5}, "pi": {16
 
 
 def row(name, length, nll, **fields):
-    values = {field: None for field in Row._fields}
-    values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
+    nll = float(nll)
+    values = {field: None for field in Row._fields} | {"ppl": math.exp(nll)}
+    values |= {"name": name, "scaling": "none", "protocol": "same_tokens", "length": length}
+    values |= {"auto": False}
+    values |= {"step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - 0.1, "ci_high": nll + 0.1, "bpb": nll / 2}
     values |= {"bpb_low": nll / 2 - 0.05, "bpb_high": nll / 2 + 0.05}

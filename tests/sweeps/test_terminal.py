@@ -21,8 +21,12 @@ from rope_jax.results.summary import CheckpointSummary, CurveSummary, SweepSumma
 
 
 def row(name, length, nll, half=0.1, **fields):
+    nll = float(nll)
     values = {field: None for field in Row._fields}
-    values |= {"name": name, "protocol": "same_tokens", "length": length, "step": 500}
+    values |= {"ppl": math.exp(nll) if nll < 700 else math.inf}
+    values |= {"name": name, "scaling": "none", "protocol": "same_tokens", "length": length}
+    values |= {"auto": False}
+    values |= {"step": 500}
     values |= {"first_position": length - 3, "last_position": length, "tokens": 120}
     values |= {"nll": nll, "ci_low": nll - half, "ci_high": nll + half, "documents": 24}
     values |= {"units": 24, "seed": 0, "split": "test", "map": ""}
