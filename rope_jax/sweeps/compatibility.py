@@ -68,7 +68,9 @@ def check_run_entries(training: Config, config: SweepConfig) -> None:
         longest = sweep_lengths(config, window)[-1]
         check_entries(config, training.rotary_layers, scaling, window, longest, map_)
 
-    check_stages(training, config.steps if isinstance(config.steps, tuple) else (), check)
+    steps = config.steps if isinstance(config.steps, tuple) else ()
+    if not steps or min(steps) <= training.last_step:  # later, others are said not to exist
+        check_stages(training, steps, check)
 
 
 def check_stages(training: Config, steps: Iterable[int], check: Callable[[int], object]) -> None:
