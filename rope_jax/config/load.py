@@ -4,9 +4,10 @@
 """
 
 import errno
+import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -123,6 +124,7 @@ def _part(node: Any, name: str, key: str, above: str) -> str | int:
 
 
 _MAX_DEPTH = 50  # nested sections; PyYAML crashes at about ten thousand
+_MAX_VALUES = _MAX_BYTES  # aliases of aliases can stand for billions
 _TEXT = "tag:yaml.org,2002:str"
 _AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")
 
@@ -165,7 +167,7 @@ def parse_yaml(text: str) -> Any:
     """Return the value of YAML text. Raises NotYamlError."""
     try:
         _check(text)
-        return _unshared(yaml.load(text, _Loader))
+        return _unshared(yaml.load(text, _Loader), itertools.count())
     except yaml.MarkedYAMLError as error:
         mark, problem = error.problem_mark, str(error.problem).rstrip(".")
         if "constructor for the tag" in problem:
@@ -196,11 +198,13 @@ def _check(text: str) -> None:
             raise NotYamlError("references, ${key}, are not supported; write the value", line)
 
 
-def _unshared(node: Any) -> Any:
+def _unshared(node: Any, count: Iterator[int]) -> Any:
     """Copy what aliases repeat, so that an override of one place leaves the others."""
+    if next(count) > _MAX_VALUES:
+        raise NotYamlError(f"aliases repeat more than {_MAX_VALUES:,} values")
     if isinstance(node, dict):
-        return {key: _unshared(value) for key, value in node.items()}
-    return [_unshared(value) for value in node] if isinstance(node, list) else node
+        return {key: _unshared(value, count) for key, value in node.items()}
+    return [_unshared(value, count) for value in node] if isinstance(node, list) else node
 
 
 def dump_yaml(content: Any) -> str:
