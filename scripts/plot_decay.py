@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
     }
     check_curve_count(len(curves) + len(unscaled))
     dimension = model.layers.geometry.rotary_dim
-    check_distances(length, dimension // 2, len(curves) + len(unscaled))
+    check_distances(length)
     table = output.with_suffix(".csv")
     check_writable(output, table)
     # imported late: matplotlib takes seconds, and help and config errors should not wait for it

@@ -1,7 +1,7 @@
 """What may be compared: one name for the models' own scaling, the same texts and targets, notes."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,22 +22,16 @@ _REMEDIES = {
 }
 
 
-# What must be the same in all sweeps that have it: a field, and the part of the sweep that it
-# concerns, shown in messages; "" for the whole sweep.
 _Condition = tuple[str, str]
+"""What must be the same in all sweeps that have it: a field, and the part of the sweep that it
+concerns, shown in messages; "" for the whole sweep."""
 
 
 class Mismatch(NamedTuple):
-    """Why a sweep's results cannot be compared with those of `first`, a sweep before it."""
+    """Why a sweep's results cannot be compared with those before it."""
 
     sweep: Sweep
-    field: str
-    first: str
-    """The label of the sweep that it differs from, and the value there."""
-    expected: str
-    value: str
-    parts: str
-    """The parts of the sweep that it concerns; "" for the whole sweep."""
+    message: str
 
 
 def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
@@ -49,40 +43,22 @@ def find_mismatches(sweeps: Sequence[Sweep]) -> list[Mismatch]:
         differing = [c for c in own if c in known and known[c][0] != own[c]]
         for field in dict.fromkeys(field for field, _ in differing):
             parts = [part for other, part in differing if other == field]
-            value, first = known[field, parts[0]]
-            mine, shown = own[field, parts[0]], ", ".join(filter(None, parts))
-            mismatches.append(Mismatch(sweep, field, first.label, value, mine, shown))
+            expected, first = known[field, parts[0]]
+            where = f" ({', '.join(parts)})" if any(parts) else ""
+            message = (
+                f"{field}: {first.label} has {expected}, {sweep.label} has "
+                f"{own[field, parts[0]]}{where}; {_REMEDIES[field]}"
+            )
+            mismatches.append(Mismatch(sweep, message))
         if not differing:
             known |= {c: (value, sweep) for c, value in own.items() if c not in known}
     return mismatches
 
 
-def describe_mismatches(mismatches: Sequence[Mismatch]) -> list[str]:
-    """Return one sentence per field, and sweep that others differ from, with all sweeps that do."""
-    sentences: dict[tuple[str, str, str], dict[tuple[str, str], list[str]]] = {}
-    for one in mismatches:
-        alike = sentences.setdefault((one.field, one.first, one.expected), {})
-        alike.setdefault((one.value, one.parts), []).append(one.sweep.label)
-    return [
-        f"{field}: {first} has {expected}, {_join_sweeps(others)}; {_REMEDIES[field]}"
-        for (field, first, expected), others in sentences.items()
-    ]
-
-
-def _join_sweeps(others: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return "a has 1, b and c have 2 (same_tokens)"."""
-    clauses = []
-    for (value, parts), labels in others.items():
-        *most, last = labels
-        sweeps = f"{', '.join(most)} and {last} have" if most else f"{last} has"
-        clauses.append(f"{sweeps} {value}{f' ({parts})' if parts else ''}")
-    return ", ".join(clauses)
-
-
 def refuse_mismatches(mismatches: Sequence[Mismatch]) -> None:
     """Raise a UserError that describes the first kind of mismatch, if there is any."""
     if mismatches:
-        first, *others = describe_mismatches(mismatches)
+        first, *others = (mismatch.message for mismatch in mismatches)
         more = f" (and {len(others)} more)" if others else ""
         raise UserError(f"{first}{more}; with force=true they are drawn anyway, and marked")
 
@@ -145,8 +121,8 @@ def truncation_key(sweep: Sweep, step: int) -> PointKey:
 def write_notes(groups: Sequence[Group], mismatches: Sequence[Mismatch]) -> list[str]:
     """Return one line of plain text per warning, those about marked groups first."""
     notes = [
-        f"{MARK} cannot be compared with the sweeps before it: {message}"
-        for message in describe_mismatches(mismatches)
+        f"{MARK} cannot be compared with the sweeps before it: {mismatch.message}"
+        for mismatch in mismatches
     ]
     measured = max(row.length for group in groups for s in group.sweeps for row in s.rows)
     for group in groups:

@@ -93,6 +93,20 @@ class Curve:
     truncation: float | None = None
     """What truncation to the window gives, in nats per token; None: what the gains say."""
 
+    @classmethod
+    def of(cls, rows: Sequence[Row], points: Sequence[Point], **others: Any) -> "Curve":
+        """Return the curve of the rows of one scaling at one step."""
+        first, last = rows[0], rows[-1]
+        return cls(
+            name=first.name,
+            step=first.step,
+            scaling=first.scaling,
+            kind=last.kind,
+            auto=first.auto,
+            points=tuple(points),
+            **others,
+        )
+
     @property
     def is_newest(self) -> bool:
         """Whether it belongs to the last checkpoint of its group."""
@@ -102,11 +116,6 @@ class Curve:
     def label(self) -> str:
         """The group's label and the scaling's name."""
         return f"{self.group.label}: {self.name}" if self.group.label else self.name
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether it has a factor above 1 that is the same at every length."""
-        return self.name != "trained" and not self.auto and (self.points[-1].factor or 1) > 1
 
 
 @dataclass(frozen=True)
@@ -208,20 +217,15 @@ def compare_checkpoints(
             for row in own:
                 has_gain = row.protocol == BASELINE and row.length >= checkpoint.window
                 points.append(Point.of(row, gain=gains.get(row.length) if has_gain else None))
-            curves.append(
-                Curve(
-                    group=group,
-                    name=name,
-                    step=checkpoint.step,
-                    window=checkpoint.window,
-                    scaling=own[0].scaling,
-                    kind=own[-1].kind,
-                    auto=own[0].auto,
-                    points=tuple(points),
-                    usable=None if summary is None else summary.usable,
-                    truncation=checkpoint.nll_at_window,
-                )
+            curve = Curve.of(
+                own,
+                points,
+                group=group,
+                window=checkpoint.window,
+                usable=None if summary is None else summary.usable,
+                truncation=checkpoint.nll_at_window,
             )
+            curves.append(curve)
     return Comparison(
         groups=[group],
         curves=curves,
@@ -253,21 +257,16 @@ class _Pooling:
         for name in dict.fromkeys(row.name for row in rows):
             stopping.check()
             of_name = [row for row in rows if row.name == name]
-            points = tuple(map(self._point, of_name))
+            points = list(map(self._point, of_name))
             losses = {p.length: p.gain.negated() for p in points if p.gain is not None}
             units = min(point.units for point in points)
-            yield Curve(
+            usable = established_length(losses, self._window, self._tolerance, units=units)
+            yield Curve.of(
+                of_name,
+                points,
                 group=self._group,
-                name=name,
-                step=self._step,
                 window=self._window,
-                scaling=of_name[0].scaling,
-                kind=of_name[-1].kind,
-                auto=of_name[0].auto,
-                points=points,
-                usable=established_length(losses, self._window, self._tolerance, units=units)
-                if losses
-                else None,
+                usable=usable if losses else None,
             )
 
     def _point(self, row: Row) -> Point:

@@ -5,9 +5,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from rope_jax.comparison.sweeps import Sweep, readable_path
+from rope_jax.comparison.sweeps import Sweep
 from rope_jax.config.explain import validate
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError, printable
@@ -94,7 +94,7 @@ def _distinct_labels(groups: Sequence[Sequence[Sweep]], *, with_sweep_name: bool
     for name in (
         _stem,
         lambda group: ", ".join(sweep.run for sweep in group),
-        lambda group: ", ".join(readable_path(sweep.folder) for sweep in group),
+        lambda group: ", ".join(str(sweep.folder) for sweep in group),
     ):
         labels = [name(group) + f" {group[0].name}" * with_sweep_name for group in groups]
         if len(set(labels)) == len(labels):
@@ -113,15 +113,8 @@ def _stem(group: Sequence[Sweep]) -> str:
     return ", ".join(names if len(names) <= _MOST_NAMES else (names[0], "…", names[-1]))
 
 
-ABSENT = "absent"
-_MISSING = object()
+_ABSENT = "absent"
 _MOST_IN_BRIEF = 3
-
-
-class _Experiment(NamedTuple):
-    sections: Any
-    changed: frozenset[str] | None
-    """Dotted keys and sections that are not the defaults; None: the config is another version's."""
 
 
 def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
@@ -133,16 +126,33 @@ def distinguish(experiments: Sequence[str | None]) -> list[dict[str, str]]:
 
     experiments: configs as `Sweep.experiment` has them. One that is None is not compared.
     """
-    known = {i: _read(text) for i, text in enumerate(experiments) if text is not None}
-    if len(known) < 2:
-        return [{} for _ in experiments]
-    found: dict[int, dict[str, str]] = {i: {} for i in range(len(experiments))}
-    parsed = list(known.values())
-    for key, values in _differences("", [one.sections for one in parsed], parsed):
-        for i, value in zip(known, values, strict=True):
-            if value is not _MISSING:
-                found[i][printable(key)] = value if value == ABSENT else _text(value)
-    return list(found.values())
+    configs = {
+        place: validate(Config, {**json.loads(text), "name": "x"}, "config")
+        for place, text in enumerate(experiments)
+        if text is not None
+    }
+    flat = {i: dict(_flatten(config.model_dump(mode="json"))) for i, config in configs.items()}
+    given = {
+        i: dict(_flatten(config.model_dump(mode="json", exclude_defaults=True)))
+        for i, config in configs.items()
+    }
+    found: list[dict[str, str]] = [{} for _ in experiments]
+    for key in dict.fromkeys(key for values in flat.values() for key in values):
+        present = [values[key] for values in flat.values() if key in values]
+        everywhere = len(present) == len(flat)
+        sections = [value for value in present if isinstance(value, dict)]
+        if everywhere and all(value == present[0] for value in present):
+            continue
+        named = f"{key}.type" if any("type" in section for section in sections) else key
+        for i, values in flat.items():
+            parent = key.rpartition(".")[0]
+            if sections and not isinstance(values.get(key), dict):
+                if parent == "" or isinstance(values.get(parent), dict):
+                    found[i][named] = _ABSENT
+            # a `type` is the default of its own model, so it counts if its section was given
+            elif not sections and (everywhere or key.removesuffix(".type") in given[i]):
+                found[i][key] = _text(values[key])
+    return found
 
 
 def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
@@ -153,92 +163,17 @@ def describe_settings(settings: Mapping[str, str], *, briefly: bool) -> str:
     return f"{', '.join(parts[:_MOST_IN_BRIEF])} and {len(parts) - _MOST_IN_BRIEF} more"
 
 
-def _read(text: str) -> _Experiment:
-    raw = json.loads(text)
-    try:
-        config = validate(Config, {**raw, "name": "x"}, "config")
-    except UserError:  # of another version, which had other keys
-        return _Experiment(raw, None)
-    given = config.model_dump(mode="json", exclude_defaults=True)
-    return _Experiment(config.model_dump(mode="json"), frozenset(_keys(given, "")))
+def _flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the sections and values below a section by dotted key, a `type` first.
 
-
-def _differences(
-    path: str, values: Sequence[Any], experiments: Sequence[_Experiment]
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield each key below `path` that differs, with its value for every experiment."""
-    values = [_sections(value) for value in values]
-    pairs = zip(values, experiments, strict=True)
-    if any(value is _MISSING and one.changed is None for value, one in pairs):
-        return  # another version's config cannot say what its default was
-    if all(value == values[0] for value in values[1:]):
-        return
-    if not any(isinstance(value, dict) for value in values):
-        yield path, [ABSENT if value is _MISSING else value for value in values]
-        return
-    if all(isinstance(value, dict) for value in values):
-        types = {json.dumps(value.get("type")) for value in values}
-        for key in _keys_of(values):
-            children = [value.get(key, _MISSING) for value in values]
-            below = f"{path}.{key}" if path else key
-            if len(types) > 1 and _MISSING in children:
-                yield from _changed(below, children, experiments)
-            else:
-                yield from _differences(below, children, experiments)
-        return
-    # some have no such section, which leaves nothing to compare the keys of the others with
-    sections = [value if isinstance(value, dict) else {} for value in values]
-    if any("type" in section for section in sections):
-        key, own = f"{path}.type", [section.get("type", ABSENT) for section in sections]
-    else:
-        key = path
-        own = [_MISSING if isinstance(value, dict) else ABSENT for value in values]
-    yield key, own
-    for name in _keys_of(sections):
-        children = [section.get(name, _MISSING) for section in sections]
-        if name != "type":
-            yield from _changed(f"{path}.{name}", children, experiments)
-
-
-def _changed(
-    path: str, values: Sequence[Any], experiments: Sequence[_Experiment]
-) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the keys at and below `path` whose values are not the defaults."""
-    values = [_sections(value) for value in values]
-    for key in _keys_of([value for value in values if isinstance(value, dict)]):
-        below = [v.get(key, _MISSING) if isinstance(v, dict) else _MISSING for v in values]
-        yield from _changed(f"{path}.{key}", below, experiments)
-    # the `type` is the default of its own model, so a dump without defaults never has it
-    section = path.removesuffix(".type")
-    leaves = [
-        _MISSING
-        if isinstance(value, dict) or not (one.changed is None or section in one.changed)
-        else value
-        for value, one in zip(values, experiments, strict=True)
-    ]
-    if any(value is not _MISSING for value in leaves):
-        yield path, leaves
-
-
-def _sections(value: Any) -> Any:
-    """Return a list of sections as one section with their numbers as keys; null as missing."""
-    if isinstance(value, list) and any(isinstance(element, dict) for element in value):
-        return {str(i): element for i, element in enumerate(value)}
-    return value
-
-
-def _keys_of(sections: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys of all sections in their order, with `type` first."""
-    keys = list(dict.fromkeys(key for section in sections for key in section))
-    return sorted(keys, key=lambda key: key != "type")
-
-
-def _keys(value: Any, path: str) -> Iterator[str]:
-    yield path
-    value = _sections(value)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _keys(inner, f"{path}.{key}" if path else str(key))
+    A list of sections counts as a section with their numbers as keys.
+    """
+    for key, value in sorted(section.items(), key=lambda item: item[0] != "type"):
+        if isinstance(value, list) and any(isinstance(element, dict) for element in value):
+            value = {str(i): element for i, element in enumerate(value)}
+        yield f"{path}{key}", value
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{path}{key}.")
 
 
 def _text(value: Any) -> str:

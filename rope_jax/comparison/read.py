@@ -2,25 +2,21 @@
 
 import contextlib
 import json
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rope_jax.comparison.groups import without_seed
-from rope_jax.comparison.sweep_files import CheckpointSummary, SweepFiles
-from rope_jax.comparison.sweeps import PointKey, Sweep, readable_path
+from rope_jax.comparison.sweep_files import SweepFiles
+from rope_jax.comparison.sweeps import PointKey, Sweep
 from rope_jax.config.entries import SweepEntry, entry_settings
 from rope_jax.config.explain import validate
 from rope_jax.config.fit import FitConfig
-from rope_jax.config.load import load, read_yaml
+from rope_jax.config.load import load
 from rope_jax.config.strategy import read_strategy
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
 from rope_jax.errors import UserError
-from rope_jax.protocols import BASELINE
-from rope_jax.results.rows import Row
-from rope_jax.results.statistics import Sums
 from rope_jax.sealed import finish_replacing, unfinished_replacements
 
 # Keys of a run's config that may differ within an experiment: its seed, and what does not change
@@ -50,36 +46,30 @@ def find_sweeps(paths: Sequence[Path], name: str | None) -> list[Path]:
 
 
 def _sweeps_of(path: Path, name: str | None) -> list[Path]:
-    shown = readable_path(path)
-    try:
-        place = Path(os.path.abspath(path))
-        if place.parent.name == "evals":
-            _finish(place)
-        path.stat()
-        if _is_sweep(path):
-            if name is not None and path.resolve().name != name:
-                raise UserError(f"sweep: {shown} is not the sweep {name}; give its run instead")
-            return [path]
-        evals = path / "evals"
-        if not os.path.isdir(evals):
-            raise UserError(f"{shown}: is neither a run that was swept nor the folder of a sweep")
-        for folder in unfinished_replacements(evals):
-            _finish(folder)
-        # A leading dot marks a folder being written or left by a killed process.
-        there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{shown}: no such folder") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL character
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{shown}: cannot be read ({reason})") from None
+    place = Path(os.path.abspath(path))
+    if place.parent.name == "evals":
+        _finish(place)
+    if not os.path.exists(path):
+        raise UserError(f"{path}: no such folder")
+    if _is_sweep(path):
+        if name is not None and path.resolve().name != name:
+            raise UserError(f"sweep: {path} is not the sweep {name}; give its run instead")
+        return [path]
+    evals = path / "evals"
+    if not os.path.isdir(evals):
+        raise UserError(f"{path}: is neither a run that was swept nor the folder of a sweep")
+    for folder in unfinished_replacements(evals):
+        _finish(folder)
+    # A leading dot marks a folder being written or left by a killed process.
+    there = sorted(p for p in evals.iterdir() if _is_sweep(p) and not p.name.startswith("."))
     if not there:
-        raise UserError(f"{shown}: has no sweep; run eval_ppl.py on it first")
+        raise UserError(f"{path}: has no sweep; run eval_ppl.py on it first")
     if name is None:
         return there
     chosen = [folder for folder in there if folder.name == name]
     if not chosen:
         known = ", ".join(folder.name for folder in there)
-        raise UserError(f"sweep: {shown} has no sweep {name}; it has {known}")
+        raise UserError(f"sweep: {path} has no sweep {name}; it has {known}")
     return chosen
 
 
@@ -89,7 +79,7 @@ def _finish(folder: Path) -> None:
         finish_replacing(folder)
     except OSError as error:
         raise UserError(
-            f"{readable_path(folder)}: a killed sweep left it under a temporary name, and it "
+            f"{folder}: a killed sweep left it under a temporary name, and it "
             f"cannot be put back ({error.strerror}); run this where the folder can be written"
         ) from None
 
@@ -102,19 +92,22 @@ def read_sweep(folder: Path) -> Sweep:
     """Read one sweep; UserError if its files are missing, damaged, or of different sweeps."""
     files = SweepFiles(folder)
     rows, sums = files.rows(), files.sums()
-    for row in rows:
-        key = PointKey.of(row)
-        if row.bpb is not None and key in sums and sums[key].bytes is None:
-            # of an earlier version, and a token is a byte: see `SweepFiles.rows`
+    keys = {PointKey.of(row): row for row in rows}
+    if any(key not in sums or len(sums[key].nll) != row.units for key, row in keys.items()):
+        raise UserError(
+            f"{folder}: results.csv and documents.csv disagree: one is cut short or belongs to "
+            "another sweep; sweep again"
+        )
+    for key, row in keys.items():
+        if row.bpb is not None and sums[key].bytes is None:
+            # of an earlier version, and a token is a byte: see `read_results`
             sums[key] = sums[key]._replace(bytes=sums[key].weight)
     entries = _read_entries(folder / "sweep.yaml", {row.name for row in rows})
-    _check_rows(folder, rows, sums, {entry.label for entry in entries})
-    summaries = files.summaries()
-    windows = {summary.step: summary.window for summary in summaries}
-    _check_summaries(folder, rows, sums, summaries)
-    config = files.run_config()
-    training = _run_config(config)
-    lengths = sorted({row.length for row in rows})
+    checkpoints, effective = files.summary()
+    windows = {checkpoint.step: checkpoint.window for checkpoint in checkpoints}
+    config, training = files.run_config(), None
+    with contextlib.suppress(UserError):
+        training = load(Config, config)
     return Sweep(
         folder=folder,
         run=rows[0].run,
@@ -123,11 +116,11 @@ def read_sweep(folder: Path) -> Sweep:
         sums=sums,
         windows=windows,
         settings={entry.label: _settings(entry, folder.parent.parent) for entry in entries},
-        baselines=_find_baselines(entries, windows, lengths, training),
-        experiment=_experiment(config, training),
+        baselines=_find_baselines(entries, windows, {row.length for row in rows}, training),
+        experiment=None if training is None else _experiment(training),
         longest=None if training is None else training.encoding.longest,
         tasks=files.tasks(),
-        effective=summaries[0].effective,
+        effective=effective,
     )
 
 
@@ -166,57 +159,10 @@ def _read_entries(path: Path, names: Collection[str]) -> Sequence[SweepEntry]:
     ]
 
 
-def _check_rows(
-    folder: Path, rows: Sequence[Row], sums: Mapping[PointKey, Sums], names: set[str]
-) -> None:
-    keys = {PointKey.of(row) for row in rows}
-    # `trained` at the window is in documents.csv even where it is not a curve of the sweep.
-    baseline = {
-        key
-        for key in sums
-        if (key.name, key.protocol) == ("trained", BASELINE) and "trained" not in names
-    }
-    complete = len(keys) == len(rows) and {key.name for key in keys} == names
-    if (
-        not complete
-        or set(sums) != keys | baseline
-        or any(
-            len(sums[PointKey.of(row)].nll) != row.units
-            or not _close(sums[PointKey.of(row)].mean(), row.nll)
-            for row in rows
-        )
-    ):
-        raise UserError(
-            f"{folder}: results.csv and documents.csv disagree: one is cut short or belongs to "
-            "another sweep; sweep again"
-        )
-
-
-def _check_summaries(
-    folder: Path,
-    rows: Sequence[Row],
-    sums: Mapping[PointKey, Sums],
-    summaries: Sequence[CheckpointSummary],
-) -> None:
-    agree = {(s.run, s.step) for s in summaries} == {(row.run, row.step) for row in rows}
-    agree &= len({(row.run, row.seed) for row in rows}) == 1
-    for summary in summaries:
-        found = sums.get(PointKey("trained", BASELINE, summary.window, summary.step))
-        nll = math.nan if found is None or math.isinf(found.mean()) else found.mean()
-        written = summary.nll_at_window
-        agree &= _close(nll, math.nan if written is None else written)
-    if not agree:
-        raise UserError(f"{folder}: its files belong to different sweeps; sweep again")
-
-
-def _close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=1e-9) or (math.isnan(one) and math.isnan(other))
-
-
 def _find_baselines(
     entries: Sequence[SweepEntry],
     windows: Mapping[int, int],
-    lengths: Sequence[int],
+    lengths: Collection[int],
     training: Config | None,
 ) -> dict[int, str]:
     """Return the name of the curve with each checkpoint's own scaling, by training step.
@@ -246,27 +192,11 @@ def _find_baselines(
     }
 
 
-def _run_config(config: Path) -> Config | None:
-    try:
-        return load(Config, config)
-    except (UserError, ValueError):
-        return None
-
-
-def _experiment(config: Path, training: Config | None) -> str | None:
-    """Return a run's config as JSON, with defaults, without `_NOT_THE_MODEL`; None: unreadable."""
-    try:
-        raw = read_yaml(config) if training is None else training.model_dump(mode="json")
-    except UserError:
-        return None
-    kept = {key: value for key, value in raw.items() if key not in _NOT_THE_MODEL}
-    if isinstance(kept.get("data"), dict):
-        kept["data"] = {k: v for k, v in kept["data"].items() if k != "cache_dir"}
-    start = kept.pop("init_from", None)  # absent in runs of earlier versions
-    if isinstance(start, dict):
+def _experiment(training: Config) -> str:
+    """Return a run's config as JSON, without `_NOT_THE_MODEL`."""
+    settings = training.model_dump(mode="json", exclude=_NOT_THE_MODEL)
+    settings["data"].pop("cache_dir", None)
+    if training.init_from is not None:
         # seeds of an extension start from seeds of a run: demo-s0, demo-s1
-        kept["init_from"] = start | {"run": without_seed(Path(str(start.get("run"))).name)}
-    try:
-        return json.dumps(kept, sort_keys=True, default=str)
-    except TypeError:  # keys of several types cannot be sorted, so it is no run's config
-        return None
+        settings["init_from"]["run"] = without_seed(Path(training.init_from.run).name)
+    return json.dumps(settings)

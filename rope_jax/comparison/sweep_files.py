@@ -1,76 +1,35 @@
-"""Read the files in a sweep's folder, or say in a UserError which of them is damaged, and how."""
+"""Read the files in a sweep's folder, or say in a UserError which of them is damaged."""
 
 import csv
 import io
+import json
 import math
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import TypeVar, get_args, get_type_hints
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from rope_jax.comparison.sweeps import PointKey
-from rope_jax.config.types import FolderName, NonNegativeInt, PositiveInt
 from rope_jax.errors import UserError
 from rope_jax.protocols import PROTOCOLS
 from rope_jax.results.rows import DocumentRow, Row
 from rope_jax.results.statistics import Sums
-from rope_jax.results.tasks import EffectiveLength, MetricName, TaskRow
+from rope_jax.results.summary import CheckpointSummary
+from rope_jax.results.tasks import EffectiveLength, TaskRow
 from rope_jax.rope.files import read_limited
-from rope_jax.rope.messages import alternatives, shorten
+from rope_jax.rope.messages import alternatives, explain_error
 from rope_jax.runs.directory import RUN_CONFIG
 from rope_jax.runs.tables import text_of_cell
 from rope_jax.sealed import CHECKSUMS, check_content, read_checksums
 
 _MOST_BYTES = 2**28
-_MOST_LINES = 4_000_000
-_MOST_DIGITS = 15  # in a whole number
-_LARGEST = 1e100  # of sums over documents, which then add up to finite numbers
-_FROM_ONE = {"length", "last_position", "documents", "units"}
-# Columns that earlier versions did not write, with the column that had the same, or None: empty.
-_LATER = {
-    **{"map": None, "units": "documents", "unit": "document", "metric": None, "value": "nll"},
-    **dict.fromkeys(("bpb_low", "bpb_high", "bytes")),
-}
+# What stands for a column that earlier versions did not write: another column, or a value.
+_SAME_AS = {"units": "documents", "unit": "document", "value": "nll"}
+_DEFAULTS = {"map": "", "metric": "nats"} | dict.fromkeys(("bpb_low", "bpb_high", "bytes"), "")
 _Row = TypeVar("_Row", Row, DocumentRow, TaskRow)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
-
-
-class _Task(BaseModel):
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    length: PositiveInt | None = Field(alias="effective_length")
-    at_least: PositiveInt | None = Field(alias="effective_length_at_least")
-    at_most: PositiveInt | None = Field(alias="effective_length_at_most")
-    is_last: bool = Field(alias="effective_length_is_last_tested")
-
-
-class CheckpointSummary(BaseModel):
-    """What summary.json says about one checkpoint."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-
-    run: FolderName
-    step: NonNegativeInt
-    window: PositiveInt
-    nll_at_window: Annotated[float, Field(allow_inf_nan=False)] | None
-    """That of `trained`; None if it was not measured."""
-    tasks: dict[str, dict[str, _Task]] = Field(default_factory=dict)
-
-    @property
-    def effective(self) -> dict[str, dict[str, EffectiveLength]]:
-        """Effective lengths, by task and scaling."""
-        return {
-            task: {name: EffectiveLength(**dict(found)) for name, found in by_name.items()}
-            for task, by_name in self.tasks.items()
-        }
-
-
-class _SweepSummary(CheckpointSummary):
-    earlier: Annotated[tuple[CheckpointSummary, ...], Field(strict=False)]
 
 
 class SweepFiles:
@@ -93,19 +52,12 @@ class SweepFiles:
         by_key: dict[PointKey, dict[int, tuple[float, float, float]]] = defaultdict(dict)
         path = self._folder / "documents.csv"
         for row in _read_table(path, self._read(path), DocumentRow):
-            by_key[PointKey(row.name, row.protocol, row.length, row.step)][row.unit] = (
-                row.nll,
-                row.weight,
-                math.nan if row.bytes is None else row.bytes,
-            )
+            size = math.nan if row.bytes is None else row.bytes
+            key = PointKey(row.name, row.protocol, row.length, row.step)
+            by_key[key][row.unit] = row.nll, row.weight, size
         sums = {}
         for key, units in by_key.items():
             nll, weight, size = np.array([units[number] for number in sorted(units)]).T
-            if not weight.sum():
-                raise UserError(
-                    f"{path}: every weight of {key.name} at {key.length} by {key.protocol} is 0; "
-                    "sweep again"
-                )
             sums[key] = Sums(nll, weight, bytes=None if np.isnan(size).any() else size)
         return sums
 
@@ -114,16 +66,31 @@ class SweepFiles:
         path = self._folder / "tasks.csv"
         if not path.exists() and "tasks.csv" not in (self._checksums or {}):
             return []
-        return list(_read_table(path, self._read(path), TaskRow))
+        return _read_table(path, self._read(path), TaskRow)
 
-    def summaries(self) -> list[CheckpointSummary]:
-        """Return the summaries of the checkpoints, the newest first."""
+    def summary(self) -> tuple[list[CheckpointSummary], dict[str, dict[str, EffectiveLength]]]:
+        """Return all checkpoints, the newest first, and its effective lengths by task and scaling.
+
+        Of a checkpoint, only what identifies it and the NLL at its window are read.
+        """
         path = self._folder / "summary.json"
+        names = ("", "_at_least", "_at_most", "_is_last_tested")
         try:
-            newest = _SweepSummary.model_validate_json(self._read(path))
-        except ValidationError:
+            newest = json.loads(self._read(path))
+            checkpoints = [
+                CheckpointSummary(one["run"], one["step"], one["window"], one["nll_at_window"])
+                for one in (newest, *newest["earlier"])
+            ]
+            effective = {
+                task: {
+                    name: EffectiveLength(*(found[f"effective_length{end}"] for end in names))
+                    for name, found in by_name.items()
+                }
+                for task, by_name in newest.get("tasks", {}).items()
+            }
+        except (ValueError, LookupError, TypeError, AttributeError):
             raise UserError(f"{path}: missing or damaged; sweep again") from None
-        return [newest, *newest.earlier]
+        return checkpoints, effective
 
     def run_config(self) -> Path:
         """Return the file with the run's config: that of the time of the sweep, if there is one."""
@@ -143,11 +110,17 @@ class SweepFiles:
         return content
 
 
-def read_results(path: Path, content: bytes, *, optional: Sequence[str] = ()) -> list[Row]:
-    """Return the rows of results.csv; optional: columns of text that may be missing."""
+def read_results(
+    path: Path, content: bytes, defaults: Mapping[str, str] | None = None
+) -> list[Row]:
+    """Return the rows of results.csv; defaults: of columns that may be missing."""
     rows = []
-    for row in _read_table(path, content, Row, optional):
+    for number, row in enumerate(_read_table(path, content, Row, defaults or {}), start=2):
+        if row.protocol not in PROTOCOLS:
+            known = alternatives(list(PROTOCOLS))
+            raise UserError(f"{path}: line {number}: protocol should be {known}; sweep again")
         is_known = row.bpb is None or row.bpb_low is not None
+        # earlier versions wrote bits per byte of all texts, which count where a token is a byte
         if not is_known and not math.isclose((row.bpb or 0.0) * math.log(2), row.nll):
             row = row._replace(bpb=None)
         rows.append(row)
@@ -157,21 +130,16 @@ def read_results(path: Path, content: bytes, *, optional: Sequence[str] = ()) ->
 
 
 def _read_table(
-    path: Path, content: bytes, kind: type[_Row], optional: Sequence[str] = ()
-) -> Iterator[_Row]:
-    """Yield the lines of a CSV file as rows of this kind, whose fields are columns."""
-    if content.count(b"\n") > _MOST_LINES:
-        raise UserError(f"{path}: has more than {_MOST_LINES:,} lines; sweep again")
+    path: Path, content: bytes, kind: type[_Row], defaults: Mapping[str, str] | None = None
+) -> list[_Row]:
+    """Return the lines of a CSV file as rows of this kind, whose fields are columns."""
     try:
-        text = content.decode("utf-8")
-        table = [line for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+        reader = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
+        header, *lines = [line for line in reader if line] or [[]]
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error}); sweep again") from None
-    header: list[str] = table[0] if table else []
-    lines = table[1:]
-    absent: dict[str, str | None] = dict.fromkeys(optional)
-    absent = {new: old for new, old in (absent | _LATER).items() if new not in header}
-    missing = [column for column in kind._fields if column not in {*header, *absent}]
+    defaults = {**_DEFAULTS, **(defaults or {})}
+    missing = [name for name in kind._fields if name not in {*header, *defaults, *_SAME_AS}]
     if missing:
         raise UserError(
             f"{path}: has no column {', '.join(missing)}; it is damaged or was made by another "
@@ -180,62 +148,22 @@ def _read_table(
     for number, line in enumerate(lines, start=2):
         if len(line) != len(header):
             raise UserError(f"{path}: line {number} is incomplete; sweep again")
-    if not text.endswith("\n"):
-        raise UserError(f"{path}: its last line is incomplete; sweep again")
-    by_name = dict(zip(header, zip(*lines, strict=True), strict=False)) if lines else {}
-    columns = []
-    for column, hint in get_type_hints(kind).items():
-        types = get_args(hint) or (hint,)
-        cells = by_name.get(absent.get(column) or column)
-        if cells is None:
-            default = None if type(None) in types else "nats" if column == "metric" else ""
-            columns.append([default] * len(lines))
-        else:
-            columns.append(_values(path, column, types, cells))
-    yield from map(kind._make, zip(*columns, strict=True))
+    by_name: dict[str, Sequence[str]] = dict(zip(header, zip(*lines, strict=True), strict=False))
+    by_name = {name: [value] * len(lines) for name, value in defaults.items()} | by_name
+    by_name = {name: by_name.get(same, ()) for name, same in _SAME_AS.items()} | by_name
+    columns = [
+        _values(path, column, hint, by_name.get(column, ()))
+        for column, hint in get_type_hints(kind).items()
+    ]
+    return list(map(kind._make, zip(*columns, strict=True)))
 
 
-def _values(path: Path, column: str, types: Sequence[Any], cells: Sequence[str]) -> list[Any]:
-    values: dict[str, Any] = {}
-    for cell in dict.fromkeys(cells):
-        try:
-            values[cell] = _value(column, types, text_of_cell(cell))
-        except ValueError as error:
-            number = cells.index(cell) + 2
-            raise UserError(f"{path}: line {number}: {error}; sweep again") from None
-    return [values[cell] for cell in cells]
-
-
-def _value(column: str, types: Sequence[Any], text: str) -> Any:
-    if text == "" and type(None) in types:
-        return None
-    if float in types:
-        return _number(column, text)
-    if int in types:
-        least = int(column in _FROM_ONE)
-        number = int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else -1
-        if number < least or str(number) != text:
-            expected = f"a whole number of at least {least}"
-            raise ValueError(f"{column} should be {expected}, not {shorten(repr(text))}")
-        return number
-    known: Collection[str] = ()
-    if bool in types:
-        known = "True", "False"
-    elif column == "protocol":
-        known = PROTOCOLS.keys()
-    elif column == "metric":
-        known = get_args(MetricName)
-    if known and text not in known:
-        raise ValueError(f"{column} should be {alternatives([*known])}, not {shorten(repr(text))}")
-    if not _NAME.fullmatch(text) and (column, text) != ("map", ""):
-        raise ValueError(f"{column} should be a name, not {shorten(repr(text))}")
-    return text == "True" if bool in types else text
-
-
-def _number(column: str, text: str) -> float:
-    number = float(text)
-    if abs(number) > _LARGEST and math.isfinite(number):
-        raise ValueError(f"{column} should be a number of at most {_LARGEST:g}, not {number:g}")
-    if column == "weight" and number and not 1 <= number < _LARGEST:  # tokens or windows
-        raise ValueError(f"weight should be 0 or a number of at least 1, not {number:g}")
-    return number
+def _values(path: Path, column: str, hint: object, cells: Sequence[str]) -> Sequence[object]:
+    has_none = type(None) in get_args(hint)
+    texts = [None if cell == "" and has_none else text_of_cell(cell) for cell in cells]
+    try:
+        return TypeAdapter(list[hint]).validate_python(texts)  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        wrong = explain_error(first, column)
+        raise UserError(f"{path}: line {int(first['loc'][0]) + 2}: {wrong}; sweep again") from None

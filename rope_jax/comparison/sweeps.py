@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rope_jax.errors import printable
 from rope_jax.results.rows import Row
 from rope_jax.results.statistics import Sums
 from rope_jax.results.tasks import EffectiveLength, TaskRow
@@ -65,9 +64,3 @@ class Sweep:
     def points_at(self, step: int) -> dict[PointKey, Row]:
         """Return the rows of one checkpoint by their keys, in the order they were measured."""
         return {PointKey.of(row): row for row in self.rows if row.step == step}
-
-
-def readable_path(path: Path) -> str:
-    """Return a path as one printable line, with its middle left out where it is very long."""
-    text = printable(str(path))
-    return text if len(text) <= 300 else f"{text[:150]}…{text[-100:]}"

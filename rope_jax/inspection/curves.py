@@ -15,7 +15,6 @@ from rope_jax.rope.pairs import Pairs, exact_frequencies
 from rope_jax.rope.strategies import NoScaling
 
 MAX_CURVES = 12  # a reader cannot tell more apart in a figure
-MAX_COSINES = 2**31  # take about half a minute
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,6 @@ class InspectedModel:
 
     @property
     def trained(self) -> Scaling:
-        """The last stage's scaling."""
         return self.stages[-1]
 
     def overrides_scaling(self, layer: int) -> bool:
@@ -61,7 +59,6 @@ class InspectedModel:
         return pattern[layer % len(pattern)].scaling is not None
 
     def sliding_window(self, layer: int) -> int | None:
-        """Return a layer's sliding attention window in tokens, or None."""
         return self.sliding[layer % len(self.sliding)]
 
     def title(self) -> str:
@@ -92,8 +89,8 @@ class Curve:
     pairs: Pairs
 
 
-# A curve's name, its kind, and the scaling to show.
 _Request = tuple[str, str, Scaling]
+"""A curve's name, its kind, and the scaling to show."""
 
 
 def make_curves(model: InspectedModel, asked: InspectionConfig, length: int) -> list[Curve]:
@@ -127,16 +124,10 @@ def check_curve_count(count: int) -> None:
         )
 
 
-def check_distances(length: int, pairs: int, curves: int) -> None:
-    """Raise a UserError if the scores of `curves` curves at `length` distances take too long."""
+def check_distances(length: int) -> None:
+    """Raise a UserError if scores at so many distances take too long."""
     if length > MAX_DISTANCES:
         raise UserError(f"length: {length:,} distances exceed the limit of {MAX_DISTANCES:,}")
-    most = MAX_COSINES // (pairs * curves)
-    if length > most:
-        raise UserError(
-            f"length: {length:,} distances of {pairs:,} pairs in {curves} curves would take "
-            f"minutes; use at most {most:,} distances"
-        )
 
 
 def _requests(model: InspectedModel, asked: InspectionConfig, length: int) -> list[_Request]:

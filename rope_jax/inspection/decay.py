@@ -14,9 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator
 from numpy.typing import NDArray
 from rich.console import Console
 
-from rope_jax.inspection.output import print_table, write_figure
+from rope_jax.inspection.output import print_table
 from rope_jax.inspection.scalings import shortened
 from rope_jax.plots.panels import fold_title, label_lowest, panel_columns
+from rope_jax.plots.saving import save_output
 from rope_jax.plots.style import WIDTHS, assign_styles, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import (
@@ -98,7 +99,7 @@ def write_decay_figure(
             dotted = Line2D([], [], color="black", linestyle=":", linewidth=0.9, label=label)
             meanings.append(dotted)
         figure.legend(handles=meanings, loc="outside lower center", ncols=3)
-    write_figure(figure, path)
+    save_output(figure, path)
 
 
 def _draw_curve(

@@ -17,7 +17,8 @@ from rope_jax import stopping
 from rope_jax.config.inspection import ModelGeometry
 from rope_jax.console import plain_console
 from rope_jax.errors import printable
-from rope_jax.inspection.output import print_table, short_number, write_figure
+from rope_jax.inspection.output import print_table, short_number
+from rope_jax.plots.saving import save_output
 from rope_jax.plots.style import MARKERS, OKABE_ITO, WIDTHS, figure_style
 from rope_jax.rope import RotaryGeometry
 from rope_jax.rope.decay import first_negative_distance
@@ -60,7 +61,7 @@ def show_geometries(
     stopping.check()
     with figure_style():
         figure = draw(geometries)
-    write_figure(figure, output)
+    save_output(figure, output)
     files = " (and .pdf, .svg)" if output.suffix == ".png" else ""
     console.print(printable(f"figure: {output}{files}"))
 

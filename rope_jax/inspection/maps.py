@@ -22,8 +22,9 @@ from rich.text import Text
 
 from rope_jax.config.inspection import MapsConfig
 from rope_jax.errors import UserError
-from rope_jax.inspection.output import print_table, short_number, write_csv, write_figure
+from rope_jax.inspection.output import print_table, short_number, write_csv
 from rope_jax.plots.panels import fold_text, label_lowest
+from rope_jax.plots.saving import save_output
 from rope_jax.plots.style import SMALL_SIZE, WIDTHS, figure_style
 from rope_jax.positions.maps import MapBand, PositionMap, relative_positions
 from rope_jax.positions.maps.fitted import FittedMap
@@ -189,7 +190,7 @@ def write_maps_figure(path: Path, shown: Sequence[ShownMap], length: int) -> Non
     """
     with figure_style():
         figure = _maps_figure(shown, length)
-    write_figure(figure, path)
+    save_output(figure, path)
 
 
 def _maps_figure(shown: Sequence[ShownMap], length: int) -> Figure:

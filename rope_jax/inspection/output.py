@@ -1,10 +1,9 @@
-"""Numbers, tables, CSV files and figures of the inspection scripts."""
+"""Numbers, tables and CSV files of the inspection scripts."""
 
-import contextlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -13,9 +12,6 @@ from rope_jax.console import Column, print_columns
 from rope_jax.errors import UserError
 from rope_jax.runs.tables import format_csv
 from rope_jax.sealed import replacing
-
-if TYPE_CHECKING:  # matplotlib is slow to import, and a CSV does not need it
-    from matplotlib.figure import Figure
 
 Row = tuple[str, ...]
 
@@ -46,21 +42,8 @@ def print_table(
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table. UserError: the file cannot be written."""
-    with _naming(path), replacing(path) as temporary:
-        temporary.write_text(format_csv(header, rows), encoding="utf-8", newline="")
-
-
-def write_figure(figure: "Figure", path: Path) -> None:
-    """Write a figure; a .png has the same figure as .pdf and .svg beside it."""
-    from rope_jax.plots.saving import save_figure
-
-    with _naming(path):
-        save_figure(figure, path)
-
-
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
     try:
-        yield
+        with replacing(path) as temporary:
+            temporary.write_text(format_csv(header, rows), encoding="utf-8", newline="")
     except OSError as error:
         raise UserError(f"output: {path} cannot be written ({error.strerror or error})") from None

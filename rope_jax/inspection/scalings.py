@@ -13,8 +13,9 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from rich.console import Console
 
 from rope_jax.inspection.curves import Curve
-from rope_jax.inspection.output import Row, print_table, short_number, write_figure
+from rope_jax.inspection.output import Row, print_table, short_number
 from rope_jax.plots.panels import fold_title, legend_columns
+from rope_jax.plots.saving import save_output
 from rope_jax.plots.style import NOTE, SMALL_SIZE, WIDTHS, assign_styles, figure_style
 from rope_jax.rope.pairs import Pairwise
 
@@ -130,7 +131,7 @@ def write_scaling_figure(
         columns = legend_columns(labels, WIDTHS["page"])
         figure.legend(handles, labels, loc="outside lower center", ncols=columns)
         figure.suptitle(fold_title(title, WIDTHS["page"]))
-    write_figure(figure, path)
+    save_output(figure, path)
 
 
 def shortened(name: str) -> str:

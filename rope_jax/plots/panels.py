@@ -11,7 +11,6 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
@@ -40,7 +39,7 @@ _ROW_HEIGHTS: Mapping[FigureWidth, Mapping[int, float]] = {
 """Inches, by the number of panels in a row."""
 _LINE_HEIGHT = 0.155  # inches, of a title or a legend
 _LETTER = 0.6 * SMALL_SIZE / 72  # inches, the mean width of a letter of the small size
-_MOST_NATS = 700  # e^700 is nearly the largest float
+_MOST_NATS = 700  # e^700 is nearly the largest float; matplotlib warns of infinities
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,9 @@ class Panels:
 
 
 def perplexities(points: Sequence[Point]) -> NDArray[np.float64]:
-    """Return perplexities and the ends of their intervals, [3, points]; inf above e^700."""
+    """Return perplexities and the ends of their intervals, [3, points]; nan above e^700."""
     nll = np.array([(point.nll, point.ci_low, point.ci_high) for point in points]).T
-    return np.where(nll > _MOST_NATS, np.inf, np.exp(np.minimum(nll, _MOST_NATS)))
+    return np.exp(np.where(nll > _MOST_NATS, np.nan, nll))
 
 
 def make_panels(
@@ -156,9 +155,7 @@ def draw_line(
     if not points:
         return
     x = [point.last_position for point in points]
-    drawn = perplexities(points)
-    # nan leaves a gap; inf makes matplotlib warn
-    middle, low, high = np.where(np.isfinite(drawn), drawn, np.nan)
+    middle, low, high = perplexities(points)
     axis.plot(x, middle, label=label, **vars(style))
     if band_opacity and len(x) > 1:
         axis.fill_between(x, low, high, color=style.color, alpha=band_opacity, linewidth=0)
@@ -168,23 +165,11 @@ def draw_line(
 
 def draw_background(axis: Axes, curves: Iterable[tuple[LineStyle, Sequence[Point]]]) -> None:
     """Draw the curves that other panels are about, in light grey and behind everything."""
-    shown = [(style.linestyle, points) for style, points in curves if points]
-    lines = []
-    for _, points in shown:
-        y = perplexities(points)[0]
-        x = [point.last_position for point in points]
-        lines.append(np.column_stack([x, np.where(np.isfinite(y), y, np.nan)]))
-    # to matplotlib, a line costs as much as hundreds of points
-    axis.add_collection(
-        LineCollection(
-            lines,
-            colors=BACKGROUND,
-            linewidths=0.7,
-            linestyles=[dashes for dashes, _ in shown],
-            zorder=1.2,
-        ),
-        autolim=False,
-    )
+    grey: dict[str, Any] = {"color": BACKGROUND, "linewidth": 0.7, "zorder": 1.2}
+    for style, points in curves:
+        if points:
+            x = [point.last_position for point in points]
+            axis.plot(x, perplexities(points)[0], linestyle=style.linestyle, **grey)
 
 
 def apart_handles(others: str, reference: str | None) -> list[Artist]:
@@ -318,21 +303,18 @@ def shared_limits(
     may widen them on either side by half the points' logarithmic range, or by a factor of 1.5 if
     that is more: an interval over a few documents can be orders of magnitude wider than the curve.
     """
-    values = _finite(np.append(perplexities(points)[0], np.exp(truncation)))
+    values = np.append(perplexities(points)[0], np.exp(truncation))
+    values = values[np.isfinite(values)]
     if not values.size:
         return 1.0, 10.0
     low, high = values.min(), values.max()
     if banded:
         room = max(math.sqrt(high / low), 1.5)
-        ends = _finite(perplexities(banded)[1:].ravel())
+        ends = perplexities(banded)[1:].ravel()
         values = np.append(values, np.clip(ends, low / room, high * room))
-    low, high = values.min(), values.max()
+    low, high = np.nanmin(values), np.nanmax(values)
     margin = max(1.05, (high / low) ** 0.05)
     return float(low / margin), float(high * margin)
-
-
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return values[np.isfinite(values)]
 
 
 def label_powers(axis: Axis, low: float, high: float) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from rope_jax.comparison.curves import DIFFERENCES, Comparison, Curve, Point
 from rope_jax.comparison.groups import describe_settings
-from rope_jax.comparison.sweeps import Sweep, readable_path
+from rope_jax.comparison.sweeps import Sweep
 from rope_jax.console import print_wrapped
 from rope_jax.errors import UserError, printable
 from rope_jax.plots.saving import write_figure
@@ -53,7 +53,6 @@ FILES = (
     *("comparison.html", "comparison.md", "comparison.tex", "comparison.csv", SOURCES),
 )
 _MOST_BYTES = 2**24
-_MOST_NAMED = 4
 _COLUMNS = (
     *("group", "marked", "runs", "seeds", "name", "scaling", "auto", "step", "window"),
     *("map", "factor", "protocol", "length", "first_position", "last_position", "nll", "ci_low"),
@@ -122,15 +121,15 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     lines = []
     for curve, before, line in zip(curves, [None, *curves], table.lines, strict=False):
         label = curve.group.label
+        is_first = before is None or before.group is not curve.group
         name = curve.name if len(groups) == 1 else label if alike else curve.label
-        if has_headings:
-            name = f"  {curve.name}"
-            if before is None or before.group is not curve.group:
-                line = line._replace(heading=printable(label), about=settings[label])
         end = plotted[curve].get(longest)
         differs = Cell("" if has_headings else settings[label])
         more = gain_cell(None if end is None else end.gain), differs
-        lines.append(line._replace(labels=(name,), details=[*line.details, *more]))
+        line = line._replace(labels=(name,), details=[*line.details, *more])
+        if has_headings:
+            line = line._replace(labels=(f"  {curve.name}",), heading=label * is_first)
+        lines.append(line)
     shown = [i for i in range(len(details)) if any(line.details[i].value for line in lines)]
     table = dataclasses.replace(
         table,
@@ -145,7 +144,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_wrapped(console, f"{title}; {protocol}", "bold")
     over = f" over {sampling_text(comparison)}"
     legend, in_table = print_table(console, table, file="comparison.md", over=over)
-    if not has_headings and "differs in" not in in_table:
+    if "differs in" not in in_table:
         for label, text in settings.items():
             if text:
                 console.print(Text.assemble(printable(label), (f": {text}", "dim")))
@@ -172,24 +171,19 @@ def gain_cell(gain: Estimate | None) -> Cell:
 def check_output(folder: Path, sweeps: Sequence[Sweep], *, replace: bool) -> bool:
     """Return whether `folder` holds a comparison, which these sweeps' comparison may replace.
 
-    Raises UserError if it is a comparison of other sweeps and `replace` is false, or if `folder` is
-    a file or an impossible path.
+    UserError: it is a comparison of other sweeps and `replace` is false, or `folder` is a file.
     """
-    shown = readable_path(folder)
-    try:
-        folder.stat()
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise UserError(f"output: {shown} cannot be written ({error.strerror})") from None
-    if not os.path.isdir(folder):
-        raise UserError(f"output: {shown} is a file; name a folder")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise UserError(f"output: {folder} is a file; name a folder")
     if not any(os.path.lexists(folder / name) for name in FILES):
         return False
-    there = _read_sources(folder)
-    if not replace and (there is None or there.keys() != _sources(folder, sweeps).keys()):
+    try:
+        there = set(json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"])
+    except (OSError, ValueError, LookupError, TypeError):
+        there = set()
+    if not replace and there != set(_sources(folder, sweeps)):
         raise UserError(
-            f"output: {shown} already holds a comparison of {_names(there)}; name another folder "
+            f"output: {folder} already holds a comparison of other sweeps; name another folder "
             "with output=, or replace it with replace=true"
         )
     return True
@@ -207,22 +201,6 @@ def _sources(folder: Path, sweeps: Sequence[Sweep]) -> dict[str, dict[str, Any]]
         }
         for sweep in sweeps
     }
-
-
-def _read_sources(folder: Path) -> dict[str, dict[str, Any]] | None:
-    try:
-        found = json.loads(read_limited(folder / SOURCES, _MOST_BYTES))["sweeps"]
-        return {path: {"run": one["run"], "sweep": one["sweep"]} for path, one in found.items()}
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _names(sources: dict[str, dict[str, Any]] | None) -> str:
-    if not sources:
-        return f"unknown sweeps (it has no {SOURCES} that can be read)"
-    names = [printable(f"{one['run']}/{one['sweep']}")[:80] for one in sources.values()]
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> None:
@@ -245,5 +223,5 @@ def write_comparison(folder: Path, comparison: Comparison) -> None:
             for name in _FIGURES:
                 write_figure(figure, temporary[name])
     except OSError as error:
-        place = readable_path(Path(error.filename2 or folder))
+        place = error.filename2 or folder
         raise UserError(f"output: {place} cannot be written ({error.strerror})") from None

@@ -7,7 +7,7 @@ compares several in most panels and at most six; else each has one, with the oth
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -72,14 +72,14 @@ _DASHES = (
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """Which panel shows which curves, and what explains their styles.
 
     key: by curve, the title of its panel; "" if there is one panel per protocol.
     styles: by curve. legend: by label, the styles to explain. apart: whether each panel shows one
     curve in front of the others. colours: by group's label, where colours stand for groups that
     share a panel. reference: by curve, the dashed one that its panel shows as well;
-    without it, there is none.
+    without it, there is none. has_intervals: whether intervals, seeds and truncation are drawn.
     """
 
     key: Mapping[Curve, str]
@@ -88,58 +88,54 @@ class _Plan:
     apart: bool = False
     colours: Mapping[str, LineStyle] = field(default_factory=dict)
     reference: Mapping[Curve, Curve] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> list[str] | None:
-        """The panels of each protocol; None if there is one."""
-        keys = list(dict.fromkeys(self.key.values()))
-        return None if keys == [""] else keys
-
-    @property
-    def most(self) -> int:
-        """The largest number of curves in a panel."""
-        return max(self._counts)
+    has_intervals: bool = True
 
     @property
     def compares(self) -> bool:
         """Whether most panels have several curves, and none too many."""
-        several = sum(count > 1 for count in self._counts)
-        return self.most <= MOST_CURVES and 2 * several > len(self._counts)
-
-    @property
-    def _counts(self) -> Collection[int]:
-        return Counter(self.key.values()).values()
+        counts = Counter(self.key.values()).values()
+        return max(counts) <= MOST_CURVES and 2 * sum(n > 1 for n in counts) > len(counts)
 
 
 def draw_comparison(comparison: Comparison, *, title: str | None = None) -> Figure:
     """Draw each group's newest checkpoint; title: in place of one that names the groups."""
     width = comparison.figure_width
     curves = newest_curves(comparison)
-    points = [point for curve in curves for point in curve.points]
     plan = _plan(comparison, curves)
+    panels = {(point.protocol, plan.key[curve]) for curve in curves for point in curve.points}
+    if comparison.only and len(panels) == 1:  # as the right ends, which are beside it
+        ends = {curve.name: curve.points[-1].nll for curve in curves}
+        legend = sorted(plan.legend.items(), key=lambda entry: -ends[entry[0]])
+        plan = replace(plan, legend=dict(legend))
+    meanings = _meanings(plan, curves, comparison)
+    title = _title(comparison, width) if title is None else title
+    return draw_plan(plan, meanings, title=title, width=width)
+
+
+def draw_plan(plan: Plan, meanings: Sequence[Artist], *, title: str, width: FigureWidth) -> Figure:
+    """Draw curves in panels; meanings: what the legend has behind `plan.legend`."""
+    curves = list(plan.key)
+    points = [point for curve in curves for point in curve.points]
     windows = sorted({curve.window for curve in curves})
-    levels = truncation_levels(curves)
+    levels = truncation_levels(curves) if plan.has_intervals else {}
+    keys = list(dict.fromkeys(plan.key.values()))
     with figure_style():
         panels = make_panels(
             points,
             windows=windows,
             truncation=list(levels),
-            banded=points,
-            title=_title(comparison, width) if title is None else title,
+            banded=points if plan.has_intervals else [],
+            title=title,
             width=width,
-            keys=plan.keys,
+            keys=None if keys == [""] else keys,
         )
         for (protocol, key), axis in panels.axes.items():
             _draw_panel(axis, protocol, key, plan)
-        legend = list(plan.legend.items())
-        if comparison.only and len(panels.axes) == 1:  # as the right ends, which are beside it
-            ends = {curve.name: curve.points[-1].nll for curve in curves}
-            legend.sort(key=lambda entry: -ends[entry[0]])
         handles: list[Artist] = [
             Line2D([], [], label=fold_text(label, int(13 * WIDTHS[width])), **vars(style))
-            for label, style in legend
+            for label, style in plan.legend.items()
         ]
-        handles += _meanings(plan, curves, comparison)
+        handles += meanings
         if levels and BASELINE in {protocol for protocol, _ in panels.axes}:
             handles.append(truncation_handle())
         if len(windows) > 1:
@@ -156,10 +152,12 @@ def draw_run(
     return draw_comparison(comparison, title=title)
 
 
-def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
+def _plan(comparison: Comparison, curves: Sequence[Curve]) -> Plan:
     groups, by_name = comparison.groups, assign_curve_styles(curves)
     if comparison.only:
-        by_name |= {c.name: replace(by_name[c.name], linestyle="--") for c in curves if c.is_fixed}
+        for curve in curves:  # a factor above 1 that is the same at every length
+            if curve.name != "trained" and not curve.auto and (curve.points[-1].factor or 1) > 1:
+                by_name[curve.name] = replace(by_name[curve.name], linestyle="--")
     key = shared_key(groups)
     names = {group.label: describe_group(group, key=key) for group in groups}
     titles_of = {group.label: describe_group(group, "\n", key=key) for group in groups}
@@ -168,7 +166,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
         if by_group:
             own = {curve: by_group[curve.group.label] for curve in curves}
             legend = {names[label]: style for label, style in by_group.items()}
-            return _Plan(dict.fromkeys(curves, ""), own, legend, colours=by_group)
+            return Plan(dict.fromkeys(curves, ""), own, legend, colours=by_group)
         own = {curve: by_name[curve.name] for curve in curves}
         legend = dict(by_name)
         if len(groups) > 1 or groups[0].marked:
@@ -179,16 +177,16 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
             legend |= {
                 names[g.label]: LineStyle("0.3", "", dash_of(g, groups).matplotlib) for g in groups
             }
-        return _Plan(dict.fromkeys(curves, ""), own, legend)
+        return Plan(dict.fromkeys(curves, ""), own, legend)
     by_label = distinct_styles([group.label for group in groups])
     facets = [
-        _Plan(
+        Plan(
             {curve: curve.name for curve in curves},
             {curve: by_label[curve.group.label] for curve in curves},
             {names[label]: style for label, style in by_label.items()},
             colours=by_label,
         ),
-        _Plan(
+        Plan(
             {curve: titles_of[curve.group.label] for curve in curves},
             {curve: by_name[curve.name] for curve in curves},
             by_name,
@@ -206,7 +204,7 @@ def _plan(comparison: Comparison, curves: Sequence[Curve]) -> _Plan:
     own = {c: by_group[c.group.label] if by_group else by_name[c.name] for c in curves}
     baselines = {curve.group: curve for curve in curves if curve.name == comparison.baseline}
     reference = {c: baselines[c.group] for c in curves if baselines.get(c.group, c) is not c}
-    return _Plan(titles, own, {}, apart=True, reference=reference)
+    return Plan(titles, own, {}, apart=True, reference=reference)
 
 
 def shared_key(groups: Sequence[Group]) -> str | None:
@@ -231,7 +229,7 @@ def describe_group(group: Group, separator: str = "", *, key: str | None = None)
     return f"{group.label} ({text})"
 
 
-def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
+def _draw_panel(axis: Axes, protocol: str, key: str, plan: Plan) -> None:
     def points_of(curve: Curve) -> list[Point]:
         return [point for point in curve.points if point.protocol == protocol]
 
@@ -242,19 +240,21 @@ def _draw_panel(axis: Axes, protocol: str, key: str, plan: _Plan) -> None:
         draw_background(axis, ((style, points_of(curve)) for curve, style in others.items()))
         for curve in references:
             draw_line(axis, curve.label, REFERENCE, points_of(curve), band_opacity=0.0)
-    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / plan.most)
+    most = max(Counter(plan.key.values()).values())
+    opacity = BAND_OPACITY * min(1, _MOST_FULL_BANDS / most) * plan.has_intervals
     for curve in shown:
         own = points_of(curve)
         draw_line(axis, curve.label, plan.styles[curve], own, band_opacity=opacity)
-        _draw_seeds(axis, plan.styles[curve], own)
-    levels = truncation_levels(shown) if protocol == BASELINE else {}
+        if plan.has_intervals:
+            _draw_seeds(axis, plan.styles[curve], own)
+    levels = truncation_levels(shown) if protocol == BASELINE and plan.has_intervals else {}
     for nll, labels in levels.items():
         # of several, each in its group's colour if it has one
         style = plan.colours.get(labels[0]) if len(levels) > 1 and len(labels) == 1 else None
         mark_truncation(axis, nll, None if style is None else style.color)
 
 
-def _meanings(plan: _Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
+def _meanings(plan: Plan, curves: Sequence[Curve], comparison: Comparison) -> list[Artist]:
     handles: list[Artist] = []
     if any(len(point.nll_by_seed) > 1 for curve in curves for point in curve.points):
         handles.append(Line2D([], [], color="0.3", linewidth=0.5, label="each seed"))

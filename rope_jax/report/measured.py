@@ -91,15 +91,15 @@ def measured_cell(point: Point, show: Show) -> Cell:
         if point.bpb is None or point.bpb_low is None or point.bpb_high is None:
             return Cell()
         loss = Estimate(point.bpb, point.bpb_low, point.bpb_high)
+    is_below = point.gain is not None and point.gain.at_least > 0
+    return loss_cell(loss, show)._replace(is_below=is_below and point.units >= RELIABLE_UNITS)
+
+
+def loss_cell(loss: Estimate, show: Show = "perplexity") -> Cell:
+    """Return a loss and its interval; loss: in nats per token, or in bits per byte to show them."""
     interval = interval_text(loss, show)
-    return Cell(
-        value_text(loss.value, loss.value, show),
-        interval,
-        brief="" if interval.startswith("[") else interval_text(loss, show, digits=1),
-        is_below=point.units >= RELIABLE_UNITS
-        and point.gain is not None
-        and point.gain.at_least > 0,
-    )
+    brief = "" if interval.startswith("[") else interval_text(loss, show, digits=1)
+    return Cell(value_text(loss.value, loss.value, show), interval, brief)
 
 
 def _column(plotted: Plotted, length: int, show: Show) -> list[Cell]:

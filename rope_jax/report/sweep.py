@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.progress import TaskProgressColumn
@@ -42,7 +42,7 @@ from rope_jax.results.tasks import NO_TASKS, TaskTables
 _SECONDS_BETWEEN_LINES = 60
 
 
-class SweepProgress:
+class SweepProgress(AbstractContextManager["SweepProgress"]):
     """A progress bar with the time left, over all checkpoints of a sweep."""
 
     def __init__(self, console: Console, steps: Sequence[int]) -> None:
@@ -51,16 +51,8 @@ class SweepProgress:
         self._console, self._steps = console, steps
         self._began = self._printed = time.perf_counter()
 
-    def __enter__(self) -> "SweepProgress":
-        return self  # the bar appears once there is something to measure
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is None:  # fill the bar even if the last checkpoint was skipped
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:  # fill the bar even if the last checkpoint was skipped
             self._bar.update(self._task, total=self._bar.tasks[self._task].completed)
         if self._bar.live.is_started:
             self._bar.stop()

@@ -6,20 +6,17 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from matplotlib.artist import Artist
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from rope_jax.comparison.curves import compare_checkpoints
 from rope_jax.comparison.sweep_files import SweepFiles, read_results
 from rope_jax.config.presentation import FigureWidth, RedrawConfig
 from rope_jax.errors import UserError
-from rope_jax.plots.panels import draw_line, finish_panels, make_panels, window_handle
-from rope_jax.plots.saving import figure_files, save_figure
-from rope_jax.plots.style import MARKERS, LineStyle, figure_style
+from rope_jax.plots.saving import figure_files, save_output
+from rope_jax.plots.style import MARKERS, LineStyle
 from rope_jax.protocols import BASELINE
-from rope_jax.report.figure import draw_run
+from rope_jax.report.figure import Plan, draw_plan, draw_run
 from rope_jax.report.text import units_text
 from rope_jax.results.rows import Row
 from rope_jax.results.summary import CheckpointSummary
@@ -73,7 +70,6 @@ def draw_checkpoints(
     Each scaling has a panel for each protocol; each protocol starts a new row of panels.
     """
     curves = sorted(compare_checkpoints(rows, checkpoints).curves, key=lambda curve: curve.step)
-    windows = sorted({curve.window for curve in curves})
     steps = sorted({curve.step for curve in curves})
     # the lightest colours of the map are too faint on white
     colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.85, len(steps)))
@@ -81,30 +77,14 @@ def draw_checkpoints(
         step: LineStyle(to_hex(colour), MARKERS[place % len(MARKERS)], linewidth=1.0)
         for place, (step, colour) in enumerate(zip(steps, colours, strict=True))
     }
-    with figure_style():
-        panels = make_panels(
-            [point for curve in curves for point in curve.points],
-            windows=windows,
-            truncation=[],
-            banded=[],
-            title=title,
-            width=width,
-            keys=list(dict.fromkeys(curve.name for curve in curves)),
-        )
-        for curve in curves:
-            for protocol in dict.fromkeys(point.protocol for point in curve.points):
-                points = [point for point in curve.points if point.protocol == protocol]
-                axis, label = panels.axes[protocol, curve.name], f"step {curve.step:,}"
-                draw_line(axis, label, styles[curve.step], points, band_opacity=0.0)
-        chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
-        handles: list[Artist] = [
-            Line2D([], [], label=f"step {steps[i]:,}", **vars(styles[steps[i]]))
-            for i in chosen.round().astype(int)
-        ]
-        if len(windows) > 1:
-            handles.append(window_handle())
-        finish_panels(panels, handles)
-    return panels.figure
+    chosen = np.linspace(0, len(steps) - 1, min(len(steps), _MOST_STEPS_IN_LEGEND))
+    plan = Plan(
+        key={curve: curve.name for curve in curves},
+        styles={curve: styles[curve.step] for curve in curves},
+        legend={f"step {steps[i]:,}": styles[steps[i]] for i in chosen.round().astype(int)},
+        has_intervals=False,
+    )
+    return draw_plan(plan, [], title=title, width=width)
 
 
 def redraw(path: Path, config: RedrawConfig) -> list[Path]:
@@ -128,14 +108,11 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({error.strerror})") from None
         # no figure needs these
-        rows = read_results(path, content, optional=("corpus", "bos", "targets"))
+        rows = read_results(path, content, dict.fromkeys(("corpus", "bos", "targets"), ""))
     if has_summary:
         steps = {row.step for row in rows}
-        checkpoints = [
-            CheckpointSummary(one.run, one.step, one.window, one.nll_at_window)
-            for one in SweepFiles(folder).summaries()
-            if one.step in steps
-        ]
+        found, _ = SweepFiles(folder).summary()
+        checkpoints = [checkpoint for checkpoint in found if checkpoint.step in steps]
         if not checkpoints:
             raise UserError(f"{folder / _SUMMARY}: names no step of the results; sweep again")
     else:
@@ -149,12 +126,7 @@ def redraw(path: Path, config: RedrawConfig) -> list[Path]:
     for name, figure in draw_sweep(rows, checkpoints, width=config.figure_width).items():
         beside = "steps.png" if place.name == "curve.png" else f"{place.stem}-steps.png"
         path = place if name == "curve.png" else place.with_name(beside)
-        try:
-            save_figure(figure, path)
-        except OSError as error:
-            raise UserError(
-                f"output: {path} cannot be written ({error.strerror or error})"
-            ) from None
+        save_output(figure, path)
         written += figure_files(path)
     return written
 

@@ -14,24 +14,25 @@ BELOW_TRUNCATION = "*"
 # Characters special to Markdown; an underscore only where it could begin or end emphasis. GitHub
 # also makes links of https://…, www.… and a@b.c.
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~$&#@]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    **{character: rf"\{character}" for character in "{}$&#%_"},
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "`": r"\`{}",
-    "±": r"$\pm$",
-    "≥": r"$\geq$",
-    "†": r"\dag{}",
-    "–": r"\textendash{}",
-    "…": r"\ldots{}",
-    "∞": r"$\infty$",
-}
-_POWER = re.compile(r"e\^(inf|[\d.]+)")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        **{character: rf"\{character}" for character in "{}$&#%_"},
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        '"': "''",
+        "`": r"\`{}",
+        "±": r"$\pm$",
+        "≥": r"$\geq$",
+        "†": r"\dag{}",
+        "–": r"\textendash{}",
+        "…": r"\ldots{}",
+        "∞": r"$\infty$",
+    }
+)
 
 
 class Cell(NamedTuple):
@@ -54,8 +55,7 @@ class Line(NamedTuple):
     cells: Sequence[Cell]
     details: Sequence[Cell] = ()
     heading: str = ""
-    """What a terminal prints above it; and behind that, dimmed, `about`."""
-    about: str = ""
+    """What a terminal prints above it."""
 
 
 @dataclass(frozen=True)
@@ -151,20 +151,9 @@ def format_html(table: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return LaTeX that shows one line of text as it is, whatever engine reads it.
-
-    A character that pdfLaTeX's default fonts lack is written as its number, such as U+03B8.
-    """
+    """Return LaTeX that shows one line of text as it is."""
     # two hyphens would be a dash
-    return re.sub("-(?=-)", "-{}", "".join(map(_escaped, printable(text))))
-
-
-def _escaped(character: str) -> str:
-    if character in _LATEX:
-        return _LATEX[character]
-    # of the letters of Latin-1, these are not in the fonts of OT1, pdfLaTeX's default encoding
-    is_known = " " <= character <= "~" or ("À" <= character <= "ÿ" and character not in "ÐÞðþ×÷")
-    return character if is_known else f"U+{ord(character):04X}"
+    return re.sub("-(?=-)", "-{}", printable(text).translate(_LATEX))
 
 
 def latex_cell(cell: Cell) -> str:
@@ -172,15 +161,13 @@ def latex_cell(cell: Cell) -> str:
     shown = _latex_number(cell.value)
     if cell.is_best and cell.value:
         shown = rf"\textbf{{{shown}}}"
-    interval = rf" {{\scriptsize {_latex_number(cell.interval)}}}" if cell.interval else ""
-    return shown + interval
+    return shown + (cell.interval and rf" {{\scriptsize {_latex_number(cell.interval)}}}")
 
 
 def _latex_number(text: str) -> str:
-    text = _POWER.sub(lambda power: f"\0{power[1]}\1", text)  # before ^ is escaped
-    text = "".join(one if one in "\0\1-" else _escaped(one) for one in text)
-    text = text.replace("\0inf\1", r"$e^\infty$").replace("-", "$-$")
-    return re.sub("\0([^\1]*)\1", r"$e^{\1}$", text)
+    text = text.translate(_LATEX).replace("-", "$-$")
+    text = re.sub(r"e\\textasciicircum\{\}([\d.]+|inf)", r"$e^{\1}$", text)
+    return text.replace("{inf}", r"\infty")
 
 
 def format_latex(table: Table) -> str:

@@ -12,9 +12,10 @@ from rope_jax.config.presentation import FigureWidth
 from rope_jax.console import print_wrapped
 from rope_jax.errors import printable
 from rope_jax.plots.tasks import TAKEN_OUT, Rows, draw_distances, draw_heat, heat_panels, share_text
+from rope_jax.report.measured import loss_cell
 from rope_jax.report.table import Cell, Line, Table
 from rope_jax.report.terminal import print_table
-from rope_jax.report.text import effective_text, interval_text, perplexity_text, usable_text
+from rope_jax.report.text import effective_text, usable_text
 from rope_jax.results.statistics import Estimate
 from rope_jax.results.summary import CheckpointSummary
 from rope_jax.results.tasks import TaskRow, TaskTables, taken_out
@@ -79,12 +80,8 @@ def _perplexity_table(rows: Sequence[TaskRow], checkpoint: CheckpointSummary) ->
     lengths = sorted({row.length for row in rows})
     lines = []
     for name in dict.fromkeys(row.name for row in rows):
-        cells = []
-        for row in sorted((r for r in rows if r.name == name), key=lambda row: row.length):
-            loss = Estimate(value=row.value, low=row.ci_low, high=row.ci_high)
-            interval, brief = interval_text(loss), interval_text(loss, digits=1)
-            brief = "" if interval.startswith("[") else brief
-            cells.append(Cell(perplexity_text(row.value), interval, brief))
+        own = sorted((row for row in rows if row.name == name), key=lambda row: row.length)
+        cells = [loss_cell(Estimate(row.value, row.ci_low, row.ci_high)) for row in own]
         lines.append(Line((name,), cells))
     caption = (
         f"Perplexity of {rows[0].tokens:,} key tokens, by context length: {checkpoint.run}, step "

@@ -72,12 +72,12 @@ class Estimate(NamedTuple):
 
     @property
     def at_least(self) -> float:
-        """The lower end of the interval. An infinite value has none and is its own bound."""
+        """The lower end of the interval; an infinite value is its own bound."""
         return self.value if math.isinf(self.value) else self.low
 
     @property
     def at_most(self) -> float:
-        """The upper end of the interval. An infinite value has none and is its own bound."""
+        """The upper end of the interval; an infinite value is its own bound."""
         return self.value if math.isinf(self.value) else self.high
 
     def negated(self) -> "Estimate":
@@ -141,7 +141,7 @@ def pooled_mean(seeds: Sequence[Sums], *, resamples: int, seed: int) -> Estimate
     this is `mean_nll`, which says nothing about other seeds.
     """
     documents = mean_nll(_average(seeds), resamples=resamples, seed=seed)
-    return _widened(documents, _half_width([_spread(seeds)]))
+    return _widened(documents, seeds)
 
 
 def pooled_difference(
@@ -155,7 +155,7 @@ def pooled_difference(
     """
     one, other = _average(ones), _average(others)
     documents = paired_difference(one, other, resamples=resamples, seed=seed)
-    return _widened(documents, _half_width([_spread(ones), _spread(others)]))
+    return _widened(documents, ones, others)
 
 
 def difference(one: Sums, other: Sums) -> Sums:
@@ -181,19 +181,16 @@ def _spread(seeds: Sequence[Sums]) -> tuple[float, int]:
     return float(variance), len(seeds) - 1
 
 
-def _half_width(spreads: Sequence[tuple[float, int]]) -> float:
-    """Return Student's t half-width for a sum of independent means; 0 if a spread is unknown."""
+def _widened(documents: Estimate, *groups: Sequence[Sums]) -> Estimate:
+    """Combine an interval over documents with Student's t over the seeds of independent means."""
+    spreads = [_spread(seeds) for seeds in groups]
     variance = sum(v for v, _ in spreads)
-    if not all(freedom for _, freedom in spreads) or variance == 0:
-        return 0.0
-    from scipy import stats  # takes longer to import than jax
+    half = 0.0
+    if variance != 0 and all(freedom for _, freedom in spreads):  # all are known
+        from scipy import stats  # takes longer to import than jax
 
-    freedom = variance**2 / sum(v**2 / f for v, f in spreads)  # Welch and Satterthwaite
-    return float(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
-
-
-def _widened(documents: Estimate, half: float) -> Estimate:
-    """Combine an interval with an independent, symmetric one of half-width `half`."""
+        freedom = variance**2 / sum(v**2 / f for v, f in spreads)  # Welch and Satterthwaite
+        half = float(stats.t.ppf(0.975, freedom) * np.sqrt(variance))
     value, low, high = documents
     below, above = np.hypot(value - low, half), np.hypot(high - value, half)
     return Estimate(value=value, low=float(value - below), high=float(value + above))
@@ -267,22 +264,16 @@ def _ratio(
         squares[close] = (counts[close] * (residuals - shift[close, None] * denominator) ** 2).sum(
             1
         )
-        found.append(_studentized(shift, squares, d, len(numerator), size))
+        error = _standard_error(squares, d, len(numerator))
+        # a resample of a single document has no error but rounding, so its t is unbounded
+        alone = error <= 1e-12 * size
+        unbounded = np.sign(shift) * _UNBOUNDED
+        found.append(np.where(alone, unbounded, shift / np.where(alone, 1, error)))
     low, high = np.quantile(np.concatenate(found), (0.025, 0.975))
     if not (abs(low) <= _UNBOUNDED / 1e9 and abs(high) <= _UNBOUNDED / 1e9):  # nan: neither
         return unknown
     own = _standard_error((residuals**2).sum(), denominator.sum(), len(numerator))
     return Estimate(value=value, low=float(value - high * own), high=float(value - low * own))
-
-
-def _studentized(
-    shift: NDArray[Any], squares: NDArray[Any], weight: NDArray[Any], documents: int, size: float
-) -> NDArray[Any]:
-    """Return (θ* − θ)/s* by resample; the arguments are as in `_ratio`."""
-    own = _standard_error(squares, weight, documents)
-    # a resample of a single document has no error but rounding, so its t is unbounded
-    alone = own <= 1e-12 * size
-    return np.where(alone, np.sign(shift) * _UNBOUNDED, shift / np.where(alone, 1, own))
 
 
 def _standard_error(squares: Any, weight: Any, documents: int) -> Any:

@@ -56,11 +56,6 @@ class CheckpointSummary:
     """Of the entries with a map, the distance from which it changes what a query sees."""
 
     @property
-    def has_baseline(self) -> bool:
-        """Whether `trained` was measured at the window with same_tokens."""
-        return self.nll_at_window is not None
-
-    @property
     def is_reliable(self) -> bool:
         """Whether there are enough units for the intervals to be trusted."""
         return self.units >= RELIABLE_UNITS

@@ -173,7 +173,7 @@ def _finish(
     print_sweep(console, table, summary, config.show, tasks)
     if newest.nll_at_window is not None:
         warn_of_chance(console, newest.nll_at_window, loaded.model.vocab_size)
-    if BASELINE in config.protocols and not newest.has_baseline:
+    if BASELINE in config.protocols and newest.nll_at_window is None:
         print_wrapped(
             console,
             f"no usable length and no gain: the window, {newest.window}, is not among the lengths",

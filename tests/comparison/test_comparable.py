@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rope_jax.comparison.comparable import describe_mismatches, find_mismatches, refuse_mismatches
+from rope_jax.comparison.comparable import find_mismatches, refuse_mismatches
 from rope_jax.comparison.read import read_sweep
 from rope_jax.errors import UserError
 
@@ -18,11 +18,6 @@ def found(sweep_of):
         return find_mismatches([read_sweep(next((run / "evals").glob("[!.]*"))) for run in runs])
 
     return found
-
-
-def message_of(mismatch):
-    (message,) = describe_mismatches([mismatch])
-    return message
 
 
 def test_models_seeds_and_steps_may_differ(found):
@@ -54,14 +49,14 @@ def test_models_seeds_and_steps_may_differ(found):
 )
 def test_the_difference_is_named(found, settings, said):
     (mismatch,) = found({}, settings)
-    assert message_of(mismatch).startswith(said)
+    assert mismatch.message.startswith(said)
     assert mismatch.sweep.run == "run1"
 
 
 def test_a_name_must_mean_the_same_settings_everywhere(found):
     (mismatch,) = found({}, {"beta_fast": 8})
-    assert message_of(mismatch).startswith('scalings: run0/demo has {"type":"yarn"')
-    assert message_of(mismatch).endswith("(yarn-4); give one of them another name")
+    assert mismatch.message.startswith('scalings: run0/demo has {"type":"yarn"')
+    assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
 @pytest.fixture
@@ -92,10 +87,8 @@ def test_numbers_that_equal_fits_of_the_runs_found_may_differ(mismatches):
 @pytest.mark.parametrize("fit", ["length: 64", None])
 def test_numbers_of_another_fit_or_of_none_must_have_another_name(mismatches, fit):
     (mismatch,) = mismatches(([1.0, 2.0], "length: 32"), ([1.0, 3.0], fit))
-    assert message_of(mismatch).startswith(
-        'scalings: run0/demo has {"fit":{"step":null,"length":[32]'
-    )
-    assert message_of(mismatch).endswith("(yarn-4); give one of them another name")
+    assert mismatch.message.startswith('scalings: run0/demo has {"fit":{"step":null,"length":[32]')
+    assert mismatch.message.endswith("(yarn-4); give one of them another name")
 
 
 def test_a_strategy_file_with_other_numbers_than_the_sweep_proves_nothing(mismatches, tmp_path):
@@ -105,7 +98,7 @@ def test_a_strategy_file_with_other_numbers_than_the_sweep_proves_nothing(mismat
     file.write_text(file.read_text().replace("2.0", "2.5"))
     sweeps = [read_sweep(tmp_path / f"run{n}/evals/demo") for n in (0, 1)]
     (mismatch,) = find_mismatches(sweeps)
-    assert 'run1/demo has {"type":"explicit"' in message_of(mismatch)
+    assert 'run1/demo has {"type":"explicit"' in mismatch.message
 
 
 def test_protocols_that_the_first_sweep_lacks_must_agree_among_the_others(found):
@@ -114,7 +107,7 @@ def test_protocols_that_the_first_sweep_lacks_must_agree_among_the_others(found)
         {"protocols": ("same_tokens",)}, sliding, sliding, sliding | {"targets": "xyz"}
     )
     assert mismatch.sweep.run == "run3"
-    assert message_of(mismatch).startswith(
+    assert mismatch.message.startswith(
         "targets: run1/demo has abc-8, run3/demo has xyz-8 (sliding 8,"
     )
 
@@ -131,24 +124,6 @@ def test_several_mismatches_are_counted(found):
     )
 
 
-def test_what_several_sweeps_share_is_said_once(found):
-    beef = {"corpus": "beef"}
-    mismatches = found({}, beef, {"seed": 1}, beef, {"corpus": "dead"}, beef | {"bos": "none"})
-    assert [mismatch.sweep.run for mismatch in mismatches] == [
-        "run1",
-        "run3",
-        "run4",
-        *["run5"] * 2,
-    ]
-    assert describe_mismatches(mismatches) == [
-        "corpus: run0/demo has c0ffee, run1/demo, run3/demo and run5/demo have beef, run4/demo has "
-        "dead; they were trained and tested on different texts",
-        "bos: run0/demo has document, run5/demo has none; sweep them with the same bos",
-    ]
-    with pytest.raises(UserError, match=r"texts \(and 1 more\); with force=true"):
-        refuse_mismatches(mismatches)
-
-
 def test_sweeps_that_differ_in_other_parts_are_told_apart(found):
     sliding = {"protocols": ("sliding",)}
     mismatches = found(
@@ -156,8 +131,6 @@ def test_sweeps_that_differ_in_other_parts_are_told_apart(found):
         {"protocols": ("same_tokens",), "targets": "xyz"},
         sliding | {"targets": "xyz"},
     )
-    (message,) = describe_mismatches(mismatches[:1])
+    message, other = (mismatch.message for mismatch in mismatches)
     assert "run1/demo has xyz (same_tokens); sweep" in message
-    (other,) = describe_mismatches(mismatches[1:])
     assert other.startswith("targets: run0/demo has abc-8, run2/demo has xyz-8 (sliding 8, ")
-    assert describe_mismatches(mismatches) == [message, other]

@@ -37,33 +37,11 @@ def test_without_a_name_only_sweeps_that_all_runs_have_are_used(sweep_of):
 def test_a_path_without_results_is_named(sweep_of, tmp_path):
     with pytest.raises(UserError, match=r"nowhere: no such folder$"):
         find_sweeps([tmp_path / "nowhere"], None)
+    with pytest.raises(UserError, match=r"no such folder$"):
+        find_sweeps([Path("x" * 300)], None)
     (tmp_path / "run/evals").mkdir(parents=True)
     with pytest.raises(UserError, match=r"run: has no sweep; run eval_ppl.py on it first"):
         find_sweeps([tmp_path / "run"], None)
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("x" * 5000, "cannot be read (File name too long)"),
-        ("x/" * 3000, "cannot be read (File name too long)"),
-        ("x\0y", r"x\x00y: cannot be read (embedded null byte)"),
-        ("x\ny", r"x\ny: no such folder"),
-    ],
-)
-def test_an_impossible_path_is_named(path, said):
-    with pytest.raises(UserError) as caught:
-        find_sweeps([Path(path)], None)
-    assert str(caught.value).endswith(said)
-    assert len(str(caught.value)) < 400
-
-
-def test_a_folder_too_deep_to_hold_files_is_not_a_sweep(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = Path(*["x" * 200] * 20, "y" * 70)  # 4,090 characters; Linux allows 4,095
-    path.mkdir(parents=True)
-    with pytest.raises(UserError, match=r"is neither a run that was swept nor the folder of a"):
-        find_sweeps([path], None)
 
 
 def test_a_sweep_whose_replacement_was_interrupted_is_put_in_place(sweep_of):

@@ -58,8 +58,8 @@ def test_a_comparison_of_other_sweeps_is_refused_and_kept(sweep_of, run_command,
     code, out, err = run_command("a", "b")
     assert (code, out) == (2, "")
     assert err == (
-        "compare.py: output: comparison already holds a comparison of a/demo, b/demo, c/demo, "
-        "d/demo and 2 more; name another folder with output=, or replace it with replace=true\n"
+        "compare.py: output: comparison already holds a comparison of other sweeps; name another "
+        "folder with output=, or replace it with replace=true\n"
     )
     assert contents(tmp_path / "comparison") == before
     code, out, err = run_command("a", "b", "replace=true")
@@ -69,7 +69,7 @@ def test_a_comparison_of_other_sweeps_is_refused_and_kept(sweep_of, run_command,
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "[]", "{}", '{"sweeps": {"x": 1}}', '{"sweeps": 3}', "[" * 100_000, "\0"]
+    "content", [None, "", "[]", "{}", '{"sweeps": {"x": 1}}', '{"sweeps": 3}', "\0"]
 )
 def test_a_comparison_that_does_not_say_what_it_was_made_of_is_refused(
     sweep_of, run_command, tmp_path, content
@@ -83,20 +83,9 @@ def test_a_comparison_that_does_not_say_what_it_was_made_of_is_refused(
     before = contents(place)
     code, out, err = run_command("one")
     assert (code, out) == (2, "")
-    assert err.startswith("compare.py: output: comparison already holds a comparison of unknown sw")
+    assert err.startswith("compare.py: output: comparison already holds a comparison of other sw")
     assert err.count("\n") == 1
     assert contents(place) == before
-
-
-def test_names_in_a_foreign_file_are_shown_as_they_are(sweep_of, run_command, tmp_path):
-    sweep_of("one")
-    place = tmp_path / "comparison"
-    place.mkdir()
-    sources = {"x": {"run": "[red]\x1b[31m", "sweep": "x" * 500}}
-    (place / "comparison.json").write_text(json.dumps({"sweeps": sources}))
-    _, _, err = run_command("one")
-    assert "a comparison of [red]\\x1b[31m/xxx" in err
-    assert len(err) < 400
 
 
 def test_a_folder_with_other_files_is_written_to(sweep_of, run_command, tmp_path):

@@ -3,7 +3,6 @@
 import csv
 import math
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -101,9 +100,6 @@ def test_the_map_of_a_curve_is_read(sweep_of):
     path.write_text(text.replace("yarn-4,yarn,,", f"yarn-4,yarn,{label},"))
     rows = [row for row in read_sweep(path.parent).rows if row.name == "yarn-4"]
     assert {(row.map, row.kind) for row in rows} == {(label, "leaky_rerope")}
-    path.write_text(text.replace("yarn-4,yarn,,", "yarn-4,yarn,a b,"))
-    with pytest.raises(UserError, match=r"results.csv: line \d: map should be a name, not 'a b'"):
-        read_sweep(path.parent)
 
 
 def test_a_sweep_is_found_by_any_path_to_it(sweep_of, monkeypatch, tmp_path):
@@ -117,30 +113,10 @@ def test_a_sweep_is_found_by_any_path_to_it(sweep_of, monkeypatch, tmp_path):
         assert (sweep.label, sweep.experiment) == ("one/demo", plain.experiment)
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("summary.json", '"window": 16', '"window": 32'),
-        ("summary.json", '"step": 100', '"step": 50'),
-        ("summary.json", '"run": "one"', '"run": "other"'),
-        ("summary.json", '"nll_at_window": ', '"nll_at_window": 9'),
-        ("results.csv", ",one,0,", ",other,0,"),
-        ("results.csv", ",one,0,", ",one,1,"),
-    ],
-)
-def test_a_value_from_another_sweep_is_refused(sweep_of, name, old, new):
-    path = sweep_of("one") / "evals/demo" / name
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    with pytest.raises(UserError, match=r"its files belong to different sweeps; sweep again"):
-        read_sweep(path.parent)
-
-
 @pytest.mark.parametrize("name", ["results.csv", "documents.csv", "summary.json", "sweep.yaml"])
 def test_a_truncated_file_is_refused_or_reads_the_same(sweep_of, name):
     """Wherever a file is cut off, it is refused by name, or the results are unchanged."""
-    folder = sweep_of("one", steps=(50, 100)) / "evals/demo"
+    folder = swept(sweep_of, steps=(50, 100))
     whole = (folder / name).read_bytes()
     good = read_sweep(folder)
     for end in [0, 1, *range(7, len(whole), max(1, len(whole) // 150)), len(whole) - 2]:
@@ -154,7 +130,7 @@ def test_a_truncated_file_is_refused_or_reads_the_same(sweep_of, name):
             assert str(folder) in said
             assert "\n" not in said
         else:  # the part cut off is never read
-            assert name in ("sweep.yaml", "summary.json")
+            assert name == "sweep.yaml"
             assert found.rows == good.rows
             assert found.windows == good.windows
     (folder / name).unlink()
@@ -162,31 +138,23 @@ def test_a_truncated_file_is_refused_or_reads_the_same(sweep_of, name):
         read_sweep(folder)
 
 
-@pytest.mark.parametrize("name", ["results.csv", "documents.csv"])
-def test_files_with_missing_lines_are_refused(sweep_of, name):
-    folder = sweep_of("one") / "evals/demo"
-    lines = (folder / name).read_text().splitlines(keepends=True)
+def test_missing_documents_are_noticed_without_checksums(sweep_of):
+    path = sweep_of("one") / "evals/demo/documents.csv"
+    lines = path.read_text().splitlines(keepends=True)
     for gone in (1, len(lines) // 2, len(lines) - 1):
-        (folder / name).write_text("".join(lines[:gone] + lines[gone + 1 :]))
+        path.write_text("".join(lines[:gone] + lines[gone + 1 :]))
         with pytest.raises(UserError, match=r"disagree"):
-            read_sweep(folder)
-    (folder / name).write_text("".join(lines[: len(lines) // 2]))
+            read_sweep(path.parent)
+    path.write_text("".join(lines[: len(lines) // 2]))
     with pytest.raises(UserError, match=r"disagree"):
-        read_sweep(folder)
-
-
-def test_mixed_files_of_two_sweeps_are_refused(sweep_of):
-    one, two = (sweep_of(run, shift=s) / "evals/demo" for run, s in (("one", 0), ("two", 0.5)))
-    shutil.copy(two / "documents.csv", one / "documents.csv")
-    with pytest.raises(UserError, match=r"results.csv and documents.csv disagree"):
-        read_sweep(one)
+        read_sweep(path.parent)
 
 
 def test_a_damaged_line_is_named(sweep_of):
     folder = sweep_of("one") / "evals/demo"
     text = (folder / "results.csv").read_text()
     (folder / "results.csv").write_text(text.replace("same_tokens,8,5,8", "same_tokens,x,5,8", 1))
-    with pytest.raises(UserError, match=r"results.csv: line 2: length should be a whole number"):
+    with pytest.raises(UserError, match=r"results.csv: line 2: length: should be a valid int"):
         read_sweep(folder)
     (folder / "results.csv").write_text(text.replace(",corpus,", ",", 1))
     with pytest.raises(
@@ -236,23 +204,12 @@ def test_damaged_checksums_are_refused(sweep_of, content):
 @pytest.mark.parametrize(
     ("old", "new", "says"),
     [
-        (
-            "same_tokens,8,5,8",
-            "same_tokens,-8,5,8",
-            "should be a whole number of at least 1",
-        ),
-        ("same_tokens,8,5,8", "same_tokens,0,5,8", "should be a whole number of at least 1"),
-        ("same_tokens,8,5,8", "same_tokens,1_0,5,8", "length should be a whole number"),
-        ("same_tokens,8,5,8", f"same_tokens,{'9' * 400},5,8", "length should be a whole number"),
-        ("same_tokens,8,5,8", "same_tokens,,5,8", "length should be a whole number"),
+        ("same_tokens,8,5,8", "same_tokens,x,5,8", "length: should be a valid integer"),
+        ("same_tokens,8,5,8", "same_tokens,,5,8", "length: should be a valid integer"),
         ("same_tokens,8", "junk,8", "protocol should be same_tokens, whole_window"),
-        (",one,0,", ",\x1b]0;x\x07,0,", r"run should be a name, not '\\x1b\]0;x\\x07'"),
-        (",one,0,", ",=cmd(),0,", r"run should be a name, not '=cmd\(\)'"),
-        (",one,0,", ',"o\nne",0,', "run should be a name"),
         (",one,0,", f",{'o' * 200_000},0,", "field larger than field limit"),
         (",one,0,", ",one,0,1,2,", "is incomplete"),
-        (",document,", ",<b>,", "bos should be a name"),
-        (",False,", ",maybe,", "should be True or False, not 'maybe'"),
+        (",False,", ",maybe,", "auto: should be a valid boolean, .* not 'maybe'"),
     ],
 )
 def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
@@ -265,18 +222,6 @@ def test_a_value_that_no_sweep_writes_is_refused(sweep_of, old, new, says):
     assert str(caught.value).startswith(f"{path}: ")
 
 
-@pytest.mark.parametrize("weight", ["-1.0", "nan", "inf", "5e-324"])
-def test_a_weight_that_no_document_has_is_refused(sweep_of, weight):
-    path = sweep_of("one") / "evals/demo/documents.csv"
-    path.write_text(path.read_text().replace(",4.0,4.0\n", f",{weight},4.0\n", 1))
-    with pytest.raises(UserError, match=r"documents.csv: line 2: weight should be 0 or a"):
-        read_sweep(path.parent)
-    path.write_text(re.sub(r",[^,]*,[^,]*\n(?!$)", ",0.0,8.0\n", path.read_text()))
-    path.write_text(path.read_text().replace("0.0,8.0\n", "weight,bytes\n", 1))
-    with pytest.raises(UserError, match=r"documents.csv: every weight of trained at 8 by same_tok"):
-        read_sweep(path.parent)
-
-
 def test_a_config_with_keys_of_several_types_leaves_its_run_unpooled(sweep_of):
     folder = sweep_of("one") / "evals/demo"
     with (folder.parent.parent / "config.yaml").open("a") as file:
@@ -287,16 +232,10 @@ def test_a_config_with_keys_of_several_types_leaves_its_run_unpooled(sweep_of):
 @pytest.mark.parametrize(
     "content",
     [
-        "[" * 100_000,
-        '{"a":' * 100_000,
-        "1e999999",
-        "9" * 100_000,
+        "junk",
         "null",
         "[]",
-        '{"run": "one", "step": 1e999, "window": 16, "nll_at_window": 1.0, "earlier": []}',
-        '{"run": {}, "step": 100, "window": 16, "nll_at_window": 1.0, "earlier": []}',
-        '{"run": "one", "step": true, "window": 16, "nll_at_window": 1.0, "earlier": []}',
-        '{"run": "one", "step": 100, "window": 16, "nll_at_window": NaN, "earlier": []}',
+        '{"run": "one"}',
         '{"run": "one", "step": 100, "window": 16, "nll_at_window": 1.0, "earlier": 3}',
     ],
 )
@@ -324,17 +263,6 @@ def test_huge_files_are_refused_at_once(sweep_of):
     os.truncate(path, 2**33)  # of which nothing is stored
     with pytest.raises(UserError, match=r"results.csv: cannot be read \(larger than 268,435,456"):
         read_sweep(path.parent)
-    path.write_bytes(b"\n" * 10**7)
-    with pytest.raises(UserError, match=r"results.csv: has more than 4,000,000 lines; sweep again"):
-        read_sweep(path.parent)
-
-
-def test_an_alias_bomb_in_a_config_leaves_its_run_unpooled(sweep_of):
-    folder = sweep_of("one", own="trained") / "evals/demo"
-    lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
-    lines += [f"{n}: &{n} [{','.join([f'*{chr(ord(n) - 1)}'] * 10)}]" for n in "bcdefghij"]
-    (folder.parent.parent / "config.yaml").write_text("\n".join(lines))
-    assert read_sweep(folder).experiment is None
 
 
 def test_a_config_that_is_edited_after_the_sweep_changes_nothing(sweep_of):

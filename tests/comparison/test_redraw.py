@@ -99,7 +99,7 @@ def test_the_window_follows_from_automatic_factors(folder, drawn, tmp_path):
 def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
     made = {}
     monkeypatch.setattr(
-        sweep_figures, "save_figure", lambda figure, path: made.update({path: figure})
+        sweep_figures, "save_output", lambda figure, path: made.update({path: figure})
     )
     plot_sweep.main([str(folder), f"output={tmp_path}/mine.png"])
     assert [path.name for path in made] == ["mine.png", "mine-steps.png"]
@@ -118,7 +118,7 @@ def test_the_output_names_the_curve(folder, tmp_path, monkeypatch):
         (
             (",same_tokens,8,", ",same_tokens,x,"),
             [],
-            "one.csv: line 2: length should be a whole number of at least 1, not 'x'",
+            "one.csv: line 2: length: should be a valid integer, ",
         ),
         ((",same_tokens,8,", ",same,8,"), [], "one.csv: line 2: protocol should be same_tokens, "),
         (None, ["one.csv"], "window: one.csv does not say at which window the model was trained"),

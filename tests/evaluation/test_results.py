@@ -197,7 +197,7 @@ def test_the_summary_matches_figures_worked_out_by_hand(result):
     assert (summary.run, summary.step, summary.window) == ("demo", 500, 16)
     assert (summary.tolerance, summary.documents, summary.compilations) == (0.02, 30, 4)
     assert summary.is_reliable
-    assert summary.has_baseline
+    assert summary.nll_at_window is not None
 
 
 def test_the_tolerance_comes_from_the_config():
@@ -230,7 +230,7 @@ def test_without_a_baseline_there_are_no_curves():
     summary = summarize(result, ORIGIN)
     assert summary.curves == {}
     assert summary.perplexity_at_window is None
-    assert not summary.has_baseline
+    assert summary.nll_at_window is None
 
 
 def test_without_the_trained_scaling_nothing_is_compared_with_it():

@@ -263,11 +263,6 @@ def test_the_printed_config_loads_as_the_same_config(folder, capsys, words):
             "plot_decay.py train_length=1e6 scalings=[none]",
             "length: 4,000,000 distances exceed the limit of 1,048,576",
         ),
-        (
-            "plot_decay.py rotary_dim=4096 length=1048576",
-            "length: 1,048,576 distances of 2,048 pairs in 7 curves would take minutes; use at "
-            "most 149,796 distances",
-        ),
     ],
 )
 def test_bad_input_is_reported_in_one_line(folder, capsys, monkeypatch, line, message):
