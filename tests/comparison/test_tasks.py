@@ -77,9 +77,9 @@ def test_a_sweep_without_tasks_has_none(sweep_of):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (",exact,", ",ppl,", r"line 2: metric should be nats or exact, not 'ppl'"),
-        (",False,passkey,", ",maybe,passkey,", r"line 2: auto should be True or False"),
-        (",passkey,16,", ",passkey,-16,", r"line 2: length should be a whole number"),
+        (",exact,", ",ppl,", r"line 2: metric: should be 'nats' or 'exact', not 'ppl'"),
+        (",False,passkey,", ",maybe,passkey,", r"line 2: auto: should be a valid boolean"),
+        (",passkey,16,", ",passkey,x,", r"line 2: length: should be a valid integer"),
         ("kind_of_task", "kind", r"has no column kind_of_task"),
     ],
 )
