@@ -4,7 +4,6 @@ Everything that can be checked before the first job runs is checked here.
 """
 
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,13 @@ from rope_jax.grids.jobs import CompareJob, FitJob, Job, SweepJob, TrainJob
 from rope_jax.grids.planned import Planned, absolute
 from rope_jax.rope.messages import show_value
 
-# Below `runs_dir`: the folder with the logs of all grids.
 GRIDS = "grids"
+"""Below `runs_dir`: the folder with the logs of all grids."""
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=+-]*")
+_DERIVED = {
+    "length": "it is window × axes.factor, both numbers, and whole",
+    "batch_size": "it is tokens_per_step / {length}, and whole",
+}
 
 Axes = Mapping[str, tuple[Any, ...]]
 Values = Mapping[str, Any]
@@ -34,9 +36,9 @@ Fill = Callable[[Any, str], Any]
 
 
 class _Made(NamedTuple):
-    """What one combination of axes stands for, and the run that is trained or fitted on.
+    """What one combination of axes, the source's included, stands for.
 
-    values: of the axes, those of the source included.
+    run: the run that is trained or fitted on.
     """
 
     values: Values
@@ -51,26 +53,31 @@ def expand(grid: GridConfig) -> list[Job]:
     The runs of an entry, each followed by its sweeps, come after the runs that they start from, and
     the comparison is last.
 
-    Raises UserError: a config that cannot be read or is wrong, a placeholder that is not known, a
-    run that is repeated, or two jobs that write to one folder.
+    Raises UserError: a config that is wrong, a placeholder that is not known, an axis that changes
+    nothing, or two jobs that write to one folder.
     """
     numbers = {template.name: number for number, template in enumerate(grid.runs)}
-    made: dict[str | None, list[_Made]] = {None: []}
+    made: dict[str, list[_Made]] = {}
     planned = Planned()
 
-    def make(name: str | None) -> list[_Made]:
-        """Return what an entry expands to, made once, after what it starts from."""
+    def make(name: str) -> list[_Made]:
+        """Expand an entry once, after the one that it starts from."""
         if name not in made:
-            template = grid.runs[numbers[str(name)]]
-            sources, key = make(template.source), f"runs.{numbers[template.name]}"
+            template = grid.runs[numbers[name]]
+            sources = [] if template.source is None else make(template.source)
+            key = f"runs.{numbers[name]}"
             made[name] = list(_Template(grid, template, key, sources, planned).expand())
         return made[name]
 
-    for template in grid.runs:
-        make(template.name)
+    for name in numbers:
+        make(name)
     results = itertools.chain.from_iterable(made.values())
     jobs: list[Job] = [job for result in results for job in (result.job, *result.sweeps)]
-    _check_repeats(jobs)
+    folders = [job.folder for job in jobs]
+    for job in jobs:
+        if folders.count(job.folder) > 1:
+            what = "a name= in its set" if isinstance(job, SweepJob) else "another name"
+            raise UserError(f"runs: {job.folder} is made twice; give one of the two {what}")
     if grid.compare is not None:
         sweeps = [job for job in jobs if isinstance(job, SweepJob)]
         jobs.append(_comparison(grid.compare, sweeps))
@@ -79,34 +86,26 @@ def expand(grid: GridConfig) -> list[Job]:
 
 @dataclass
 class _Template:
-    """One entry of `runs`, with the runs that it starts from.
-
-    key: where the entry is in the grid, for messages.
-    planned: what the entries before this one make; its own runs and fits are added.
-    used: the axes that it refers to.
-    """
+    """One entry of `runs`, with the runs that it starts from."""
 
     grid: GridConfig
     template: RunTemplate
-    key: str
+    key: str  # of the entry, for messages
     sources: Sequence[_Made]
-    planned: Planned
-    used: set[str] = field(default_factory=set)
+    planned: Planned  # what the entries before this one make; its own runs and fits are added
+    used: set[str] = field(default_factory=set)  # the axes that it refers to
 
     def expand(self) -> Iterator[_Made]:
         """Yield the runs or fits of all combinations, in the order of the values of the axes."""
         chosen = self.template.axes  # may select some of the source's runs
-        inherited: dict[str, list[Any]] = {}
-        for source in self.sources:
-            for axis, value in source.values.items():
-                inherited.setdefault(axis, []).append(value)
-        for axis, there in inherited.items():
+        inherited = self.sources[0].values if self.sources else {}
+        for axis in inherited:
+            there = list(dict.fromkeys(source.values[axis] for source in self.sources))
             for value in chosen.get(axis, ()):
                 if value not in there:
-                    shown = ", ".join(map(show_value, dict.fromkeys(there)))
                     raise UserError(
                         f"{self.key}.axes.{axis}: {self.template.source} has no run with "
-                        f"{show_value(value)}; its values are {shown}"
+                        f"{show_value(value)}; its values are {', '.join(map(show_value, there))}"
                     )
         own = {axis: v for axis, v in chosen.items() if axis not in inherited}
         starts: list[_Made | None] = [None]
@@ -116,10 +115,9 @@ class _Template:
                 for source in self.sources
                 if all(value in chosen.get(axis, (value,)) for axis, value in source.values.items())
             ]
-        for combination in itertools.product(*own.values()):
-            for start in starts:
-                values = dict(zip(own, combination, strict=True))
-                yield self._made(values | dict(start.values if start else {}), own, start)
+        for combination, start in itertools.product(itertools.product(*own.values()), starts):
+            values = dict(zip(own, combination, strict=True))
+            yield self._made(values | dict(start.values if start else {}), own, start)
         for axis in own:
             if axis not in self.used:
                 raise UserError(
@@ -129,9 +127,7 @@ class _Template:
 
     def _made(self, values: Values, own: Axes, source: _Made | None) -> _Made:
         """Return the jobs of one combination. own: the axes that the source does not have."""
-        variables = dict(values)
-        if self.grid.window is not None:
-            variables["window"] = self.grid.window
+        variables = self._variables(values)
         job: TrainJob | FitJob
         if source is not None and self.template.fit is not None:
             # the axes of the run are in its own name
@@ -153,21 +149,28 @@ class _Template:
         sweeps = [self._sweep(n, job, run, fill) for n in range(len(self.template.sweeps))]
         return _Made(values, run, job, tuple(sweeps))
 
+    def _variables(self, values: Values) -> dict[str, Any]:
+        """Return what {axis}, {window}, {length} and {batch_size} stand for, if known."""
+        variables, tokens = dict(values), self.grid.tokens_per_step
+        if self.grid.window is not None:
+            variables["window"] = self.grid.window
+        window, factor = variables.get("window"), variables.get("factor")
+        if isinstance(window, int | float) and isinstance(factor, int | float):
+            length = window * factor
+            if length > 0 and length % 1 == 0:
+                variables["length"] = int(length)
+                if tokens is not None and tokens % variables["length"] == 0:
+                    variables["batch_size"] = tokens // variables["length"]
+        return variables
+
     def _name(self, values: Values) -> str:
         """Return the name of a run, such as yarn-x4-120-s0: the template's, then the axes'."""
         order = [axis for axis in values if axis != "seed"] + ["seed"] * ("seed" in values)
         prefixes = {"factor": "x", "seed": "s"}
         parts = [prefixes.get(axis, "") + _short(values[axis]) for axis in order]
         name = "-".join([self.template.name, *parts])
-        if not _FOLDER_NAME.fullmatch(name) or len(name) > 200:
-            raise UserError(
-                f"{self.key}.axes: {show_value(name)} cannot be the name of a run; values consist "
-                "of letters, digits and ._=+-"
-            )
-        if name == GRIDS:
-            raise UserError(
-                f"{self.key}.name: {GRIDS} is the folder with the logs; choose another name"
-            )
+        if "/" in name:  # what else a name may not contain, its config says
+            raise UserError(f"{self.key}.axes: {show_value(name)} cannot be the name of a run")
         return name
 
     def _filler(self, variables: Values) -> Fill:
@@ -175,14 +178,10 @@ class _Template:
 
         def replaced(found: re.Match[str], key: str) -> Any:
             name = found[1]
-            self.used.add(name)
-            if name in ("length", "batch_size"):
-                self.used.add("factor")
-                length = self._length(variables, key)
-                return length if name == "length" else self._batch_size(length, key)
+            self.used.add("factor" if name in _DERIVED else name)
             if name not in variables:
-                known = ", ".join(f"{{{known}}}" for known in variables)
-                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; use {known}")
+                says = _DERIVED.get(name) or "use " + ", ".join(f"{{{v}}}" for v in variables)
+                raise UserError(f"{self.key}.{key}: {{{name}}} is not known here; {says}")
             return variables[name]
 
         def fill(value: Any, key: str) -> Any:
@@ -197,34 +196,6 @@ class _Template:
             return _PLACEHOLDER.sub(lambda found: _short(replaced(found, key)), value)
 
         return fill
-
-    def _length(self, variables: Values, key: str) -> int:
-        for name, where in (("window", "window"), ("factor", f"{self.key}.axes.factor")):
-            if not isinstance(variables.get(name), int | float):
-                raise UserError(
-                    f"{self.key}.{key}: {{length}} is window × factor; give numbers for {where}"
-                )
-        length = variables["window"] * variables["factor"]
-        if isinstance(length, float) and not length.is_integer():
-            raise UserError(
-                f"{self.key}.{key}: {{length}} is {variables['window']} × {variables['factor']}, "
-                "which is not a whole number"
-            )
-        return int(length)
-
-    def _batch_size(self, length: int, key: str) -> int:
-        tokens = self.grid.tokens_per_step
-        if tokens is None:
-            raise UserError(
-                f"{self.key}.{key}: {{batch_size}} is tokens_per_step / length; give "
-                "tokens_per_step"
-            )
-        if tokens % length:
-            raise UserError(
-                f"{self.key}.{key}: {{batch_size}} is {tokens:,} tokens / {length:,}, which is not "
-                "a whole number; change tokens_per_step"
-            )
-        return tokens // length
 
     def _train(self, folder: Path, file: str, source: _Made | None, fill: Fill) -> TrainJob:
         own = self._overrides("set", self.template.set, fill, reserved=("name", "runs_dir"))
@@ -264,7 +235,7 @@ class _Template:
             needs=(run,),
             run=run,
         )
-        self.planned.strategies.add(absolute(job.strategy))
+        self.planned.strategies.add(absolute(folder / "strategy.json"))
         return job
 
     def _sweep(self, number: int, made: TrainJob | FitJob, run: TrainJob, fill: Fill) -> SweepJob:
@@ -299,8 +270,6 @@ class _Template:
                     f"{self.key}.{key}.{name}: follows from the grid's runs_dir and the entry's "
                     "name and axes; remove it"
                 )
-            if "=" in name or not name:
-                raise UserError(f"{self.key}.{key}: {show_value(name)} is not the name of a key")
         return _arguments({name: fill(value, f"{key}.{name}") for name, value in given.items()})
 
 
@@ -330,25 +299,3 @@ def _comparison(config: CompareConfig, sweeps: Sequence[SweepJob]) -> CompareJob
         needs=(),
         sweeps=chosen,
     )
-
-
-def _check_repeats(jobs: Sequence[Job]) -> None:
-    folders: dict[Path, Job] = {}
-    contents: dict[str, Job] = {}
-    for job in jobs:
-        if job.folder in folders:
-            raise UserError(
-                f"runs: {job.folder} is made twice; give one of the two another name"
-                + "= in its set" * isinstance(job, SweepJob)
-            )
-        folders[job.folder] = job
-        if isinstance(job, SweepJob):  # two sweeps with equal settings are harmless
-            continue
-        sources = [source.name for source in job.needs]
-        content = json.dumps([sources, job.settings], sort_keys=True)
-        if content in contents:
-            raise UserError(
-                f"runs: {job.name} repeats {contents[content].name}: all their settings are the "
-                "same; remove one of them"
-            )
-        contents[content] = job

@@ -31,18 +31,15 @@ _MOST_BYTES = 2**24  # of a record or a summary
 
 
 class NotReady(UserError):
-    """The config of a run that needs the results of other jobs, and they are not there yet."""
+    """A config needs the results of other jobs, which are not there yet."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One command of a grid.
+    """One command of a grid. name: such as demo-s0/train, unique, and the path of its log.
 
-    name: unique in the grid, such as demo-s0/train; also the path of its log.
-    folder: what the command writes to: a run, a fit, a sweep or a comparison.
-    settings: everything that decides the result, except the results of the jobs in `needs`.
-    overrides: `key=value` arguments of the command.
-    needs: jobs that must be done before this one.
+    settings: everything that decides the result, except the results of the jobs in `needs`, which
+    must be done before this one.
     result_name: the file that the command writes at its end, and that depends on all it did.
     """
 
@@ -61,7 +58,7 @@ class Job:
 
     @property
     def result(self) -> Path:
-        """The file that the command leaves."""
+        """The file that the command writes at its end."""
         return self.folder / self.result_name
 
     def words(self) -> list[str]:
@@ -69,7 +66,7 @@ class Job:
         raise NotImplementedError
 
     def command(self, root: Path | None) -> list[str]:
-        """Return the command line. root: of the repository; None: calls the installed command."""
+        """Return the command line, of the repository's scripts, or of the package without one."""
         name, *arguments = self.words()
         start = ["-m", "rope_jax", name] if root is None else [str(root / COMMANDS[name].script)]
         return [sys.executable, *start, *arguments, *self.overrides]
@@ -80,10 +77,7 @@ class Job:
 
     def is_done(self) -> bool:
         """Whether running it would change nothing. UserError: its folder has something else."""
-        if not self.is_finished():
-            return False
-        recorded = _read_json(self.folder / RECORD)
-        return recorded == self._make_record() if recorded else self._counts_without_record()
+        return self.is_finished() and self.recorded() == self._make_record()
 
     def is_finished(self) -> bool:
         """Whether the command has left its result, with whatever settings."""
@@ -94,20 +88,20 @@ class Job:
         text = json.dumps(self._make_record(), indent=1, ensure_ascii=False) + "\n"
         write_text(self.folder / RECORD, text)
 
+    def recorded(self) -> dict[str, Any]:
+        """Return what a grid recorded of the result; {} if it was made by hand."""
+        return _read_json(self.folder / RECORD)
+
     def ready(self) -> "Job":
         """Return the job as it can be run once all that it follows has ended."""
         return self
 
-    def _counts_without_record(self) -> bool:
-        """Whether a finished result that no grid recorded is this job's."""
-        return False
-
-    def _check_inputs(self, recorded: Mapping[str, Any], made: str) -> None:
+    def _check_inputs(self, made: str) -> None:
         """UserError if the result was recorded with other inputs than there are now."""
-        if recorded and recorded.get("inputs") != self._make_record()["inputs"]:
-            sources = " and ".join(str(job.folder) for job in self.needs)
+        if (old := self.recorded()) and old.get("inputs") != self._make_record()["inputs"]:
             raise UserError(
-                f"{self.folder}: was {made} another {sources}, which has been made anew; {_ADVICE}"
+                f"{self.folder}: was {made} another {self.needs[0].folder}, which has been made "
+                f"anew; {_ADVICE}"
             )
 
     def _make_record(self) -> dict[str, Any]:
@@ -131,7 +125,7 @@ class TrainJob(Job):
         return ["train", str(self.config)]
 
     def load_config(self) -> Config:
-        """Return the run's config. NotReady: it is wrong, perhaps because of the run in `needs`."""
+        """Return the run's config; NotReady if what it starts from may be missing."""
         try:
             return load_training(self.config, self.overrides)
         except UserError as error:
@@ -146,10 +140,9 @@ class TrainJob(Job):
         return self.result.is_file() and (run.checkpoints / str(config.last_step)).is_dir()
 
     def is_done(self) -> bool:
-        if self.is_finished():
-            self._check_inputs(_read_json(self.folder / RECORD), "started from")
-            return True
-        return False
+        if finished := self.is_finished():
+            self._check_inputs("started from")
+        return finished
 
 
 @dataclass(frozen=True)
@@ -160,16 +153,11 @@ class FitJob(Job):
 
     result_name: ClassVar[str] = "summary.json"
 
-    @property
-    def strategy(self) -> Path:
-        """The strategy file that the command writes."""
-        return self.folder / "strategy.json"
-
     def words(self) -> list[str]:
         return ["fit", str(self.run.folder)]
 
     def load_config(self) -> FitConfig:
-        """Return the settings of the fit. NotReady: the strategy file of its start is not there."""
+        """Return the settings of the fit; NotReady without the file that it starts from."""
         try:
             return load(FitConfig, None, self.overrides)
         except UserError as error:
@@ -191,9 +179,8 @@ class FitJob(Job):
         if not self.is_finished():
             return False
         # The command leaves a finished fit as it is, whatever it was made on.
-        recorded = _read_json(self.folder / RECORD)
-        if recorded.get("result") == _digest(self.result):
-            self._check_inputs(recorded, "made on")
+        if self.recorded().get("result") == _digest(self.result):
+            self._check_inputs("made on")
             return True
         step = self.load_config().step or self.run.load_config().last_step
         if (found := _read_json(self.result).get("step")) != step:
@@ -206,10 +193,9 @@ class FitJob(Job):
 
 @dataclass(frozen=True)
 class SweepJob(Job):
-    """A sweep of a run, or of a fit on it.
+    """A sweep of a run or a fit.
 
-    One made by hand with the same settings, which include the values of a fit, counts if it
-    measured the last checkpoint.
+    One made by hand with the same settings, values of fits included, on the last checkpoint counts.
     """
 
     config: Path
@@ -220,7 +206,9 @@ class SweepJob(Job):
     def words(self) -> list[str]:
         return ["sweep", str(self.run.folder), "--sweep", str(self.config)]
 
-    def _counts_without_record(self) -> bool:
+    def is_done(self) -> bool:
+        if not self.is_finished() or self.recorded():
+            return super().is_done()
         try:
             wanted = load(SweepConfig, self.config, self.overrides)
             found = load(SweepConfig, self.folder / "sweep.yaml")

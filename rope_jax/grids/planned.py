@@ -34,23 +34,19 @@ class Planned:
     def validate(
         self, schema: type[Model], raw: Mapping[str, Any], origin: str
     ) -> tuple[Model, Settings]:
-        """Validate a raw fit or sweep; return it, and its settings. Raises UserError.
-
-        A stand-in takes the place of each strategy file that the grid writes. The settings name
-        these files.
-        """
+        """Return a fit or sweep, and its settings, which name the strategy files of the grid."""
         known, files = self._without_strategies(raw)
         config = validate(schema, known, origin)
         return config, _settings(config, files)
 
     def sweep(self, config: Path, overrides: tuple[str, ...]) -> Settings:
-        """Return the settings of a sweep. Most runs have the same ones: each is loaded once."""
+        """Return the settings of a sweep; those that most runs have are loaded once."""
         if (asked := (config, overrides)) not in self._sweeps:
             self._sweeps[asked] = self.validate(SweepConfig, *read_raw(config, overrides))[1]
         return self._sweeps[asked]
 
     def training(self, raw: Mapping[str, Any], origin: str) -> tuple[Config, Settings]:
-        """Do the same for a raw training config, with the keys that it inherits."""
+        """Return a training config with the keys that it inherits, and its settings."""
         known, files = self._without_strategies(raw)
         config = training_config(known, origin, self._find_source)
         return config, _settings(config, files)
@@ -60,10 +56,10 @@ class Planned:
         return find_source(start) if config is None else planned_source(start, config)
 
     def _without_strategies(self, raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        """Return a raw config without the strategy files that the grid writes, and their paths.
+        """Return a raw config with stand-ins for the strategy files of the grid, and their paths.
 
-        What takes their place passes every check: `trained` under the same name in a sweep, and no
-        scaling and no map in training. A mistake beside a file stays.
+        These pass every check: `trained` under the same name in a sweep, and no scaling and no map
+        in training. A mistake beside a file stays.
         """
         files: list[str] = []
 
@@ -107,5 +103,4 @@ def absolute(path: str | Path) -> Path:
 
 
 def _settings(config: BaseModel, files: list[str]) -> Settings:
-    settings = config.model_dump(mode="json")
-    return settings | {"strategies": files} if files else settings
+    return config.model_dump(mode="json") | ({"strategies": files} if files else {})

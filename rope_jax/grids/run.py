@@ -4,13 +4,12 @@ The command of each job is a process of its own, with its output in a log.
 """
 
 import contextlib
-import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -21,6 +20,7 @@ from rope_jax import stopping
 from rope_jax.console import print_message
 from rope_jax.errors import Stopped, UserError, printable
 from rope_jax.grids.jobs import Job, NotReady
+from rope_jax.sealed import locked
 
 _TAIL_BYTES = 4096
 _LOOK = 1.0  # seconds between two looks at the log, for the line that shows the progress
@@ -66,7 +66,12 @@ def run_jobs(
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
     """
     failed: dict[str, str] = {}
-    with _locked(logs) as lock:
+    busy = f"{logs}: this grid is running in another process; wait for it"
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{logs}: cannot be written ({error.strerror})") from None
+    with locked(logs / ".lock", busy):
         for number, job in enumerate(jobs, 1):
             stopping.check()
             title, start = f"[{number}/{len(jobs)}] {job.name}", time.monotonic()
@@ -85,7 +90,7 @@ def run_jobs(
                         shown = printable(f"{title}: {line}")
                         status.update(Text(shown, no_wrap=True, overflow="ellipsis"))
 
-                    run_job(ready, root, logs, report, inherited=(lock,))
+                    run_job(ready, root, logs, report)
             except (JobFailed, UserError) as error:
                 failed[job.name] = str(error)
                 print_message(console, f"{title}: failed: {error}", "red")
@@ -115,13 +120,11 @@ def run_job(
     logs: Path,
     report: Callable[[str], None] = lambda line: None,
     *,
-    inherited: tuple[int, ...] = (),
     in_slurm: bool = False,
 ) -> None:
     """Run the command of a job that is ready, and record that the job is done.
 
     report: called about once per second with the newest line of the log.
-    inherited: open files that the command keeps open as well.
 
     Raises JobFailed if the command fails or leaves no result, and Stopped if a signal ended it.
     """
@@ -139,7 +142,6 @@ def run_job(
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=inherited,
             )
         status = _wait(process, lambda: report(last_line(log)), in_slurm)
         if status:
@@ -179,8 +181,7 @@ def _reason(status: int, log: Path) -> str:
     if status < 0:
         return f"ended by {signal.Signals(-status).name}"
     line = last_line(log)
-    # a command that was ended before it could say anything leaves only our own line
-    return f"exit status {status}" if not line or line.startswith("$ ") else line
+    return f"exit status {status}" if line.startswith("$ ") else line  # only the command itself
 
 
 def last_line(log: Path) -> str:
@@ -193,26 +194,3 @@ def last_line(log: Path) -> str:
     except OSError:
         return ""
     return text.rstrip().rpartition("\n")[2].strip()
-
-
-@contextlib.contextmanager
-def _locked(logs: Path) -> Iterator[int]:
-    """Lock the grid; yield the open file that holds the lock. UserError if another process has it.
-
-    A command inherits the file, so the lock lasts until it ends, even if this process is killed.
-    """
-    try:
-        logs.mkdir(parents=True, exist_ok=True)
-        lock = os.open(logs / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise UserError(f"{logs}: cannot be written ({error.strerror})") from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield lock
-    except BlockingIOError:
-        raise UserError(
-            f"{logs}: this grid is running in another process, or one of its commands is still "
-            "running although the grid was killed; wait for it"
-        ) from None
-    finally:
-        os.close(lock)

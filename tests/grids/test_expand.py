@@ -150,14 +150,6 @@ def test_the_commands(jobs):
     assert compare[-2:] == ["output=compared", "resamples=100"]
 
 
-def test_the_configs_are_those_of_the_commands(jobs):
-    job = jobs["long-x16/train"]
-    assert isinstance(job, TrainJob)
-    config = job.load_config()
-    assert (config.name, config.runs_dir, config.stages[0].seq_len) == ("long-x16", "out", 2048)
-    assert job.folder == Path("out/long-x16")
-
-
 def test_what_is_inherited_is_known_before_there_is_a_run(folder):
     """The settings at expansion are those that the real files give, once they are there."""
     text = EXTENSION.replace("set: {seed: '{seed}'}", "set: {seed: '{seed}', rope.base: 500.0}")
@@ -177,7 +169,7 @@ def test_what_is_inherited_is_known_before_there_is_a_run(folder):
             (job.folder / "config.yaml").write_text(dump(config))
         elif isinstance(job, FitJob):
             job.folder.mkdir(parents=True)
-            write_strategy(Strategy(scaling=PIScaling(factor=2.0)), job.strategy)
+            write_strategy(Strategy(scaling=PIScaling(factor=2.0)), job.folder / "strategy.json")
             wanted = job.load_config().model_dump(mode="json", exclude={"name"})
             assert job.settings == wanted
     assert [job.settings for job in expand_text(text)] == [job.settings for job in before]
@@ -219,7 +211,6 @@ FIT = f"[{TINY}, {{name: f, fit: fit.yaml, source: tiny"
 MORE = f"[{TINY}, {{name: more, train: run.yaml, source: tiny"
 
 WRONG = {
-    "no runs": ("[]", "runs: should have at least one element, not []"),
     "neither train nor fit": ("[{name: a}]", "runs.0.train: is required, unless fit is given"),
     "both": (
         "[{name: a, train: run.yaml, fit: fit.yaml}]",
@@ -228,10 +219,6 @@ WRONG = {
     "a fit on nothing": (
         "[{name: a, fit: fit.yaml}]",
         "runs.0.source: is required with fit; name the entry with the runs to fit on",
-    ),
-    "an unknown key": (
-        "[{name: a, train: run.yaml, axis: {seed: [0]}}]",
-        "runs.0.axis: unknown key; did you mean runs.0.axes?",
     ),
     "one name twice": (f"[{TINY}, {TINY}]", "runs.1.name: tiny occurs twice; choose another"),
     "an unknown source": (
@@ -254,10 +241,6 @@ WRONG = {
         "[{name: a, train: run.yaml, axes: {seed: [0, 1, 0]}}]",
         "runs.0.axes.seed: lists 0 twice",
     ),
-    "no values": (
-        "[{name: a, train: run.yaml, axes: {seed: []}}]",
-        "runs.0.axes.seed: should have at least one element, not []",
-    ),
     "a reserved axis": (
         "[{name: a, train: run.yaml, axes: {length: [128]}}]",
         "runs.0.axes.length: {length} has a meaning of its own; choose another name",
@@ -271,15 +254,6 @@ WRONG = {
         "runs.0.axes.seed: repeats the same run, because nothing refers to {seed}; use it in "
         "runs.0.set, as in seed: '{seed}'",
     ),
-    "the same run under two names": (
-        f"[{TINY}, {{name: b, train: run.yaml, set: {{seed: 0}}}}]",
-        "runs: b/train repeats tiny/train: all their settings are the same; remove one of them",
-    ),
-    "two runs of one name": (
-        "[{name: a, train: run.yaml, axes: {n: [1-2], seed: [3]}, set: {seed: '{seed}', "
-        "model.hidden_size: '{n}'}}]",
-        "runs.0 (a-1-2-s3): run.yaml: model.hidden_size: should be a whole number, not '1-2'",
-    ),
     "names that meet": (
         "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{seed}'}}, "
         "{name: a-s1, train: run.yaml}]",
@@ -287,12 +261,7 @@ WRONG = {
     ),
     "an axis whose values make no name": (
         "[{name: a, train: run.yaml, axes: {f: [x/y]}, set: {data.cache_dir: '{f}'}}]",
-        "runs.0.axes: 'a-x/y' cannot be the name of a run; values consist of letters, digits and "
-        "._=+-",
-    ),
-    "the folder of the logs": (
-        "[{name: grids, train: run.yaml}]",
-        "runs.0.name: grids is the folder with the logs; choose another name",
+        "runs.0.axes: 'a-x/y' cannot be the name of a run",
     ),
     "an unknown placeholder": (
         "[{name: a, train: run.yaml, axes: {seed: [1]}, set: {seed: '{sede}'}}]",
@@ -300,29 +269,23 @@ WRONG = {
     ),
     "a length without a factor": (
         "[{name: a, train: run.yaml, set: {stages.0.seq_len: '{length}'}}]",
-        "runs.0.set.stages.0.seq_len: {length} is window × factor; give numbers for "
-        "runs.0.axes.factor",
+        "runs.0.set.stages.0.seq_len: {length} is not known here; it is window × axes.factor, both "
+        "numbers, and whole",
     ),
     "a length that is not whole": (
         "[{name: a, train: run.yaml, axes: {factor: [1.3]}, set: {stages.0.seq_len: '{length}'}}]",
-        "runs.0.set.stages.0.seq_len: {length} is 128 × 1.3, which is not a whole number",
+        "runs.0.set.stages.0.seq_len: {length} is not known here; it is window × axes.factor, both "
+        "numbers, and whole",
     ),
     "a batch size without tokens per step": (
         "[{name: a, train: run.yaml, axes: {factor: [2]}, set: {seed: '{batch_size}'}}]",
-        "runs.0.set.seed: {batch_size} is tokens_per_step / length; give tokens_per_step",
+        "runs.0.set.seed: {batch_size} is not known here; it is tokens_per_step / {length}, and "
+        "whole",
     ),
     "a name in set": (
         "[{name: a, train: run.yaml, set: {name: b}}]",
         "runs.0.set.name: follows from the grid's runs_dir and the entry's name and axes; "
         "remove it",
-    ),
-    "a key that is a number": (
-        "[{name: a, train: run.yaml, set: {1: 2}}]",
-        "runs.0.set.1: every key must be text",
-    ),
-    "a key with an equals sign": (
-        "[{name: a, train: run.yaml, set: {'seed=1': 2}}]",
-        "runs.0.set: 'seed=1' is not the name of a key",
     ),
     "a config that is not there": (
         "[{name: a, train: no.yaml}]",
@@ -331,10 +294,6 @@ WRONG = {
     "a key that the config does not have": (
         "[{name: a, train: run.yaml, set: {sead: 1}}]",
         "runs.0 (a): run.yaml: sead: unknown key; did you mean seed?",
-    ),
-    "a sweep that is not there": (
-        "[{name: a, train: run.yaml, sweeps: [no.yaml]}]",
-        "runs.0.sweeps.0: no.yaml: no such file",
     ),
     "a sweep that is wrong": (
         "[{name: a, train: run.yaml, sweeps: [{config: sweep.yaml, set: {bos: each}}]}]",
@@ -349,37 +308,10 @@ WRONG = {
         f"[{BASE}, {{name: a, train: run.yaml, source: base, axes: {{seed: [1, 2]}}}}]",
         "runs.1.axes.seed: base has no run with 2; its values are 0, 1",
     ),
-    "two extensions that are the same": (
-        f"[{BASE}, {{name: a, train: run.yaml, source: base}}, "
-        "{name: b, train: run.yaml, source: base}]",
-        "runs: b-s0/train repeats a-s0/train: all their settings are the same; remove one of them",
-    ),
-    "an extension that states what it would inherit": (
-        f"{MORE}}}, {{name: b, train: run.yaml, source: tiny, set: {{rope.base: 10000.0}}}}]",
-        "runs: b/train repeats more/train: all their settings are the same; remove one of them",
-    ),
-    "a fit that states a default": (
-        f"{FIT}}}, {{name: g, fit: fit.yaml, source: tiny, set: {{steps: 200, per: head}}}}]",
-        "runs: tiny/fit-g repeats tiny/fit-f: all their settings are the same; remove one of them",
-    ),
-    "a fit's unknown key": (
-        f"{FIT}, set: {{lenght: 512}}}}]",
-        "runs.1 (f): fit.yaml: lenght: unknown key; did you mean length?",
-    ),
-    "a fit of nonsense": (
-        f"{FIT}, set: {{learn: [nonsense]}}}}]",
-        "runs.1 (f): fit.yaml: learn.0: should be 'frequencies', 'attention_factor', "
-        "'query_scale', 'far_frequencies', 'far_phase', 'far_amplitude', 'far_divisor' or 'bias', "
-        "not 'nonsense'",
-    ),
     "a fit within the window": (
         f"{FIT}, set: {{length: 128}}}}]",
         "runs.1 (f): fit.yaml: length: 128 is within the window of 128 tokens; a fit is for longer "
         "texts",
-    ),
-    "a fit with too many targets": (
-        f"{FIT}, set: {{targets: 65}}}}]",
-        "runs.1 (f): fit.yaml: targets: 65 is too many for a window of 128 tokens; give at most 64",
     ),
     "a fit of a step that the run does not have": (
         f"{FIT}, set: {{step: 201}}}}]",
@@ -389,15 +321,6 @@ WRONG = {
         f"{FIT}, set: {{start: runs/tiny/fits/g/strategy.json}}}}]",
         "runs.1 (f): fit.yaml: start: runs/tiny/fits/g/strategy.json cannot be read (No such file "
         "or directory)",
-    ),
-    "an unknown key in the sweep of a fit": (
-        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{lenghts: [64]}}}}]}}]",
-        "runs.1.sweeps.0: sweep.yaml: lenghts: unknown key; did you mean lengths?",
-    ),
-    "a sweep of a fit with lengths in another order": (
-        f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{lengths: [256, 128], "
-        "scalings: ['{fit}/strategy.json']}}]}]",
-        "runs.1.sweeps.0: sweep.yaml: lengths: [256, 128] must be ascending, without repeats",
     ),
     "a fit twice in a sweep": (
         f"{FIT}, sweeps: [{{config: sweep.yaml, set: {{"
@@ -409,10 +332,6 @@ WRONG = {
         "scalings: [{type: '{fit}/strategy.json', factor: 2}]}}]}]",
         "runs.1.sweeps.0: sweep.yaml: scalings.0.factor: cannot be given beside the strategy file "
         "runs/tiny/fits/f/strategy.json",
-    ),
-    "an extension's unknown key": (
-        f"{MORE}, set: {{stages.0.stepz: 5}}}}]",
-        "runs.1 (more): run.yaml: stages.0.stepz: unknown key; did you mean stages.0.steps?",
     ),
     "an extension with another model": (
         f"{MORE}, set: {{rope.layout: interleaved}}}}]",
@@ -457,7 +376,7 @@ def test_a_fit_may_start_from_another_one(folder):
 
 
 def test_a_batch_size_is_a_whole_number(folder):
-    says = r"\{batch_size\} is 1,000 tokens / 512, which is not a whole number; change tokens_per"
+    says = r"\{batch_size\} is not known here; it is tokens_per_step / \{length\}, and whole"
     runs = "[{name: a, train: run.yaml, axes: {factor: [4]}, set: {seed: '{batch_size}'}}]"
     with pytest.raises(UserError, match=says):
         expand_text(f"name: g\nwindow: 128\ntokens_per_step: 1000\nruns: {runs}\n")
@@ -518,9 +437,3 @@ def test_any_grid_expands_or_is_a_user_error(folder):
         except UserError:
             refused += 1
     assert refused > 20
-
-
-def test_an_override_changes_an_entry(folder):
-    text = yaml.safe_dump({"name": "g", "runs": [yaml.safe_load(BASE)]})
-    jobs = expand_text(text, "runs.0.axes.seed=[5]", "runs_dir=elsewhere")
-    assert [str(job.folder) for job in jobs] == ["elsewhere/base-s5"]

@@ -1,6 +1,5 @@
 """A grid that runs: in order, skipping what is done, past failures, and again after a kill."""
 
-import fcntl
 import json
 import os
 import re
@@ -24,6 +23,7 @@ from rope_jax.errors import UserError
 from rope_jax.grids.expand import expand
 from rope_jax.grids.run import JobFailed, done_jobs, run_job, run_jobs, shell_lines
 from rope_jax.rope.strategies import PIScaling
+from rope_jax.sealed import locked
 from tests.grids.conftest import ROOT
 from tests.sweeps.test_sweep_run import trained
 
@@ -119,6 +119,13 @@ def test_a_failure_does_not_stop_the_others(run):
     outcome = run()
     assert [name for name, text in outcome.items() if text == "already done"] == NAMES[2:4]
     assert len(Path("compared/comparison.csv").read_text().split()) == 2
+
+
+def test_a_grid_that_is_running_is_refused(run):
+    Path("runs/grids/small").mkdir(parents=True)
+    says = r"runs/grids/small: this grid is running in another process; wait for it"
+    with locked(Path("runs/grids/small/.lock")), pytest.raises(UserError, match=says):
+        run()
 
 
 def test_nothing_is_compared_if_every_sweep_failed(run):
@@ -282,15 +289,8 @@ def test_a_killed_grid_goes_on_where_it_was(stand_ins, folder):
     wait_for(lambda: log.exists() and "begins" in log.read_text())
     grid.kill()
     finish(grid, -signal.SIGKILL)
-    # its command goes on, and a second one must not get in its way
-    _, err = finish(start_grid(script, "grid.yaml"), 2)
-    assert err == (
-        "grid.py: runs/grids/small: this grid is running in another process, or one of its "
-        "commands is still running although the grid was killed; wait for it\n"
-    )
     Path("hang-tiny-s1").unlink()
-    with Path("runs/grids/small/.lock").open() as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # once the command has ended
+    wait_for(Path("runs/tiny-s1/metrics.jsonl").exists)  # its command goes on
     Path("fail-compare").touch()
     out, _ = finish(start_grid(script, "grid.yaml"), 1)
     assert (
