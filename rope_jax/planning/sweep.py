@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
@@ -14,7 +13,7 @@ from rope_jax.config.devices import differ_by_head
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.tasks import LongPPL
 from rope_jax.config.training import Config
-from rope_jax.console import print_overview, print_wrapped
+from rope_jax.console import print_overview
 from rope_jax.devices.hardware import device_line
 from rope_jax.devices.memory import check_fits, device_bytes, program_bytes, shortage_as
 from rope_jax.devices.mesh import Placement
@@ -26,12 +25,8 @@ from rope_jax.model.cost import window_flops
 from rope_jax.model.decoder import LanguageModel, Params, language_model
 from rope_jax.model.memory import check_window, describe_memory, memory_table
 from rope_jax.model.resolve import check_backend, describe_precision, resolve_run
-from rope_jax.planning.training import LOOPS_COUNT_ONCE, quantities
-from rope_jax.sweeps.compatibility import (
-    check_run_entries,
-    check_texts,
-    resolve_sweep,
-)
+from rope_jax.planning.training import quantities
+from rope_jax.sweeps.compatibility import check_run_entries, check_texts, resolve_sweep
 from rope_jax.sweeps.model import memory_plan, mesh_for
 from rope_jax.tasks import Words
 
@@ -48,7 +43,7 @@ def plan_sweep(
     Neither weights nor texts are read. UserError: the sweep does not suit the run, or does not fit.
     """
     devices = None if target is None else target.devices()
-    platform = None if devices is None else devices[0].platform
+    platform = None if target is None else target.chip.platform
     training = resolve_run(training, platform, config.attention)
     config = resolve_sweep(config, training)
     check_run_entries(training, config)
@@ -99,21 +94,16 @@ def plan_sweep(
         with console.status("compiling"):
             programs = plan_readings(training, config, model, shared, like, read[-1])
         console.print(_reading_table(read[-1], programs))
-        print_wrapped(console, LOOPS_COUNT_ONCE)
 
 
 class ReadingPlan(NamedTuple):
-    """A program that reads windows on some devices: its cost on each of them.
-
-    tokens: read on all devices. flops: of the model. seconds: what compiling took.
-    """
+    """A program that reads windows: its tokens on all devices, and the cost on each of them."""
 
     name: str
     tokens: int
     bytes: int
     flops: float
-    compiler_flops: float | None
-    seconds: float
+    seconds: float  # that compiling took
 
 
 def plan_readings(
@@ -159,7 +149,6 @@ def plan_readings(
                 rows * length,
                 used,
                 rows * flops / placement.mesh.size,
-                (compiled.cost_analysis() or {}).get("flops"),
                 seconds,
             )
         )
@@ -171,13 +160,10 @@ def _reading_table(length: int, plans: Sequence[ReadingPlan]) -> Table:
         "tokens": [f"{plan.tokens:,}" for plan in plans],
         "compiled, GiB": [f"{plan.bytes / 2**30:,.3f}" for plan in plans],
         "FLOPs": [f"{plan.flops:.3g}" for plan in plans],
-        "FLOPs, compiler†": [
-            "" if plan.compiler_flops is None else f"{plan.compiler_flops:.3g}" for plan in plans
-        ],
         "compiling took": [f"{plan.seconds:,.1f} s" for plan in plans],
     }
-    names = [plan.name for plan in plans]
-    return quantities(f"a batch of {length:,} tokens, per device", names, rows)
+    title = f"a batch of {length:,} tokens, per device"
+    return quantities(title, [plan.name for plan in plans], rows)
 
 
 def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list[list[Job]]:
@@ -195,15 +181,12 @@ def _jobs_by_program(training: Config, config: SweepConfig, length: int) -> list
         config=config.model_copy(update={"bos": "none", "tasks": tasks}),
         trained_map=training.stage_map(len(training.stages) - 1),
         longest=training.encoding.longest,
-        words=Words(_by_bytes, 256, bos_id=None, has_words=True),
+        words=Words(  # only their number matters here
+            lambda text: np.frombuffer(text.encode(), np.uint8), 256, bos_id=None, has_words=True
+        ),
     )
     by_program: dict[str, list[Job]] = {}
     for job in plan.jobs():
         if job.batch.length == length:
             by_program.setdefault(structure_of(job.batch.rotary), []).append(job)
     return list(by_program.values())
-
-
-def _by_bytes(text: str) -> NDArray[np.uint8]:
-    """Return a text's bytes as tokens: only their number matters here."""
-    return np.frombuffer(text.encode(), np.uint8)

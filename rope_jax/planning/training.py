@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,22 +34,19 @@ from rope_jax.training.memory import (
 )
 from rope_jax.training.program import Program
 
-LOOPS_COUNT_ONCE = "† the compiler counts the body of a loop once, and no kernel"
-
 
 @dataclass(frozen=True)
 class StagePlan:
     """A stage as it would run on each device.
 
     bound: of its memory, without compiling.
-    bytes, flops: by the compiler; None: it does not say, or the stage is too large to compile.
+    bytes: by the compiler; None: the stage is too large to compile.
     seconds: what compiling took.
     refusal: why the stage cannot be trained, with the key to change; None: it can.
     """
 
     bound: StageBytes
     bytes: StageBytes | None
-    flops: float | None
     seconds: float
     refusal: UserError | None
 
@@ -71,7 +68,6 @@ def plan_training(
     console.print(_stage_table(program, plans))
     copies = ", with the copies that saving makes" if is_host_memory(placement.device) else ""
     print_wrapped(console, f"* without compiling; compiled: what the compiler plans for{copies}")
-    print_wrapped(console, LOOPS_COUNT_ONCE)
     for plan in plans:
         if plan.refusal is not None:
             raise plan.refusal
@@ -81,16 +77,15 @@ def plan_stage(program: Program, number: int, *, validates: bool) -> StagePlan:
     """Compile the programs of a stage, unless it is too large already by a lower bound."""
     available = device_bytes(program.placement.device)
     bound, began = stage_bound(program, number, validates=validates), time.perf_counter()
-    needed = flops = refusal = None
+    needed = refusal = None
     try:
         check_stage(program, number, bound, available)
         with shortage_as(f"stages[{number}]: does not fit", quote=True):
-            flops = (program.stage(number).compiled_step.cost_analysis() or {}).get("flops")
             needed = compiled_bytes(program, number, validates=validates)
         check_stage(program, number, needed, available)
     except UserError as error:
         refusal = error
-    return StagePlan(bound, needed, flops, time.perf_counter() - began, refusal)
+    return StagePlan(bound, needed, time.perf_counter() - began, refusal)
 
 
 def planned_vocabulary(config: Config, run: Path | None = None) -> int:
@@ -113,14 +108,8 @@ def planned_vocabulary(config: Config, run: Path | None = None) -> int:
 
 def quantities(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
     """Return a table with a row per quantity."""
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title=Text(title),
-        title_justify="left",
-        title_style="bold",
-    )
-    table.add_column("")
+    table = Table("", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), title=Text(title))
+    table.title_justify, table.title_style = "left", "bold"
     for name in columns:
         table.add_column(name, justify="right")
     for name, cells in rows.items():
@@ -160,9 +149,8 @@ def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
     used = [(plan.bytes or plan.bound).total for plan in plans]
     unit, size = ("GiB", 2**30) if max(used) >= 2**30 else ("MiB", 2**20)
 
-    def amounts(of: Callable[[StagePlan], float | int | None]) -> list[str]:
-        found = [of(plan) for plan in plans]
-        return ["" if n is None else f"{n / size:,.2f}" for n in found]
+    def amounts(*numbers: float | int | None) -> list[str]:
+        return ["" if n is None else f"{n / size:,.2f}" for n in numbers]
 
     flops = [
         span.tokens_per_step
@@ -172,17 +160,16 @@ def _stage_table(program: Program, plans: Sequence[StagePlan]) -> Table:
     ]
     rows = {
         "windows": [f"{stage.batch_size:,} × {stage.seq_len:,}" for stage in config.stages],
-        "parameters": amounts(lambda _: bytes_per_device(state.params)),
-        "optimizer": amounts(lambda _: bytes_per_device(state.opt_state)),
-        "at least*": amounts(lambda plan: plan.bound.total),
-        "compiled": amounts(lambda plan: plan.bytes and plan.bytes.total),
+        "parameters": amounts(bytes_per_device(state.params)) * len(plans),
+        "optimizer": amounts(bytes_per_device(state.opt_state)) * len(plans),
+        "at least*": amounts(*(plan.bound.total for plan in plans)),
+        "compiled": amounts(*(plan.bytes and plan.bytes.total for plan in plans)),
     }
     if math.isfinite(available):
-        rows["available"] = amounts(lambda _: available)
-        rows["left"] = amounts(lambda plan: available - (plan.bytes or plan.bound).total)
+        rows["available"] = amounts(available) * len(plans)
+        rows["left"] = amounts(*(available - n for n in used))
     rows |= {
         "FLOPs of a step": [f"{number:.3g}" for number in flops],
-        "FLOPs, compiler†": ["" if p.flops is None else f"{p.flops:.3g}" for p in plans],
         "compiling took": [f"{plan.seconds:,.1f} s" if plan.bytes else "" for plan in plans],
     }
     names = [f"stage {number}" for number in range(len(plans))]
