@@ -34,10 +34,9 @@ from rope_jax.config.training import Config
 from rope_jax.console import plain_console
 from rope_jax.data.storage import open_corpus
 from rope_jax.data.tokenizers import ByteTokenizer
-from rope_jax.devices.collectives import Collectives
+from rope_jax.devices.collectives import CONTEXT, ROWS, TENSOR, Collectives
 from rope_jax.devices.hardware import device_line, peak_flops
 from rope_jax.devices.mesh import Placement
-from rope_jax.devices.sharding import CONTEXT, ROWS, TENSOR
 from rope_jax.errors import UserError
 from rope_jax.model.resolve import check_backend, resolve_run
 from rope_jax.positions.interaction import Interaction

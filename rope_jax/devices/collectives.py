@@ -1,4 +1,4 @@
-"""What the program on one device exchanges with the others while it runs inside a `shard_map`.
+"""How parameters are split over the mesh, and what a device exchanges inside a `shard_map`.
 
 The model's code is written for one device: its rows, tokens and heads. On an axis of size 1 the
 methods return their argument, so that the program of a single device is the plain one.
@@ -13,10 +13,41 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float
 
-from rope_jax.devices.sharding import CONTEXT, FSDP, TENSOR, rule_of
+from rope_jax.blocks import SHARDINGS
+from rope_jax.blocks.base import FSDP, TENSOR, Sharding
 from rope_jax.positions.zigzag import ZigZag, restored
+
+DATA, CONTEXT = "data", "context"
+AXES = (DATA, CONTEXT, FSDP, TENSOR)
+"""The axes of the mesh. Neighbouring devices differ in the last one, which exchanges the most. A
+sweep turns data into context; these are neighbours too, so that each device keeps its shards."""
+ROWS = (DATA, FSDP)
+"""The axes over which the rows of a batch are split."""
+
+
+# Those outside the layers; what is neither here nor declared by a block, every device has whole.
+_RULES = SHARDINGS | {
+    ("embed_tokens", "embedding"): Sharding((TENSOR, FSDP)),
+    ("lm_head", "kernel"): Sharding((FSDP, TENSOR)),
+}
+
+
+def rule_of(path: tuple[Any, ...]) -> Sharding:
+    """Return the rule of a leaf of a parameter tree, or of a tree of the same names around it."""
+    names = tuple(key.key for key in path if isinstance(key, jax.tree_util.DictKey))
+    ends = (names[start:] for start in range(len(names)))
+    return next((_RULES[end] for end in ends if end in _RULES), Sharding())
+
+
+def spec_of(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:
+    """Return how a leaf of the training state is split; a stack of layers has an axis in front."""
+    axes = rule_of(path).axes
+    if not any(axes):
+        return PartitionSpec()
+    return PartitionSpec(*(None,) * (len(leaf.shape) - len(axes)), *axes)
 
 
 @dataclass(frozen=True)
@@ -60,7 +91,7 @@ class Collectives:
     def whole(self, params: Any, dtype: str) -> Any:
         """Gather a layer's parameters, or those outside, over the devices that share each copy."""
 
-        def gather(path: tuple[Any, ...], leaf: Any) -> Any:
+        def gather(path: Any, leaf: Any) -> Any:
             rule = rule_of(path)
             if rule.added_once and self.tensor > 1:
                 leaf = jnp.where(jax.lax.axis_index(TENSOR) == 0, leaf, jnp.zeros_like(leaf))
@@ -73,20 +104,15 @@ class Collectives:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _gathered(over: str, axis: int, dtype: str, shard: Float[Array, "..."]) -> Float[Array, "..."]:
     """All-gather over a mesh axis in some dtype; its derivative is a reduce-scatter in float32."""
-    return _all_gathered(over, axis, dtype, shard)
-
-
-def _all_gathered(
-    over: str, axis: int, dtype: str, shard: Float[Array, "..."]
-) -> Float[Array, "..."]:
-    return jax.lax.all_gather(shard.astype(dtype), over, axis=axis, tiled=True)
+    return _gathered_forward(over, axis, dtype, shard)[0]
 
 
 def _gathered_forward(
     over: str, axis: int, dtype: str, shard: Float[Array, "..."]
 ) -> tuple[Float[Array, "..."], Any]:
-    # not `_gathered`: a checkpoint policy sees the primitives of this function by name
-    return _all_gathered(over, axis, dtype, shard), jnp.zeros((), shard.dtype)
+    # a checkpoint policy sees the primitives of this function by name
+    gathered = jax.lax.all_gather(shard.astype(dtype), over, axis=axis, tiled=True)
+    return gathered, jnp.zeros((), shard.dtype)
 
 
 def _gathered_backward(

@@ -2,7 +2,6 @@
 
 import ctypes
 import mmap
-import sys
 
 # glibc's mallopt(3): option numbers from malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8
@@ -17,8 +16,7 @@ def keep_freed_memory() -> None:
     share the main arena, the only one that can grow without mmap. Huge pages, for the heap's first
     4 GiB, save another 2 to 7%.
     """
-    libc = _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})
-    if libc is None:
+    if (libc := _set({_M_ARENA_MAX: 1, _M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1})) is None:
         return
     libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -40,12 +38,10 @@ def return_freed_memory() -> None:
 
 def _set(options: dict[int, int]) -> ctypes.CDLL | None:
     """Set options of glibc's malloc and return the library; None if there is none."""
-    if sys.platform != "linux":
-        return None
     try:
         libc = ctypes.CDLL("libc.so.6")
         for option, value in options.items():
             libc.mallopt(option, value)
-    except (OSError, AttributeError):  # another C library
+        return libc
+    except (OSError, AttributeError):  # another C library, or not Linux
         return None
-    return libc

@@ -49,13 +49,14 @@ def host_bytes(root: Path = Path("/")) -> int:
     """
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits = [physical, *_cgroup_limits(root)]
-    data, addresses = (
-        resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_AS)
-    )
-    if data != resource.RLIM_INFINITY:
-        limits.append(data)
-    if addresses != resource.RLIM_INFINITY:  # most of what libraries map takes no memory
-        limits.append(max(0, addresses - _OWN_ADDRESSES + _OWN_BYTES))
+    # most of the addresses that libraries map take no memory
+    for kind, more in (
+        (resource.RLIMIT_DATA, 0),
+        (resource.RLIMIT_AS, _OWN_BYTES - _OWN_ADDRESSES),
+    ):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY:
+            limits.append(max(0, limit + more))
     return min(limits)
 
 
@@ -121,50 +122,20 @@ def shortage_as(message: str, *, quote: bool = False) -> Iterator[None]:
 
 
 def _cgroup_limits(root: Path) -> Iterator[int]:
-    """Yield every limit on the path from this process's cgroup to the root, in versions 1 and 2."""
-    own = _own_cgroups(root)
-    for version, mounted, mount_point in _cgroup_mounts(root):
-        if version not in own:
-            continue
-        name = "memory.max" if version == 2 else "memory.limit_in_bytes"
-        place = PurePosixPath(own[version])
-        # A container may see only its own part of the tree, under the path of the whole.
-        if place.is_relative_to(mounted):
-            place = place.relative_to(mounted)
-        inside = PurePosixPath(str(place).lstrip("/"))
-        if ".." in inside.parts:  # outside of what this cgroup namespace shows
-            inside = PurePosixPath()
-        top = root / mount_point.lstrip("/")
+    """Yield every limit on the path from this process's cgroup to the root, in versions 1 and 2.
+
+    In a container this path may be that of the host, of which only the root is there.
+    """
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        top, name = root / "sys/fs/cgroup", "memory.max"
+        if "memory" in controllers.split(","):  # version 1
+            top, name = top / "memory", "memory.limit_in_bytes"
+        inside = PurePosixPath(path.lstrip("/"))
         for folder in (inside, *inside.parents):
             limit = _read(top / folder / name).strip()
             if limit.isdigit():  # not "max"
                 yield int(limit)
-
-
-def _own_cgroups(root: Path) -> dict[int, str]:
-    """Return the path of this process's cgroup in the memory controller, by version."""
-    found: dict[int, str] = {}
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            found[2] = path
-        elif "memory" in controllers.split(","):
-            found[1] = path
-    return found
-
-
-def _cgroup_mounts(root: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield the version, the root within the tree and the mount point of every cgroup mount."""
-    for line in _read(root / "proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        fields, kind = before.split(), after.split()
-        if len(fields) < 5 or len(kind) < 3:
-            continue
-        if kind[0] == "cgroup2":
-            yield 2, fields[3], fields[4]
-        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
-            yield 1, fields[3], fields[4]
 
 
 def _read(path: Path) -> str:

@@ -19,8 +19,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from rope_jax.config.devices import MeshConfig, check_vocabulary
 from rope_jax.config.sections import StageConfig
 from rope_jax.config.types import errors_in
-from rope_jax.devices.collectives import Collectives
-from rope_jax.devices.sharding import AXES, CONTEXT, DATA, FSDP, ROWS, TENSOR, spec_of
+from rope_jax.devices.collectives import (
+    AXES,
+    CONTEXT,
+    DATA,
+    FSDP,
+    ROWS,
+    TENSOR,
+    Collectives,
+    spec_of,
+)
 from rope_jax.errors import UserError
 from rope_jax.rope import Rotary
 
@@ -60,9 +68,9 @@ class Placement:
         self._rows = NamedSharding(self.mesh, _ROWS)
 
     def sharing_windows(self, context: int) -> "Placement":
-        """Return a placement on the same devices in which `context` of them share each window.
+        """Return a placement in which `context` devices share each window, for the same parameters.
 
-        Parameters stay where they are. `context` must divide their copies, data × context.
+        `context` must divide their copies, data × context.
         """
         copies = (self.config.data or 1) * self.config.context
         config = self.config.model_copy(update={"data": copies // context, "context": context})

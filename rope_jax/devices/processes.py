@@ -24,8 +24,7 @@ def on_first(action: Callable[[], object]) -> None:
         except UserError as error:
             return str(error)
         except OSError as error:
-            where = error.filename or "a file"
-            return str(UserError(f"{where}: cannot be written ({error.strerror})"))
+            return f"{error.filename or 'a file'}: cannot be written ({error.strerror})"
         return ""
 
     if message := from_first(attempt):
@@ -53,9 +52,8 @@ def smallest(number: float | int) -> float | int:
         return number
     # as bytes: jax would round a float64 to float32
     mine = np.frombuffer(np.float64(number).tobytes(), np.uint8)
-    return float(
-        np.ascontiguousarray(multihost_utils.process_allgather(mine)).view(np.float64).min()
-    )
+    gathered = np.ascontiguousarray(multihost_utils.process_allgather(mine))
+    return float(gathered.view(np.float64).min())
 
 
 def check_same(what: str, text: str) -> None:

@@ -4,7 +4,6 @@ Their compilers are those of the extras `tpu` and `cuda12`. Imported before jax.
 """
 
 import contextlib
-import difflib
 import importlib.util
 import math
 import os
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rope_jax.errors import UserError
+from rope_jax.rope.messages import explain_type
 
 # The part of a GPU's memory that JAX reserves and computes in, unless this variable says otherwise.
 _FRACTION, _FRACTION_VARIABLE = 0.75, "XLA_PYTHON_CLIENT_MEM_FRACTION"
@@ -35,17 +35,13 @@ class GpuLayout(NamedTuple):
     capability: tuple[int, int]
 
 
-_GPU_LIMITS = {
-    "shared_memory_per_block": 49152,
-    "threads_per_block_limit": 1024,
-    "threads_per_core_limit": 2048,
-    "threads_per_warp": 32,
-    "registers_per_core_limit": 65536,
-    "registers_per_block_limit": 65536,
-    "block_dim_limit_x": 2147483647,
-    "block_dim_limit_y": 65535,
-    "block_dim_limit_z": 65535,
-}
+# The same for all of them.
+_GPU_LIMITS = """
+    shared_memory_per_block: 49152
+    threads_per_block_limit: 1024 threads_per_core_limit: 2048 threads_per_warp: 32
+    registers_per_core_limit: 65536 registers_per_block_limit: 65536
+    block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+"""
 
 
 class Chip(NamedTuple):
@@ -65,12 +61,12 @@ class Chip(NamedTuple):
 
     @property
     def platform(self) -> str:
-        """What JAX calls the platform: "tpu" or "gpu"."""
+        """JAX's name of the platform: "tpu" or "gpu"."""
         return "tpu" if self.gpu is None else "gpu"
 
     @property
     def usable(self) -> int:
-        """How much of the memory JAX uses for arrays, in bytes."""
+        """Bytes that JAX uses for arrays."""
         if self.gpu is None:
             return self.memory
         return int(self.memory * float(os.environ.get(_FRACTION_VARIABLE) or _FRACTION))
@@ -97,13 +93,9 @@ CHIPS: Mapping[str, Chip] = {
 
 def chip_of(device_kind: str) -> Chip | None:
     """Return the chip of a device by the name that JAX has for it; None if it is not known."""
-    matches = [
-        (len(kind), name)
-        for name, chip in CHIPS.items()
-        for kind in chip.kinds
-        if device_kind.startswith(kind)
-    ]
-    return CHIPS[max(matches)[1]] if matches else None
+    matches = {kind: chip for chip in CHIPS.values() for kind in chip.kinds}
+    matches = {kind: chip for kind, chip in matches.items() if device_kind.startswith(kind)}
+    return matches[max(matches, key=len)] if matches else None
 
 
 @dataclass(frozen=True)
@@ -127,14 +119,9 @@ class Target:
 def parse_target(text: str) -> Target:
     """Read a target, such as v5e:4x4 or h100:8; a chip alone is its smallest slice."""
     name, colon, size = text.strip().lower().partition(":")
-    chip = CHIPS.get(name)
-    if chip is None:
-        close = difflib.get_close_matches(name, CHIPS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UserError(
-            f"target: {text!r} is not one of {', '.join(CHIPS)}, with a size, as in v5e:4x4 or "
-            f"h100:8{hint}"
-        )
+    if name not in CHIPS:
+        raise UserError(f"target: {explain_type(name, tuple(CHIPS))}; as in v5e:4x4 or h100:8")
+    chip = CHIPS[name]
     size = size if colon else {0: "1", 2: "1x1", 3: "2x2x1"}[chip.axes]
     numbers = re.fullmatch(r"[1-9]\d{0,3}(x[1-9]\d{0,3})*", size)
     if not numbers or size.count("x") != max(0, chip.axes - 1):
@@ -142,14 +129,12 @@ def parse_target(text: str) -> Target:
         raise UserError(f"target: {name}:{size}: {is_like}, as in {_example(name, chip)}")
     shape = tuple(map(int, size.split("x")))
     if not chip.axes:
-        (count,) = shape
-        per_host = min(count, _HOST_GPUS)
-        shape = (count // per_host, per_host)
-        if count % per_host:
-            raise UserError(
-                f"target: {name}:{count}: a host has {_HOST_GPUS} GPUs, so more are a multiple of "
-                "that"
-            )
+        per_host = min(*shape, _HOST_GPUS)
+        hosts, left = divmod(*shape, per_host)
+        if left:
+            more = f"a host has {_HOST_GPUS} GPUs, so more are a multiple of that"
+            raise UserError(f"target: {name}:{size}: {more}")
+        shape = (hosts, per_host)
     return Target(f"{name}:{size}", chip, shape)
 
 
@@ -159,17 +144,19 @@ def _example(name: str, chip: Chip) -> str:
 
 def prepare() -> None:
     """Let this process use the compilers of devices that are not here; call it before any jax."""
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    # Without a TPU, libtpu would ask a metadata server, which only machines with TPUs have.
-    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ |= {
+        "JAX_PLATFORMS": "cpu",
+        # Without a TPU, libtpu would ask a metadata server, which only machines with TPUs have.
+        "TPU_SKIP_MDS_QUERY": "1",
+        # Only one process may use a TPU, but any number may compile for one.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        # Autotuning measures kernels on the device.
+        "XLA_FLAGS": f"{flags} --xla_gpu_autotune_level=0".strip(),
+    }
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     # Any would do; libtpu warns if there is none.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
-    # Only one process may use a TPU, but any number may compile for one.
-    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    # Autotuning measures kernels on the device.
-    flags = os.environ.get("XLA_FLAGS", "")
-    os.environ["XLA_FLAGS"] = f"{flags} --xla_gpu_autotune_level=0".strip()
 
 
 def _tpus(target: Target) -> Sequence[Any]:
@@ -185,8 +172,6 @@ def _tpus(target: Target) -> Sequence[Any]:
     try:
         found = topologies.get_topology_desc(platform="tpu", topology_name=target.text, **arguments)
     except jax.errors.JaxRuntimeError as error:
-        if "INVALID_ARGUMENT" not in str(error):
-            raise
         name = target.text.partition(":")[0]
         raise UserError(
             f"target: {target.text}: the compiler refuses this slice "
@@ -200,13 +185,10 @@ def _gpus(target: Target) -> Sequence[Any]:
 
     _check_installed(target, ("jax_plugins.xla_cuda12", "jax_plugins.xla_cuda13"), "cuda12")
     hosts, per_host = target.shape
-    found = topologies.get_topology_desc(
-        target.text,
-        "cuda",
-        target_config=_gpu_text(target.chip),
-        topology=f"1x{hosts}x{per_host}",
-    )
-    return found.devices
+    shape, config = f"1x{hosts}x{per_host}", _gpu_text(target.chip)
+    return topologies.get_topology_desc(
+        target.text, "cuda", target_config=config, topology=shape
+    ).devices
 
 
 def _check_installed(target: Target, modules: Sequence[str], extra: str) -> None:
@@ -223,7 +205,7 @@ def _check_installed(target: Target, modules: Sequence[str], extra: str) -> None
 def _gpu_text(chip: Chip) -> str:
     """Return what XLA calls a GpuTargetConfigProto, in its text form."""
     assert chip.gpu is not None
-    layout = {**chip.gpu._asdict(), **_GPU_LIMITS, "device_memory_size": chip.memory}
+    layout = {**chip.gpu._asdict(), "device_memory_size": chip.memory}
     major, minor = layout.pop("capability")
     return f"""
         platform_name: "CUDA"
@@ -231,6 +213,6 @@ def _gpu_text(chip: Chip) -> str:
         dnn_version_info {{ major: 9 minor: 10 }}
         gpu_device_info {{
           cuda_compute_capability {{ major: {major} minor: {minor} }}
-          {" ".join(f"{name}: {value}" for name, value in layout.items())}
+          {" ".join(f"{name}: {value}" for name, value in layout.items())} {_GPU_LIMITS}
         }}
     """

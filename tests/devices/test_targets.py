@@ -38,8 +38,11 @@ def test_a_target_is_a_chip_and_the_shape_of_a_slice(text, full, shape):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("v5", r"^target: 'v5' is not one of v4, v5e, .*; did you mean v5p\?$"),
-        ("tpu", r"^target: 'tpu' is not one of .*, as in v5e:4x4 or h100:8$"),
+        (
+            "v5",
+            r"^target: 'v5' is not one of v4, v5e, .*; did you mean v5e or v5p\?; as in v5e:4x4",
+        ),
+        ("tpu", r"^target: 'tpu' is not one of .*; as in v5e:4x4 or h100:8$"),
         ("v5e:16", r"^target: v5e:16: a slice has 2 axes, as in v5e:4x4$"),
         ("v5p:4x4", r"^target: v5p:4x4: a slice has 3 axes, as in v5p:2x2x4$"),
         ("h100:2x4", r"^target: h100:2x4: it is a number of GPUs, as in h100:8$"),
