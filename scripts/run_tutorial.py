@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/tutorial.md"
@@ -84,19 +84,22 @@ def run(page: str, folder: Path) -> Iterator[str]:
         "COLUMNS": "100",
         "NO_COLOR": "1",
     }
-    interpreter = subprocess.Popen(
-        [sys.executable, "-c", _INTERPRETER],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with interpreter:
+    # errors go to a file: nobody reads a pipe before the end, and a full one would stop the program
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            [sys.executable, "-c", _INTERPRETER],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as interpreter,
+    ):
         for block in blocks(page):
             if block.language == "python":
-                printed = _run_python(interpreter, block.code)
+                printed = _run_python(interpreter, block.code, errors)
             else:
                 printed = _run_shell(block.code, folder, environment)
             yield _tidy(printed).replace(str(folder), _FOLDER)
@@ -104,14 +107,16 @@ def run(page: str, folder: Path) -> Iterator[str]:
             interpreter.stdin.close()
 
 
-def _run_python(interpreter: "subprocess.Popen[str]", code: str) -> str:
-    if interpreter.stdin is None or interpreter.stdout is None or interpreter.stderr is None:
+def _run_python(interpreter: "subprocess.Popen[str]", code: str, errors: IO[str]) -> str:
+    if interpreter.stdin is None or interpreter.stdout is None:
         raise RuntimeError("the interpreter was started without pipes")
     interpreter.stdin.write(json.dumps(code) + "\n")
     interpreter.stdin.flush()
     answer = interpreter.stdout.readline()
     if not answer:
-        raise RuntimeError(f"{code}\n{interpreter.stderr.read()}")
+        interpreter.wait()
+        errors.seek(0)
+        raise RuntimeError(f"{code}\n{errors.read()}")
     return str(json.loads(answer))
 
 

@@ -14,23 +14,53 @@ ROOT = Path(__file__).parents[1]
 _STAMPS = (".created", ".runtime", ".dev")
 
 
-def copy_repository(copy: Path) -> None:
-    """Copy the files that git tracks."""
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """Copy the files that git tracks, beside a .venv that `make` takes for complete."""
+    copy = tmp_path / "copy"
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
     for name in filter(None, listed.stdout.decode().split("\0")):
         if (ROOT / name).exists():  # unless deleted but not yet committed
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name)
-
-
-def add_environment(copy: Path) -> None:
-    """Give a copy a .venv with the packages of this Python, which `make` takes for complete."""
     environment = copy / ".venv"
     environment.mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (environment / name).symlink_to(Path(sys.prefix) / name)
     for name in _STAMPS:  # last, because they have to be newer than the lock files
         (environment / name).touch()
+    return copy
+
+
+def code_in(page: str) -> list[str]:
+    """Return the blocks of Python in a page."""
+    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def class_in(code: str) -> str:
+    """Return the name of the first class in a recipe's code."""
+    found = re.search(r"^class (\w+)", code, re.MULTILINE)
+    assert found is not None
+    return found[1]
+
+
+def add_class(copy: Path, file: str, code: str, page: str) -> None:
+    """Write a recipe's file, and list its class in the registry that the page names."""
+    (copy / file).write_text(code, encoding="utf-8")
+    name, prose = class_in(code), page.replace("\n", " ")
+    found = re.search(rf"Import `{name}` in `(\S+)` and add it to `(\w+)`", prose)
+    assert found is not None
+    registry, module = copy / found[1], file.removesuffix(".py").replace("/", ".")
+    add_import(registry, f"from {module} import {name}")
+    text = registry.read_text(encoding="utf-8")
+    listed = re.search(rf"^{found[2]}: [^=]* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    replace_once(registry, f"({listed[1]})", f"({listed[1].rstrip().rstrip(',')}, {name})")
+
+
+def append(path: Path, code: str) -> None:
+    """Add a recipe's test at the end of a file."""
+    path.write_text(f"{path.read_text(encoding='utf-8')}\n\n{code}", encoding="utf-8")
 
 
 def replace_once(path: Path, old: str, new: str) -> None:
@@ -55,14 +85,8 @@ def commands_in(recipe: str) -> list[str]:
 
 
 def run_command(command: str, copy: Path) -> str:
-    """Run a line of shell in the copy as its reader would; return what it prints.
-
-    Skips the test where there is no `make`.
-    """
-    if command.startswith("make "):
-        if shutil.which("make") is None:
-            pytest.skip("the recipe calls make, which is not here")
-        # It must not install anything through the links of `add_environment`.
+    """Run a line of shell in the copy as its reader would; return what it prints."""
+    if command.startswith("make "):  # which must not install anything through the links to .venv
         assert subprocess.run(["make", "-q", ".venv/.dev"], cwd=copy).returncode == 0
     done = subprocess.run(
         ["bash", "-c", command],
@@ -70,7 +94,7 @@ def run_command(command: str, copy: Path) -> str:
         env=os.environ | {"PYTHONPATH": str(copy), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},
         capture_output=True,
         text=True,
-        timeout=1800,
+        timeout=600,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -13,15 +13,9 @@ from rope_jax.config.model import ModelConfig
 from rope_jax.model.decoder import LanguageModel
 from rope_jax.model.resolve import resolve_model
 from rope_jax.rope import Frequencies, Rotary
-from tests.recipes import (
-    add_environment,
-    add_import,
-    commands_in,
-    copy_repository,
-    replace_once,
-    run_command,
-    train_small_demo,
-)
+from tests.recipes import add_class, code_in, commands_in, copy, run_command, train_small_demo
+
+__all__ = ["copy"]
 
 ROOT = Path(__file__).parents[1]
 BACKEND, BLOCK = (
@@ -29,38 +23,14 @@ BACKEND, BLOCK = (
 )
 
 
-def code_in(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-
-
 def follow(page: str, copy: Path) -> None:
     """Write a recipe's files and list its class."""
     files = re.findall(r"`((?:rope_jax|tests)/[\w/]+\.py)`", page.replace("\n", " "))
-    registry = next(file for file in files if file.endswith("__init__.py"))
-    files.remove(registry)
-    for file, code in zip(files, code_in(page), strict=True):
-        (copy / file).write_text(code, encoding="utf-8")
-    found = re.search(r"Import `(\w+)` in `(\S+)` and add it to `_ALL`", page)
-    assert found is not None
-    assert found[2] == registry
-    add_import(
-        copy / registry,
-        f"from {files[0].removesuffix('.py').replace('/', '.')} import {found[1]}",
-    )
-    text = (copy / registry).read_text(encoding="utf-8")
-    listed = re.search(r"^_ALL: [^=]* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)
-    assert listed is not None
-    replace_once(
-        copy / registry, f"({listed[1]})", f"({listed[1].rstrip().rstrip(',')}, {found[1]})"
-    )
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    copy = tmp_path / "copy"
-    copy_repository(copy)
-    add_environment(copy)
-    return copy
+    file, *others = (file for file in files if not file.endswith("__init__.py"))
+    code, *tests = code_in(page)
+    add_class(copy, file, code, page)
+    for other, test in zip(others, tests, strict=True):
+        (copy / other).write_text(test, encoding="utf-8")
 
 
 def test_the_feed_forwards_auxiliary_loss_is_that_of_a_balanced_router_at_first() -> None:

@@ -10,38 +10,39 @@ import pytest
 
 from rope_jax.positions.maps import relative_positions
 from tests.recipes import (
-    add_environment,
-    add_import,
+    add_class,
+    append,
+    class_in,
+    code_in,
     commands_in,
-    copy_repository,
+    copy,
     replace_once,
     run_command,
     train_small_demo,
 )
+
+__all__ = ["copy"]
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/positions.md").read_text(encoding="utf-8")
 
 
 class Recipe:
-    """A recipe's parts: a file and its code, the class to list, an example, and a test."""
+    """A recipe's parts: a file and its code, an example, and a test."""
 
     def __init__(self, heading):
-        text = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-        self.file = re.search(r"in a file of its own, `(\S+)`", text)[1]
-        self.commands = commands_in(text)
-        self.code, self.test = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        self.name = re.search(r"^class (\w+)", self.code, re.MULTILINE)[1]
-        self.type = Path(self.file).stem
-        prose = text.replace("\n", " ")
-        self.list = re.search(rf"Import `{self.name}` in `(\S+)` and add it to `_ALL`", prose)[1]
-        self.example = re.search(rf'`("{self.type}": .*?,)`', prose)[1]
+        self.text = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        self.file = re.search(r"in a file of its own, `(\S+)`", self.text)[1]
+        self.commands = commands_in(self.text)
+        self.code, self.test = code_in(self.text)
+        prose = self.text.replace("\n", " ")
+        self.example = re.search(rf'`("{Path(self.file).stem}": .*?,)`', prose)[1]
 
     def made(self):
         """Return the class."""
         names = {}
         exec(self.code, names)
-        return names[self.name]
+        return names[class_in(self.code)]
 
 
 MAP, ENCODING = Recipe("Add a map"), Recipe("Add an encoding")
@@ -80,35 +81,17 @@ def test_the_encodings_scores_are_its_definition():
 
 def follow(recipe, copy, example_in, examples, test_in):
     """Make a recipe's edits."""
-    (copy / recipe.file).write_text(recipe.code, encoding="utf-8")
-    registry = copy / recipe.list
-    module = recipe.file.removesuffix(".py").replace("/", ".")
-    add_import(registry, f"from {module} import {recipe.name}")
-    text = registry.read_text(encoding="utf-8")
-    listed = re.search(r"^_ALL: .* = \((.*?)\)\n", text, re.MULTILINE | re.DOTALL)[1]
-    replace_once(registry, f"({listed})", f"({listed.rstrip().rstrip(',')}, {recipe.name})")
-    replace_once(
-        copy / example_in, f"{examples} = {{\n", f"{examples} = {{\n    {recipe.example}\n"
-    )
-    with (copy / test_in).open("a", encoding="utf-8") as file:
-        file.write(f"\n\n{recipe.test}")
-
-
-@pytest.fixture
-def copy(tmp_path):
-    """Copy the repository's tracked files and follow both recipes."""
-    copy = tmp_path / "copy"
-    copy_repository(copy)
-    maps = "tests/positions/maps/test_maps.py"
-    follow(MAP, copy, maps, "DEFINITIONS", maps)
-    encodings = "tests/positions/encodings"
-    follow(ENCODING, copy, f"{encodings}/dense.py", "SETTINGS", f"{encodings}/test_definitions.py")
-    add_environment(copy)
-    return copy
+    add_class(copy, recipe.file, recipe.code, recipe.text)
+    place = copy / example_in
+    replace_once(place, f"{examples} = {{\n", f"{examples} = {{\n    {recipe.example}\n")
+    append(copy / test_in, recipe.test)
 
 
 @pytest.mark.slow
 def test_following_the_recipes_adds_a_working_map_and_encoding(copy):
+    maps, encodings = "tests/positions/maps/test_maps.py", "tests/positions/encodings"
+    follow(MAP, copy, maps, "DEFINITIONS", maps)
+    follow(ENCODING, copy, f"{encodings}/dense.py", "SETTINGS", f"{encodings}/test_definitions.py")
     train_small_demo(copy)
     make, tests, show, sweep = MAP.commands
     made_again, tests_again, train = ENCODING.commands

@@ -9,20 +9,22 @@ import pytest
 
 from rope_jax.protocols.windows import streams_of
 from tests.recipes import (
-    add_environment,
-    add_import,
+    add_class,
+    append,
+    class_in,
+    code_in,
     commands_in,
-    copy_repository,
-    replace_once,
+    copy,
     run_command,
     train_small_demo,
 )
 
+__all__ = ["copy"]
+
 ROOT = Path(__file__).parents[1]
 RECIPE = (ROOT / "docs/add-a-protocol.md").read_text(encoding="utf-8")
 FILE = re.search(r"in a file of its own, here `(\S+)`", RECIPE.replace("\n", " "))[1]
-PROTOCOL, TEST = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
-NAME = re.search(r"^class (\w+)", PROTOCOL, re.MULTILINE)[1]
+PROTOCOL, TEST = code_in(RECIPE)
 DRAWN = """
 import jax.numpy as jnp, numpy as np
 from rope_jax.evaluation import sweep
@@ -41,29 +43,17 @@ def test_its_windows_are_what_the_page_says():
     exec(PROTOCOL, names)
     streams = streams_of([np.arange(100)], [0], "documents", "none", None)
     settings = {"targets": 4, "max_blocks": 1, "stride": 4, "seed": 0}
-    windows = names[NAME](streams, lengths=[8, 32], **settings).windows(8)
+    windows = names[class_in(PROTOCOL)](streams, lengths=[8, 32], **settings).windows(8)
     assert windows.start.tolist() == [0, 4, 8, 12, 16, 20, 24]
     assert set(windows.first.tolist()) == {5}
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """Copy the repository's tracked files and make the recipe's edits."""
-    copy = tmp_path / "copy"
-    copy_repository(copy)
-    (copy / FILE).write_text(PROTOCOL, encoding="utf-8")
-    prose = RECIPE.replace("\n", " ")
-    registry = copy / re.search(rf"Import `{NAME}` in `(\S+)` and add it to `_ALL`", prose)[1]
-    add_import(registry, f"from {FILE.removesuffix('.py').replace('/', '.')} import {NAME}")
-    replace_once(registry, "    YarnCompat,\n)", f"    YarnCompat,\n    {NAME},\n)")
-    tests = copy / re.search(r"At the end of `(\S+)`, add a test", prose)[1]
-    tests.write_text(f"{tests.read_text(encoding='utf-8')}\n\n{TEST}", encoding="utf-8")
-    add_environment(copy)
-    return copy
-
-
 @pytest.mark.slow
 def test_following_the_recipe_adds_a_working_protocol(copy: Path) -> None:
+    add_class(copy, FILE, PROTOCOL, RECIPE)
+    append(
+        copy / re.search(r"At the end of `(\S+)`, add a test", RECIPE.replace("\n", " "))[1], TEST
+    )
     train_small_demo(copy)
     commands = commands_in(RECIPE)
     assert [command.split()[:2] for command in commands] == [

@@ -9,28 +9,31 @@ import pytest
 
 from rope_jax.rope import RotaryGeometry
 from tests.recipes import (
-    add_environment,
-    add_import,
+    add_class,
+    append,
+    class_in,
+    code_in,
     commands_in,
-    copy_repository,
+    copy,
     replace_once,
     run_command,
     train_small_demo,
 )
+
+__all__ = ["copy"]
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 RECIPE = README.partition("### Add one\n")[2].partition("\n## ")[0]
 PROSE = RECIPE.replace("\n", " ")
 FILE = re.search(r"in a file of its own, `(\S+)`", RECIPE)[1]
-STRATEGY, GOLDEN_TEST = re.findall(r"```python\n(.*?)```", RECIPE, re.DOTALL)
-NAME = re.search(r"^class (\w+)", STRATEGY, re.MULTILINE)[1]
+STRATEGY, GOLDEN_TEST = code_in(RECIPE)
 
 
 def test_the_strategy_gives_the_golden_values_beside_it() -> None:
     names: dict = {"RotaryGeometry": RotaryGeometry}
     exec(STRATEGY, names)
-    names["parse_scaling"] = names[NAME].model_validate
+    names["parse_scaling"] = names[class_in(STRATEGY)].model_validate
 
     def assert_golden(frequencies, golden: dict[int, float]) -> None:
         np.testing.assert_allclose(frequencies.inv_freq, list(golden.values()), rtol=1e-6)
@@ -40,25 +43,12 @@ def test_the_strategy_gives_the_golden_values_beside_it() -> None:
     names["test_half_golden"]()
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """Copy the repository's tracked files and make the recipe's edits."""
-    copy = tmp_path / "copy"
-    copy_repository(copy)
-    (copy / FILE).write_text(STRATEGY, encoding="utf-8")
-    registry = copy / re.search(rf"Import `{NAME}` in `(\S+)` and add it to `PLAIN`", PROSE)[1]
-    add_import(registry, f"from {FILE.removesuffix('.py').replace('/', '.')} import {NAME}")
-    replace_once(registry, "    ExplicitScaling,\n)", f"    ExplicitScaling,\n    {NAME},\n)")
-    found = re.search(r'In `(\S+)`, add an example, `("half": .*?)`, to `SETTINGS`', PROSE)
-    tests, example = copy / found[1], found[2]
-    replace_once(tests, "SETTINGS = {\n", f"SETTINGS = {{\n    {example}\n")
-    tests.write_text(f"{tests.read_text(encoding='utf-8')}\n\n{GOLDEN_TEST}", encoding="utf-8")
-    add_environment(copy)
-    return copy
-
-
 @pytest.mark.slow
 def test_following_the_recipe_adds_a_working_strategy(copy: Path) -> None:
+    add_class(copy, FILE, STRATEGY, RECIPE)
+    found = re.search(r'In `(\S+)`, add an example, `("half": .*?)`, to `SETTINGS`', PROSE)
+    replace_once(copy / found[1], "SETTINGS = {\n", f"SETTINGS = {{\n    {found[2]}\n")
+    append(copy / found[1], GOLDEN_TEST)
     train_small_demo(copy)
     commands = commands_in(RECIPE)
     assert [command.split()[:2] for command in commands] == [

@@ -16,7 +16,6 @@ from rope_jax.config.inspection import MapsConfig
 from rope_jax.config.load import load
 from rope_jax.config.sweep import SweepConfig
 from rope_jax.config.training import Config
-from rope_jax.errors import UserError
 from rope_jax.inspection.maps import shown_maps
 from rope_jax.model.attention import LayerInputs, LayerKind, attend
 from rope_jax.positions.bands import band_masks, rotations
@@ -161,25 +160,6 @@ def test_the_readmes_sweep_of_a_map_is_valid():
     words = command(section("## Position maps", README), "eval_ppl.py")
     config = load(SweepConfig, None, [word.strip("'") for word in words[1:]])
     assert [entry.label for entry in config.scalings] == ["trained", "leaky_rerope-logn"]
-
-
-def test_what_linear_attention_refuses():
-    linear = ["name=x", "stages=[{steps: 200, seq_len: 64, batch_size: 1}]"]
-    linear.append("model.attention=linear")
-    refused = {
-        "query scales": "rope.scaling={type: none, query_scale: {type: logn}}",
-        "sliding windows": "rope.layer_pattern=[{sliding_window: 8}]",
-        "maps": "rope.map={type: rerope}",
-    }
-    assert f"{', '.join(list(refused)[:-1])} and maps are refused" in in_one_line(PAGE)
-    assert load(Config, None, linear).model.position == RoPE()
-    for word in refused.values():
-        with pytest.raises(UserError, match="linear"):
-            load(Config, None, [*linear, word])
-    adding = [name for name, encoding in ENCODINGS.items() if encoding.needs_interaction]
-    for name in adding:
-        with pytest.raises(UserError, match="linear"):
-            load(Config, None, [*linear, f"model.position={{type: {name}}}"])
 
 
 def test_the_readmes_tables_name_every_type():
