@@ -1,8 +1,7 @@
 """The mesh of devices: where each array lives, and how a program runs on all of them.
 
-With more than one device, the model's code runs on each of them inside a `shard_map` over the whole
-mesh. It sees its own rows of the batch and its own shards of the parameters, and `Collectives`
-holds what it exchanges with the other devices. So an attention kernel always gets plain arrays.
+With several devices, the model's code runs on each inside a `shard_map` over the whole mesh, on its
+own rows of the batch and its own shards of the parameters: attention kernels get plain arrays.
 """
 
 import copy
@@ -145,8 +144,7 @@ class Placement:
     def gradient(self, loss: Callable[..., tuple[jax.Array, Tree]]) -> Callable[..., Any]:
         """Return the gradient of loss(params, rows, rotary, …), and its auxiliary output.
 
-        loss returns a sum over the rows that it is given, and a tree of more such sums. Its further
-        arguments are the same on every device.
+        loss returns a sum over its rows, and a tree of more such sums.
         """
         if self.mesh.size == 1:
             return jax.grad(loss, has_aux=True)
@@ -176,8 +174,8 @@ class Placement:
     def split_rows(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap function(params, rows [B, …], rotary, …), whose results have the same rows.
 
-        The rows are split over the devices, after copies of the last one if there are too few. The
-        result is replicated on every device. Differentiable with respect to `rotary`.
+        The rows are split over the devices, after copies of the last one if there are too few, and
+        the result is replicated. Differentiable with respect to `rotary`.
         """
         if self.mesh.size == 1:
             return function

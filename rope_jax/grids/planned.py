@@ -1,5 +1,6 @@
 """Validate settings that name runs and strategy files which the grid has yet to make."""
 
+import copy
 import os.path
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,6 +62,7 @@ class Planned:
         These pass every check: `trained` under the same name in a sweep, and no scaling and no map
         in training. A mistake beside a file stays.
         """
+        known = copy.deepcopy(dict(raw))
         files: list[str] = []
 
         def entry(given: Any) -> Any:
@@ -72,25 +74,19 @@ class Planned:
             name = settings.get("name") or Path(path).absolute().parent.name
             return {"type": "trained", "name": name}
 
-        def sweep(given: Any) -> Any:
-            if not isinstance(given, dict) or not isinstance(given.get("scalings"), list):
-                return given
-            return given | {"scalings": [entry(each) for each in given["scalings"]]}
-
-        known = sweep(dict(raw))
-        if "sweep" in known:
-            known["sweep"] = sweep(known["sweep"])
+        for sweep in (known, known.get("sweep")):
+            if isinstance(sweep, dict) and isinstance(sweep.get("scalings"), list):
+                sweep["scalings"] = [entry(each) for each in sweep["scalings"]]
         if "start" in known:
             known["start"] = entry(known["start"])
         rope = known.get("rope")
         if (
             isinstance(rope, dict)
-            and self._is_planned(path := rope.get("strategy"))
-            and all(rope.get(key) is None for key in ("scaling", "map"))
+            and self._is_planned(rope.get("strategy"))
+            and rope.get("scaling") is rope.get("map") is None
         ):
-            files.append(path)
-            none = {"scaling": {"type": "none"}, "map": None}
-            known["rope"] = {key: v for key, v in rope.items() if key != "strategy"} | none
+            files.append(rope.pop("strategy"))
+            rope |= {"scaling": {"type": "none"}, "map": None}
         return known, files
 
     def _is_planned(self, path: Any) -> TypeGuard[str]:

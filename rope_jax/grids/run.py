@@ -61,8 +61,6 @@ def run_jobs(
 ) -> Mapping[str, str]:
     """Run all jobs that are not done, in order; return the reasons of those that failed, by name.
 
-    logs: the folder for the output of the commands.
-
     Raises Stopped if a signal ended a job; UserError if this grid is running already.
     """
     failed: dict[str, str] = {}
@@ -122,9 +120,7 @@ def run_job(
     *,
     in_slurm: bool = False,
 ) -> None:
-    """Run the command of a job that is ready, and record that the job is done.
-
-    report: called about once per second with the newest line of the log.
+    """Run a job that is ready, and record it; `report` gets the newest line of its log.
 
     Raises JobFailed if the command fails or leaves no result, and Stopped if a signal ended it.
     """
