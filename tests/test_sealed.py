@@ -109,23 +109,6 @@ def test_what_is_half_deleted_is_never_put_back(tmp_path, monkeypatch):
     assert not folder.exists()
 
 
-def test_between_the_renames_the_new_folder_is_completed(tmp_path):
-    folder = tmp_path / "sweep"
-    write(folder, "old")
-    folder.rename(tmp_path / ".sweep.old")
-    write(tmp_path / ".sweep.new", "new")
-    finish_replacing(folder)
-    assert read(folder) == {"new"}
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep"]
-
-
-def test_without_the_new_folder_the_old_one_is_put_back(tmp_path):
-    folder = tmp_path / "sweep"
-    write(tmp_path / ".sweep.old", "old")
-    finish_replacing(folder)
-    assert read(folder) == {"old"}
-
-
 def test_a_failure_leaves_the_old_folder_and_no_other(tmp_path):
     folder = tmp_path / "sweep"
     write(folder, "old")

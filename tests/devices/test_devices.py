@@ -11,7 +11,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -225,25 +224,3 @@ def test_an_error_of_the_first_process_is_reported_by_all(folder: Path) -> None:
         said = [line for line in err.splitlines() if line.startswith("train.py:")]
         assert len(said) == 1
         assert "holds a run with another seed" in said[0]
-
-
-@pytest.mark.slow
-def test_an_error_of_one_process_ends_the_others(folder: Path, tmp_path: Path) -> None:
-    shutil.copy(folder / "run.yaml", tmp_path)  # but no texts
-    first, second = started(folder, tmp_path, "train.py", "run.yaml", f"runs_dir={folder}/lone")
-    assert "no file matches texts/*.txt" in ended(second, 2)[1]
-    assert "process 1 of 2 has stopped" in ended(first, 2)[1]
-    assert not (folder / "lone").exists()
-
-
-@pytest.mark.slow
-def test_a_killed_process_ends_the_others(folder: Path) -> None:
-    steps = "stages.0.steps=100000"
-    both = started(folder, folder, "train.py", "run.yaml", "runs_dir=killed", steps)
-    log = folder / "killed/tiny/metrics.jsonl"
-    while not log.exists() or not log.read_text():
-        assert both[0].poll() is None, both[0].communicate()
-        time.sleep(0.1)
-    both[1].kill()
-    ended(both[1], -9)
-    assert "another process has stopped" in ended(both[0], 2)[1]
